@@ -5,7 +5,7 @@ mod image_files;
 use image_files::{Folder, epochs, picture, png, twelve};
 use plimsoll_core::{Bytes, DType};
 use plimsoll_data::ops::{
-    Decode, Method, Op, Part, brightness, contrast, crop_or_pad, decode, flip_left_right, flip_up_down, grey, hue, one_hot, pad,
+    CropArea, Decode, Method, Op, brightness, contrast, crop_or_pad, decode, flip_left_right, flip_up_down, grey, hue, one_hot, pad,
     random_brightness, random_contrast, random_hue, random_resized_crop, random_rot90, random_rotate, random_saturation, resize, rot90,
     rotate, saturation, scale, standardize,
 };
@@ -42,7 +42,7 @@ fn what_is_done_to_a_file_is_what_is_done_to_its_pixels() {
     let folder = only(&pixels, height, width);
     let column = Column::new("x", DType::U8, [height, width, 3]);
     let methods = Method::ALL.map(|method| resize(12, 17, method));
-    let parts = Method::ALL.map(|method| random_resized_crop(12, 17, Part { method, seed: 9, ..Part::default() }));
+    let parts = Method::ALL.map(|method| random_resized_crop(12, 17, CropArea { method, seed: 9, ..CropArea::default() }));
     let frames = [pad(50, 40, 7.0), crop_or_pad(30, 40, 0.0), crop_or_pad(60, 10, 255.0)];
     for op in methods.into_iter().chain(parts).chain(frames) {
         let expected = apply(&*op, &column, &pixels, 0);
@@ -71,7 +71,7 @@ fn lots_depend_on_seed_epoch_and_row_only() {
     let build = |seed: u64| {
         let ops = [
             decode(),
-            random_resized_crop(24, 24, Part { seed, method: Method::BilinearAntialias, ..Part::default() }),
+            random_resized_crop(24, 24, CropArea { seed, method: Method::BilinearAntialias, ..CropArea::default() }),
             random_brightness(20.0, seed),
             random_contrast(0.5, 1.5, seed),
             random_saturation(0.5, 1.5, seed),
@@ -176,8 +176,8 @@ fn refusals_say_what_to_do() {
     insta::assert_snapshot!(refused(brightness(0.1), Column::new("y", DType::I32, [])), @"brightness(0.1) cannot be applied to column `y`: its rows have shape [], and images are [height, width, channels]");
     insta::assert_snapshot!(refused(standardize(), image(DType::I32, [8, 8, 1])), @"standardize() cannot be applied to column `x`: its elements are i32, and pixels are u8 or f32");
     insta::assert_snapshot!(refused(rot90(1), Column::images("x", 3)), @"rot90(1) cannot be applied to column `x`: its rows have shape [3], and images are [height, width, channels]");
-    insta::assert_snapshot!(refused(random_resized_crop(8, 8, Part { share: (0.0, 1.0), ..Part::default() }), square()), @"random_resized_crop(8, 8, bilinear, share 0 to 1, ratio 0.75 to 1.3333334, seed 0) cannot be applied to column `x`: the share of the area goes from above 0 to 1, the smaller number first");
-    insta::assert_snapshot!(refused(random_resized_crop(8, 8, Part { ratio: (2.0, 1.0), ..Part::default() }), square()), @"random_resized_crop(8, 8, bilinear, share 0.08 to 1, ratio 2 to 1, seed 0) cannot be applied to column `x`: proportions are above 0, the smaller number first");
+    insta::assert_snapshot!(refused(random_resized_crop(8, 8, CropArea { share: (0.0, 1.0), ..CropArea::default() }), square()), @"random_resized_crop(8, 8, bilinear, share 0 to 1, ratio 0.75 to 1.3333334, seed 0) cannot be applied to column `x`: the share of the area goes from above 0 to 1, the smaller number first");
+    insta::assert_snapshot!(refused(random_resized_crop(8, 8, CropArea { ratio: (2.0, 1.0), ..CropArea::default() }), square()), @"random_resized_crop(8, 8, bilinear, share 0.08 to 1, ratio 2 to 1, seed 0) cannot be applied to column `x`: proportions are above 0, the smaller number first");
 
     let folder = twelve();
     let small = folder.data().map("x", [decode(), pad(24, 24, 0.0)]).batch(4);

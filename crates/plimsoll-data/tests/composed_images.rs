@@ -10,8 +10,8 @@ use image_files::{Folder, picture, png};
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{
-    Decode, Method, Op, Part, cast_f32, center_crop, crop_or_pad, flip_left_right, flip_up_down, one_hot, random_brightness, random_crop,
-    random_resized_crop, random_rot90, resize, scale,
+    CropArea, Decode, Method, Op, cast_f32, center_crop, crop_or_pad, flip_left_right, flip_up_down, one_hot, random_brightness,
+    random_crop, random_resized_crop, random_rot90, resize, scale,
 };
 use plimsoll_data::source::Feature;
 use plimsoll_data::{Cache, Column, DataError, Dataset, Feed, FeedState, Mix, Options, Parallelism, Prefetch, Schema, Shuffle};
@@ -162,7 +162,7 @@ impl Drawn {
             2 => center_crop(12 + usize::from(by % 3), 10),
             3 => crop_or_pad(16, 12, 9.0),
             4 => random_crop(12, 10, u64::from(by)),
-            _ => random_resized_crop(11, 12, Part { seed: u64::from(by), ..Part::default() }),
+            _ => random_resized_crop(11, 12, CropArea { seed: u64::from(by), ..CropArea::default() }),
         });
         ops
     }

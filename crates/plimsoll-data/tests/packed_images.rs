@@ -5,7 +5,7 @@ use image_files::{picture, png};
 use jpeg_encoder::{ColorType, Encoder};
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{
-    Decode, Method, Part, center_crop, crop_or_pad, decode, flip_left_right, random_crop, random_resized_crop, resize, scale,
+    CropArea, Decode, Method, center_crop, crop_or_pad, decode, flip_left_right, random_crop, random_resized_crop, resize, scale,
 };
 use plimsoll_data::source::Feature;
 use plimsoll_data::{Cache, Dataset, Feed, Options, Parallelism, Shuffle};
@@ -60,7 +60,7 @@ fn packed_pictures_are_the_same_rows_as_unpacked_ones_bit_for_bit() {
         || vec![decode(), resize(8, 8, Method::Bilinear), scale(1.0 / 255.0)],
         || vec![Decode::new().upright().op(), flip_left_right(3), resize(9, 7, Method::Area)],
         || vec![decode(), random_crop(12, 11, 4)],
-        || vec![Decode::new().grey().op(), random_resized_crop(6, 5, Part { seed: 9, ..Part::default() })],
+        || vec![Decode::new().grey().op(), random_resized_crop(6, 5, CropArea { seed: 9, ..CropArea::default() })],
         || vec![decode(), center_crop(10, 10)],
     ];
     for ops in ways {

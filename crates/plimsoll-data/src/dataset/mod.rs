@@ -160,8 +160,8 @@ impl Dataset {
 
     /// What lies among the files of the source and is none of its rows, in words, if there is any: such as files in a folder of images
     /// whose names are not those of images.
-    pub fn passed_over(&self) -> Option<String> {
-        self.source.passed_over()
+    pub fn skipped_files(&self) -> Option<String> {
+        self.source.skipped_files()
     }
 
     /// The characters that numbers stand for, if the source is a text.

@@ -213,8 +213,8 @@ impl Source for NodeSource {
         self.node.inputs.first().map(Dataset::class_names).unwrap_or_default()
     }
 
-    fn passed_over(&self) -> Option<String> {
-        self.node.inputs.iter().find_map(Dataset::passed_over)
+    fn skipped_files(&self) -> Option<String> {
+        self.node.inputs.iter().find_map(Dataset::skipped_files)
     }
 
     fn describe(&self) -> String {

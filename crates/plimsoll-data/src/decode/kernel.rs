@@ -4,7 +4,7 @@ use super::pool::{DecodeMemory, DecodePool, item_bytes};
 use crate::image::resample::{From, Resampler};
 use crate::image::{self, Probe};
 use crate::meter::Meter;
-use crate::ops::{self, Decode, Fit, ItemStep, Method, Part};
+use crate::ops::{self, CropArea, Decode, Fit, ItemStep, Method};
 use crate::source::Source;
 use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
@@ -34,7 +34,7 @@ pub(crate) struct DecodeRecipe {
 pub(crate) enum End {
     Resize { height: usize, width: usize, method: Method },
     Crop { height: usize, width: usize, seed: Option<u64> },
-    ResizedCrop { height: usize, width: usize, part: Part },
+    ResizedCrop { height: usize, width: usize, part: CropArea },
     Fit(Fit),
 }
 
@@ -313,7 +313,7 @@ impl Parts {
 }
 
 /// A window of what is seen of an image: what it is like, and which of the stored pixels is its first.
-fn within(from: From, window: ops::Window) -> (From, usize) {
+fn within(from: From, window: ops::CropRect) -> (From, usize) {
     let left = if from.mirrored { from.width - window.left - window.width } else { window.left };
     let top = if from.upside_down { from.height - window.top - window.height } else { window.top };
     (From { height: window.height, width: window.width, ..from }, top * from.line + left)

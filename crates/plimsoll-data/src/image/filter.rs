@@ -3,7 +3,7 @@
 //! Weights and one line of the input are written to memory of the caller, because how many there are depends on the image.
 
 use super::method::Method;
-use super::resample::{Element, From};
+use super::resample::{From, ImageElement};
 
 /// Four bytes of the caller's memory: a number in a table, or an element of the line.
 pub(crate) type Word = [u8; 4];
@@ -15,7 +15,7 @@ pub(crate) fn words(method: Method, from: (usize, usize), to: (usize, usize), ch
 }
 
 /// Makes one image of `to` from one like `from`; `finish` is applied to each value on its way out.
-pub(crate) fn run<E: Element, O>(job: Job<'_>, image: &[E], scratch: &mut [Word], out: &mut [O], finish: impl Fn(f32) -> O + Copy) {
+pub(crate) fn run<E: ImageElement, O>(job: Job<'_>, image: &[E], scratch: &mut [Word], out: &mut [O], finish: impl Fn(f32) -> O + Copy) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has AVX2, just asked.
@@ -36,13 +36,13 @@ pub(crate) struct Job<'a> {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn run_avx2<E: Element, O>(job: Job<'_>, image: &[E], scratch: &mut [Word], out: &mut [O], finish: impl Fn(f32) -> O + Copy) {
+fn run_avx2<E: ImageElement, O>(job: Job<'_>, image: &[E], scratch: &mut [Word], out: &mut [O], finish: impl Fn(f32) -> O + Copy) {
     run_plain(job, image, scratch, out, finish);
 }
 
 /// Lines first: the line that an output line is made of has the input's width, and is the only one held.
 #[inline(always)]
-fn run_plain<E: Element, O>(job: Job<'_>, image: &[E], scratch: &mut [Word], out: &mut [O], finish: impl Fn(f32) -> O + Copy) {
+fn run_plain<E: ImageElement, O>(job: Job<'_>, image: &[E], scratch: &mut [Word], out: &mut [O], finish: impl Fn(f32) -> O + Copy) {
     let Job { method, from, to, channels } = job;
     let (row_taps, column_taps) = (taps(method, from.height, to.0), taps(method, from.width, to.1));
     let (rows, rest) = scratch.split_at_mut(to.0 * (row_taps + 2));

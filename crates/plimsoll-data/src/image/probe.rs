@@ -1,6 +1,6 @@
 //! What an image's header says, read a few bytes at a time: nothing is held or decoded until its size is known.
 
-use super::{Orientation, Stored, jpeg};
+use super::{Orientation, ReadAt, jpeg};
 use crate::DataError;
 use plimsoll_core::Bytes;
 use std::ops::Range;
@@ -47,9 +47,9 @@ const INFLATE: Bytes = Bytes::kib(512);
 const LZW: Bytes = Bytes::kib(128);
 
 /// Reads the header of an image that is a part of a file, or all of it.
-pub(crate) fn probe(file: &dyn Stored, path: &Path, part: Range<u64>) -> Result<Probe, DataError> {
+pub(crate) fn probe(file: &dyn ReadAt, path: &Path, part: Range<u64>) -> Result<Probe, DataError> {
     let (base, length) = (part.start, part.end - part.start);
-    let mut reader = Reader { file, base, path, window: [0; WINDOW], start: 0, length: 0 };
+    let mut reader = HeaderReader { file, base, path, window: [0; WINDOW], start: 0, length: 0 };
     if length == 0 {
         return Err(DataError::image(path, "it is empty"));
     }
@@ -69,8 +69,8 @@ pub(crate) fn begins_like_one(bytes: &[u8]) -> bool {
     starts.iter().any(|start| bytes.starts_with(start))
 }
 
-struct Reader<'a> {
-    file: &'a dyn Stored,
+struct HeaderReader<'a> {
+    file: &'a dyn ReadAt,
     /// Where the image begins.
     base: u64,
     path: &'a Path,
@@ -80,7 +80,7 @@ struct Reader<'a> {
     length: usize,
 }
 
-impl Reader<'_> {
+impl HeaderReader<'_> {
     /// `count` bytes from `offset` on, at most a window.
     fn at(&mut self, offset: u64, count: usize) -> Result<&[u8], DataError> {
         if offset < self.start || offset + count as u64 > self.start + self.length as u64 {
@@ -97,14 +97,14 @@ impl Reader<'_> {
     }
 }
 
-fn sized(reader: &Reader<'_>, width: usize, height: usize) -> Result<(), DataError> {
+fn sized(reader: &HeaderReader<'_>, width: usize, height: usize) -> Result<(), DataError> {
     if width == 0 || height == 0 {
         return Err(DataError::image(reader.path, format!("its header says it is {width} × {height} pixels")));
     }
     Ok(())
 }
 
-fn png(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
+fn png(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {
     let header: [u8; 33] = reader.at(0, 33)?.try_into().expect("33 bytes");
     if &header[12..16] != b"IHDR" {
         return Err(DataError::image(reader.path, "its first chunk is not IHDR"));
@@ -127,7 +127,7 @@ fn png(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
     })
 }
 
-fn webp(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
+fn webp(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {
     let header: [u8; 30] = reader.at(0, 30)?.try_into().expect("30 bytes");
     let wide = |at: usize| usize::from(u16::from_le_bytes([header[at], header[at + 1]]));
     let three = |at: usize| wide(at) | usize::from(header[at + 2]) << 16;
@@ -158,7 +158,7 @@ fn webp(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
     })
 }
 
-fn gif(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
+fn gif(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {
     let header: [u8; 10] = reader.at(0, 10)?.try_into().expect("ten bytes");
     let wide = |at: usize| usize::from(u16::from_le_bytes([header[at], header[at + 1]]));
     let (width, height) = (wide(6), wide(8));
@@ -178,9 +178,9 @@ fn gif(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
     })
 }
 
-fn jpeg_header(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError> {
+fn jpeg_header(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {
     let mut at = 2;
-    let mut frame: Option<Frame> = None;
+    let mut frame: Option<JpegFrame> = None;
     let mut orientation = Orientation::Upright;
     loop {
         let &[mark, code, high, low] = reader.at(at, 4)? else { unreachable!("four were asked for") };
@@ -193,7 +193,7 @@ fn jpeg_header(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError>
         }
         let size = u64::from(u16::from_be_bytes([high, low]));
         match code {
-            0xC0..=0xC2 => frame = Some(Frame::read(reader, at, size, code == 0xC2)?),
+            0xC0..=0xC2 => frame = Some(JpegFrame::read(reader, at, size, code == 0xC2)?),
             0xC3 | 0xC5..=0xC7 | 0xC9..=0xCB | 0xCD..=0xCF => {
                 return Err(DataError::image(reader.path, "its kind of JPEG (lossless, hierarchical or arithmetic) is not supported"));
             }
@@ -231,7 +231,7 @@ fn jpeg_header(reader: &mut Reader<'_>, length: u64) -> Result<Probe, DataError>
 }
 
 #[derive(Clone, Copy)]
-struct Frame {
+struct JpegFrame {
     width: usize,
     height: usize,
     components: usize,
@@ -240,8 +240,8 @@ struct Frame {
     progressive: bool,
 }
 
-impl Frame {
-    fn read(reader: &mut Reader<'_>, at: u64, size: u64, progressive: bool) -> Result<Frame, DataError> {
+impl JpegFrame {
+    fn read(reader: &mut HeaderReader<'_>, at: u64, size: u64, progressive: bool) -> Result<JpegFrame, DataError> {
         let fixed: [u8; 6] = reader.at(at + 4, 6)?.try_into().expect("six bytes");
         let components = usize::from(fixed[5]);
         if !matches!(components, 1 | 3 | 4) || size < 8 + 3 * components as u64 {
@@ -252,7 +252,7 @@ impl Frame {
             samples += usize::from(component[1] >> 4) * usize::from(component[1] & 15);
         }
         let side = |i: usize| usize::from(u16::from_be_bytes([fixed[i], fixed[i + 1]]));
-        Ok(Frame { height: side(1), width: side(3), components, samples, progressive })
+        Ok(JpegFrame { height: side(1), width: side(3), components, samples, progressive })
     }
 
     /// Lines in work; and all coefficients at once where the image comes in several scans.

@@ -2,7 +2,7 @@
 
 use super::filter::{self, Job, Word};
 use super::method::Method;
-use super::windows::{GROUP, Level, Windows};
+use super::windows::{GROUP, Level, TapWindows};
 use plimsoll_core::Bytes;
 
 /// Makes images of one size from images of any size. Its tables and lines are sized by what comes out.
@@ -16,7 +16,7 @@ pub(crate) struct Resampler {
     columns: Vec<Tap>,
     level: Level,
     /// The columns again, for lines of bytes.
-    windows: Windows,
+    windows: TapWindows,
     /// Two input lines, interpolated to the output's width.
     lines: [Vec<f32>; 2],
 }
@@ -34,7 +34,7 @@ pub(crate) struct From {
 }
 
 /// An element of an image as it lies in memory.
-pub(crate) trait Element: Copy {
+pub(crate) trait ImageElement: Copy {
     fn value(self) -> f32;
 
     /// A line as bytes, if that is what its elements are.
@@ -43,7 +43,7 @@ pub(crate) trait Element: Copy {
     }
 }
 
-impl Element for u8 {
+impl ImageElement for u8 {
     fn bytes(line: &[u8]) -> Option<&[u8]> {
         Some(line)
     }
@@ -53,7 +53,7 @@ impl Element for u8 {
     }
 }
 
-impl Element for [u8; 4] {
+impl ImageElement for [u8; 4] {
     fn value(self) -> f32 {
         f32::from_ne_bytes(self)
     }
@@ -81,7 +81,7 @@ impl Resampler {
             return Bytes::ZERO;
         }
         let lines = 2 * line(method, width, channels) * size_of::<f32>();
-        let windows = Windows::bytes(windows(method, width, channels));
+        let windows = TapWindows::bytes(windows(method, width, channels));
         Bytes(((height + width) * size_of::<Tap>() + windows + lines) as u64)
     }
 
@@ -101,7 +101,7 @@ impl Resampler {
             rows: Vec::with_capacity(tall),
             columns: Vec::with_capacity(wide),
             level,
-            windows: Windows::new(level, windows(method, width, channels)),
+            windows: TapWindows::new(level, windows(method, width, channels)),
             lines: [vec![0.0; line], vec![0.0; line]],
         }
     }
@@ -122,7 +122,7 @@ impl Resampler {
 
     /// Makes one image from one like it was [aimed](Self::aim) at, from its first pixel on; `finish` is applied to each value on its way
     /// out. `scratch` has the [words](Self::words) it takes.
-    pub fn run<E: Element, O>(&mut self, image: &[E], scratch: &mut [Word], out: &mut [O], finish: impl Fn(f32) -> O + Copy) {
+    pub fn run<E: ImageElement, O>(&mut self, image: &[E], scratch: &mut [Word], out: &mut [O], finish: impl Fn(f32) -> O + Copy) {
         match self.method {
             method if method.is_filter() => {
                 let from = self.from.as_ref().expect("aimed before it is run");
@@ -141,7 +141,7 @@ impl Resampler {
         }
     }
 
-    fn nearest<E: Element, O>(&self, image: &[E], out: &mut [O], finish: impl Fn(f32) -> O) {
+    fn nearest<E: ImageElement, O>(&self, image: &[E], out: &mut [O], finish: impl Fn(f32) -> O) {
         let channels = self.channels;
         for (row, out) in self.rows.iter().zip(out.chunks_exact_mut(self.width * channels)) {
             let line = &image[row.lower..];
@@ -155,20 +155,20 @@ impl Resampler {
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vbmi")]
-    fn bilinear_avx512<E: Element, O>(&mut self, image: &[E], out: &mut [O], finish: impl Fn(f32) -> O) {
+    fn bilinear_avx512<E: ImageElement, O>(&mut self, image: &[E], out: &mut [O], finish: impl Fn(f32) -> O) {
         self.bilinear(image, out, finish);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    fn bilinear_avx2<E: Element, O>(&mut self, image: &[E], out: &mut [O], finish: impl Fn(f32) -> O) {
+    fn bilinear_avx2<E: ImageElement, O>(&mut self, image: &[E], out: &mut [O], finish: impl Fn(f32) -> O) {
         self.bilinear(image, out, finish);
     }
 
     /// TensorFlow interpolates along the line above, along the line below, then between the two. So does this, but an
     /// input line that serves several output lines is interpolated once.
     #[inline(always)]
-    fn bilinear<E: Element, O>(&mut self, image: &[E], out: &mut [O], finish: impl Fn(f32) -> O) {
+    fn bilinear<E: ImageElement, O>(&mut self, image: &[E], out: &mut [O], finish: impl Fn(f32) -> O) {
         let mut held = [usize::MAX; 2];
         let from_row = self.from.map_or(0, |from| from.width) * self.channels;
         let to_row = self.width * self.channels;
@@ -247,7 +247,7 @@ fn taps(taps: &mut Vec<Tap>, method: Method, from: usize, to: usize, stride: usi
 
 /// Interpolates along a line. The usual numbers of channels are known to the compiler, which then needs no inner loop.
 #[inline(always)]
-fn widen<E: Element>(columns: &[Tap], channels: usize, line: &[E], out: &mut [f32]) {
+fn widen<E: ImageElement>(columns: &[Tap], channels: usize, line: &[E], out: &mut [f32]) {
     match channels {
         1 => widen_by::<E, 1>(columns, line, out),
         3 => widen_three(columns, line, out),
@@ -264,7 +264,7 @@ fn widen<E: Element>(columns: &[Tap], channels: usize, line: &[E], out: &mut [f3
 }
 
 #[inline(always)]
-fn widen_by<E: Element, const C: usize>(columns: &[Tap], line: &[E], out: &mut [f32]) {
+fn widen_by<E: ImageElement, const C: usize>(columns: &[Tap], line: &[E], out: &mut [f32]) {
     for (column, out) in columns.iter().zip(out.as_chunks_mut::<C>().0) {
         let (left, right) = (&line[column.lower..][..C], &line[column.upper..][..C]);
         *out = std::array::from_fn(|channel| between(left[channel].value(), right[channel].value(), column.weight));
@@ -273,7 +273,7 @@ fn widen_by<E: Element, const C: usize>(columns: &[Tap], line: &[E], out: &mut [
 
 /// Three channels four at a time: the fourth is the next pixel's first, which is then written again.
 #[inline(always)]
-fn widen_three<E: Element>(columns: &[Tap], line: &[E], out: &mut [f32]) {
+fn widen_three<E: ImageElement>(columns: &[Tap], line: &[E], out: &mut [f32]) {
     let last = line.len() - 3;
     for (index, column) in columns.iter().enumerate() {
         let out: &mut [f32; 4] = (&mut out[3 * index..3 * index + 4]).try_into().expect("four");

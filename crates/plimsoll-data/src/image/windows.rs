@@ -44,7 +44,7 @@ impl Level {
 pub(crate) const GROUP: usize = 16;
 
 /// Where the elements of an output line come from, for shuffles.
-pub(crate) struct Windows {
+pub(crate) struct TapWindows {
     level: Level,
     /// Bytes of a window; none where the line is not read through windows.
     reach: usize,
@@ -59,16 +59,16 @@ pub(crate) struct Windows {
 /// Marks a byte that becomes zero.
 const NOTHING: u8 = 0x80;
 
-impl Windows {
+impl TapWindows {
     /// What [`new`](Self::new) takes for lines of so many elements.
     pub fn bytes(elements: usize) -> usize {
         let room = elements.next_multiple_of(GROUP);
         room / 4 * size_of::<u32>() + room * (size_of::<[u8; 4]>() + size_of::<f32>())
     }
 
-    pub fn new(level: Level, elements: usize) -> Windows {
+    pub fn new(level: Level, elements: usize) -> TapWindows {
         let room = elements.next_multiple_of(GROUP);
-        Windows {
+        TapWindows {
             level,
             reach: 0,
             starts: Vec::with_capacity(room / 4),
@@ -217,9 +217,9 @@ impl Windows {
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn groups(&self) -> impl Iterator<Item = Group<'_>> {
+    fn groups(&self) -> impl Iterator<Item = LaneGroup<'_>> {
         let tables = self.starts.iter().zip(self.picks.as_chunks().0).zip(self.weights.as_chunks().0);
-        tables.map(|((&start, picks), weights)| Group { start: start as usize, picks, weights })
+        tables.map(|((&start, picks), weights)| LaneGroup { start: start as usize, picks, weights })
     }
 }
 
@@ -255,14 +255,14 @@ impl Eight<'_> {
 
 /// The elements that one register of AVX-512 holds.
 #[cfg(target_arch = "x86_64")]
-struct Group<'a> {
+struct LaneGroup<'a> {
     start: usize,
     picks: &'a [[u8; 4]; GROUP],
     weights: &'a [f32; GROUP],
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Group<'_> {
+impl LaneGroup<'_> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     fn along<const WIDE: bool>(&self, line: &[u8]) -> __m512 {

@@ -30,12 +30,12 @@ where
     Arc::new(Apply { name: name.into(), shape: shape.into(), function: Arc::new(function) })
 }
 
-type Function = dyn Fn(u64, &[f32], &mut [f32]) -> Result<(), String> + Send + Sync;
+type RowFunction = dyn Fn(u64, &[f32], &mut [f32]) -> Result<(), String> + Send + Sync;
 
 struct Apply {
     name: String,
     shape: Vec<usize>,
-    function: Arc<Function>,
+    function: Arc<RowFunction>,
 }
 
 impl Op for Apply {
@@ -76,7 +76,7 @@ impl Op for Apply {
 struct ApplyKernel {
     op: String,
     column: String,
-    function: Arc<Function>,
+    function: Arc<RowFunction>,
     dtype: DType,
     /// One row going in and coming out.
     from: Vec<f32>,

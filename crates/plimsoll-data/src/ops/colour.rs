@@ -21,75 +21,75 @@ use std::sync::Arc;
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
 pub fn brightness(by: f32) -> Arc<dyn Op> {
-    Arc::new(Colour { kind: Kind::Brightness, range: (by, by), seed: None })
+    Arc::new(Colour { kind: ColourOp::Brightness, range: (by, by), seed: None })
 }
 
 /// Adds up to `most` or takes as much away, chosen by `seed`, the epoch and the row; as `tf.image.random_brightness`.
 pub fn random_brightness(most: f32, seed: u64) -> Arc<dyn Op> {
-    Arc::new(Colour { kind: Kind::Brightness, range: (-most, most), seed: Some(seed) })
+    Arc::new(Colour { kind: ColourOp::Brightness, range: (-most, most), seed: Some(seed) })
 }
 
 /// Multiplies each element's distance from the mean of its channel, as `tf.image.adjust_contrast`.
 pub fn contrast(by: f32) -> Arc<dyn Op> {
-    Arc::new(Colour { kind: Kind::Contrast, range: (by, by), seed: None })
+    Arc::new(Colour { kind: ColourOp::Contrast, range: (by, by), seed: None })
 }
 
 /// Contrast by a factor from `least` to `most`, chosen by `seed`, the epoch and the row.
 pub fn random_contrast(least: f32, most: f32, seed: u64) -> Arc<dyn Op> {
-    Arc::new(Colour { kind: Kind::Contrast, range: (least, most), seed: Some(seed) })
+    Arc::new(Colour { kind: ColourOp::Contrast, range: (least, most), seed: Some(seed) })
 }
 
 /// Multiplies the saturation of each pixel, as `tf.image.adjust_saturation`; 0 leaves no colour.
 pub fn saturation(by: f32) -> Arc<dyn Op> {
-    Arc::new(Colour { kind: Kind::Saturation, range: (by, by), seed: None })
+    Arc::new(Colour { kind: ColourOp::Saturation, range: (by, by), seed: None })
 }
 
 /// Saturation by a factor from `least` to `most`, chosen by `seed`, the epoch and the row.
 pub fn random_saturation(least: f32, most: f32, seed: u64) -> Arc<dyn Op> {
-    Arc::new(Colour { kind: Kind::Saturation, range: (least, most), seed: Some(seed) })
+    Arc::new(Colour { kind: ColourOp::Saturation, range: (least, most), seed: Some(seed) })
 }
 
 /// Turns the hue of each pixel by a share of the full circle, as `tf.image.adjust_hue`.
 pub fn hue(by: f32) -> Arc<dyn Op> {
-    Arc::new(Colour { kind: Kind::Hue, range: (by, by), seed: None })
+    Arc::new(Colour { kind: ColourOp::Hue, range: (by, by), seed: None })
 }
 
 /// Turns the hue by up to `most` of the full circle in either direction, chosen by `seed`, the epoch and the row.
 pub fn random_hue(most: f32, seed: u64) -> Arc<dyn Op> {
-    Arc::new(Colour { kind: Kind::Hue, range: (-most, most), seed: Some(seed) })
+    Arc::new(Colour { kind: ColourOp::Hue, range: (-most, most), seed: Some(seed) })
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum ColourOp {
     Brightness,
     Contrast,
     Saturation,
     Hue,
 }
 
-impl Kind {
+impl ColourOp {
     fn name(self) -> &'static str {
         match self {
-            Kind::Brightness => "brightness",
-            Kind::Contrast => "contrast",
-            Kind::Saturation => "saturation",
-            Kind::Hue => "hue",
+            ColourOp::Brightness => "brightness",
+            ColourOp::Contrast => "contrast",
+            ColourOp::Saturation => "saturation",
+            ColourOp::Hue => "hue",
         }
     }
 
     fn salt(self) -> Salt {
         match self {
-            Kind::Brightness => Salt::Brightness,
-            Kind::Contrast => Salt::Contrast,
-            Kind::Saturation => Salt::Saturation,
-            Kind::Hue => Salt::Hue,
+            ColourOp::Brightness => Salt::Brightness,
+            ColourOp::Contrast => Salt::Contrast,
+            ColourOp::Saturation => Salt::Saturation,
+            ColourOp::Hue => Salt::Hue,
         }
     }
 }
 
 #[derive(Clone, Copy)]
 struct Colour {
-    kind: Kind,
+    kind: ColourOp,
     range: (f32, f32),
     seed: Option<u64>,
 }
@@ -99,7 +99,7 @@ impl Op for Colour {
         let (name, (least, most)) = (self.kind.name(), self.range);
         match (self.seed, self.kind) {
             (None, _) => format!("{name}({most})"),
-            (Some(seed), Kind::Brightness | Kind::Hue) => format!("random_{name}({most}, seed {seed})"),
+            (Some(seed), ColourOp::Brightness | ColourOp::Hue) => format!("random_{name}({most}, seed {seed})"),
             (Some(seed), _) => format!("random_{name}({least}, {most}, seed {seed})"),
         }
     }
@@ -111,13 +111,13 @@ impl Op for Colour {
             return Err(refuse(self, input, "it takes finite numbers, the smaller one first"));
         }
         match self.kind {
-            Kind::Saturation | Kind::Hue if channels != 3 => {
+            ColourOp::Saturation | ColourOp::Hue if channels != 3 => {
                 Err(refuse(self, input, format!("its images have {channels} channels, and colours take three: red, green, blue")))
             }
-            Kind::Contrast | Kind::Saturation if least < 0.0 => {
+            ColourOp::Contrast | ColourOp::Saturation if least < 0.0 => {
                 Err(refuse(self, input, "a factor below 0 would turn it round; use 0 or more"))
             }
-            Kind::Hue if least < -1.0 || most > 1.0 => Err(refuse(self, input, "a hue is turned by at most one circle, from -1 to 1")),
+            ColourOp::Hue if least < -1.0 || most > 1.0 => Err(refuse(self, input, "a hue is turned by at most one circle, from -1 to 1")),
             _ => Ok(input.clone()),
         }
     }
@@ -171,12 +171,12 @@ impl Kernel for ColourKernel {
 }
 
 /// An element of an image: its value for arithmetic, and back.
-trait Element: Copy {
+trait ColourElement: Copy {
     fn load(self) -> f32;
     fn store(value: f32) -> Self;
 }
 
-impl Element for u8 {
+impl ColourElement for u8 {
     fn load(self) -> f32 {
         f32::from(self) * (1.0 / 255.0)
     }
@@ -187,7 +187,7 @@ impl Element for u8 {
     }
 }
 
-impl Element for [u8; 4] {
+impl ColourElement for [u8; 4] {
     fn load(self) -> f32 {
         f32::from_ne_bytes(self)
     }
@@ -197,10 +197,10 @@ impl Element for [u8; 4] {
     }
 }
 
-fn change<E: Element>(kind: Kind, by: f32, channels: usize, image: &mut [E]) {
+fn change<E: ColourElement>(kind: ColourOp, by: f32, channels: usize, image: &mut [E]) {
     match kind {
-        Kind::Brightness => image.iter_mut().for_each(|element| *element = E::store(element.load() + by)),
-        Kind::Contrast => {
+        ColourOp::Brightness => image.iter_mut().for_each(|element| *element = E::store(element.load() + by)),
+        ColourOp::Contrast => {
             for channel in 0..channels {
                 let elements = || image.iter().skip(channel).step_by(channels);
                 let mean = (elements().map(|element| f64::from(element.load())).sum::<f64>() / elements().count() as f64) as f32;
@@ -209,12 +209,12 @@ fn change<E: Element>(kind: Kind, by: f32, channels: usize, image: &mut [E]) {
                 }
             }
         }
-        Kind::Saturation => each_pixel(image, |[hue, saturation, value]| [hue, (saturation * by).clamp(0.0, 1.0), value]),
-        Kind::Hue => each_pixel(image, |[hue, saturation, value]| [(hue + by).rem_euclid(1.0), saturation, value]),
+        ColourOp::Saturation => each_pixel(image, |[hue, saturation, value]| [hue, (saturation * by).clamp(0.0, 1.0), value]),
+        ColourOp::Hue => each_pixel(image, |[hue, saturation, value]| [(hue + by).rem_euclid(1.0), saturation, value]),
     }
 }
 
-fn each_pixel<E: Element>(image: &mut [E], change: impl Fn([f32; 3]) -> [f32; 3]) {
+fn each_pixel<E: ColourElement>(image: &mut [E], change: impl Fn([f32; 3]) -> [f32; 3]) {
     for pixel in image.as_chunks_mut::<3>().0 {
         *pixel = from_hsv(change(to_hsv(pixel.map(E::load)))).map(E::store);
     }
@@ -310,7 +310,7 @@ impl Kernel for GreyKernel {
     }
 }
 
-fn lose_colour<E: Element>(input: &[E], output: &mut [E]) {
+fn lose_colour<E: ColourElement>(input: &[E], output: &mut [E]) {
     for ([red, green, blue], out) in input.as_chunks::<3>().0.iter().zip(output) {
         *out = E::store(red.load() * 0.2989 + green.load() * 0.587 + blue.load() * 0.114);
     }

@@ -13,9 +13,9 @@ mod pad;
 mod pointwise;
 mod resize;
 mod resized_crop;
+mod rot90;
 mod rotate;
 mod standardize;
-mod turn;
 
 pub use apply::apply;
 pub use colour::{brightness, contrast, grey, hue, random_brightness, random_contrast, random_hue, random_saturation, saturation};
@@ -34,11 +34,11 @@ pub use one_hot::one_hot;
 pub use pad::{Fit, crop_or_pad, pad};
 pub use pointwise::{cast_f32, normalize, scale};
 pub use resize::resize;
-pub(crate) use resized_crop::Window;
-pub use resized_crop::{Part, random_resized_crop};
+pub(crate) use resized_crop::CropRect;
+pub use resized_crop::{CropArea, random_resized_crop};
+pub use rot90::{random_rot90, rot90};
 pub use rotate::{random_rotate, rotate};
 pub use standardize::standardize;
-pub use turn::{random_rot90, rot90};
 
 pub use crate::image::Method;
 
@@ -137,7 +137,7 @@ pub enum ItemStep {
         /// Pixels in a row.
         width: usize,
         /// How it is chosen.
-        part: Part,
+        part: CropArea,
     },
     /// Each image in the middle of a frame.
     Fit(Fit),

@@ -11,12 +11,12 @@ use std::sync::Arc;
 /// How a part is chosen by [`random_resized_crop`].
 ///
 /// ```
-/// use plimsoll_data::ops::{Part, random_resized_crop};
-/// let op = random_resized_crop(224, 224, Part { share: (0.35, 1.0), ..Part::default() });
+/// use plimsoll_data::ops::{CropArea, random_resized_crop};
+/// let op = random_resized_crop(224, 224, CropArea { share: (0.35, 1.0), ..CropArea::default() });
 /// assert_eq!(op.describe(), "random_resized_crop(224, 224, bilinear, share 0.35 to 1, ratio 0.75 to 1.3333334, seed 0)");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Part {
+pub struct CropArea {
     /// The minimum and the most of the image's area.
     pub share: (f32, f32),
     /// Its width by its height, least and most.
@@ -27,37 +27,37 @@ pub struct Part {
     pub seed: u64,
 }
 
-impl Default for Part {
+impl Default for CropArea {
     /// What networks on ImageNet are usually taught with: 8 % to all of the area, between 3:4 and 4:3.
-    fn default() -> Part {
-        Part { share: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), method: Method::Bilinear, seed: 0 }
+    fn default() -> CropArea {
+        CropArea { share: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), method: Method::Bilinear, seed: 0 }
     }
 }
 
 /// Cuts a part out of each image at random and resizes it to `height` × `width` f32. Where no part of the wanted proportions fits, the largest
 /// in the middle is taken.
-pub fn random_resized_crop(height: usize, width: usize, part: Part) -> Arc<dyn Op> {
+pub fn random_resized_crop(height: usize, width: usize, part: CropArea) -> Arc<dyn Op> {
     Arc::new(ResizedCrop { height, width, part })
 }
 
 struct ResizedCrop {
     height: usize,
     width: usize,
-    part: Part,
+    part: CropArea,
 }
 
 /// A part of an image in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct CropRect {
     pub top: usize,
     pub left: usize,
     pub height: usize,
     pub width: usize,
 }
 
-impl Part {
+impl CropArea {
     /// The part of an image of `height` × `width` for this epoch and row.
-    pub(crate) fn window(&self, height: usize, width: usize, epoch: u64, row: u64) -> Window {
+    pub(crate) fn window(&self, height: usize, width: usize, epoch: u64, row: u64) -> CropRect {
         const TRIES: u64 = 10;
         let area = height as f64 * width as f64;
         let (narrow, broad) = (f64::from(self.ratio.0), f64::from(self.ratio.1));
@@ -69,19 +69,19 @@ impl Part {
             let h = (area * share / ratio).sqrt().round() as usize;
             if (1..=width).contains(&w) && (1..=height).contains(&h) {
                 let place = |lot: f64, room: usize| ((lot * (room + 1) as f64) as usize).min(room);
-                return Window { top: place(lots(2), height - h), left: place(lots(3), width - w), height: h, width: w };
+                return CropRect { top: place(lots(2), height - h), left: place(lots(3), width - w), height: h, width: w };
             }
         }
         let ratio = (width as f64 / height as f64).clamp(narrow, broad);
         let w = ((height as f64 * ratio).round() as usize).clamp(1, width);
         let h = ((width as f64 / ratio).round() as usize).clamp(1, height);
-        Window { top: (height - h) / 2, left: (width - w) / 2, height: h, width: w }
+        CropRect { top: (height - h) / 2, left: (width - w) / 2, height: h, width: w }
     }
 }
 
 impl Op for ResizedCrop {
     fn describe(&self) -> String {
-        let Part { share, ratio, method, seed } = self.part;
+        let CropArea { share, ratio, method, seed } = self.part;
         let (height, width) = (self.height, self.width);
         format!(
             "random_resized_crop({height}, {width}, {method}, share {} to {}, ratio {} to {}, seed {seed})",
@@ -90,7 +90,7 @@ impl Op for ResizedCrop {
     }
 
     fn output(&self, input: &Column) -> Result<Column, DataError> {
-        let Part { share, ratio, method, .. } = self.part;
+        let CropArea { share, ratio, method, .. } = self.part;
         if !(0.0 < share.0 && share.0 <= share.1 && share.1 <= 1.0) {
             return Err(refuse(self, input, "the share of the area goes from above 0 to 1, the smaller number first"));
         }
@@ -128,7 +128,7 @@ impl Op for ResizedCrop {
 }
 
 struct ResizedCropKernel {
-    part: Part,
+    part: CropArea,
     dtype: DType,
     from: [usize; 3],
     /// Elements of one image after.
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn parts_lie_inside_and_are_as_large_as_was_asked_for() {
-        let part = Part { share: (0.2, 0.6), seed: 5, ..Part::default() };
+        let part = CropArea { share: (0.2, 0.6), seed: 5, ..CropArea::default() };
         let mut sizes = std::collections::BTreeSet::new();
         for row in 0..2000 {
             let window = part.window(90, 120, 1, row);
@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn where_no_part_fits_the_middle_is_taken() {
-        let part = Part { share: (1.0, 1.0), ..Part::default() };
-        assert_eq!(part.window(10, 100, 0, 0), Window { top: 0, left: 43, height: 10, width: 13 });
-        assert_eq!(part.window(1, 1, 0, 0), Window { top: 0, left: 0, height: 1, width: 1 });
+        let part = CropArea { share: (1.0, 1.0), ..CropArea::default() };
+        assert_eq!(part.window(10, 100, 0, 0), CropRect { top: 0, left: 43, height: 10, width: 13 });
+        assert_eq!(part.window(1, 1, 0, 0), CropRect { top: 0, left: 0, height: 1, width: 1 });
     }
 }

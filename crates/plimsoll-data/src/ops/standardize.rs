@@ -16,12 +16,12 @@ use std::sync::Arc;
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
 pub fn standardize() -> Arc<dyn Op> {
-    Arc::new(Standardize)
+    Arc::new(PerImageStandardize)
 }
 
-struct Standardize;
+struct PerImageStandardize;
 
-impl Op for Standardize {
+impl Op for PerImageStandardize {
     fn describe(&self) -> String {
         "standardize()".into()
     }

@@ -126,8 +126,8 @@ impl Source for DeferredDecode {
         self.source.class_names()
     }
 
-    fn passed_over(&self) -> Option<String> {
-        self.source.passed_over()
+    fn skipped_files(&self) -> Option<String> {
+        self.source.skipped_files()
     }
 
     fn describe(&self) -> String {

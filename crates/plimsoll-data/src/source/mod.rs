@@ -1,12 +1,12 @@
 //! Where rows come from. An indexed source knows how many rows it has and gives any of them, in blocks.
 
+mod composed;
 mod csv;
 mod deferred;
 mod digits;
 mod folder;
 mod function;
 mod generator;
-mod joined;
 mod list;
 mod npy;
 mod parquet;
@@ -19,6 +19,7 @@ mod text;
 mod tfrecord;
 mod webdataset;
 
+pub(crate) use composed::{concatenated, zipped};
 pub use csv::{Csv, CsvSpec, CsvType, Standardize, Window};
 pub(crate) use deferred::{DeferredDecode, REFERENCE_BYTES, referenced_row, without_reference};
 pub use digits::{Digits, Split};
@@ -26,7 +27,6 @@ pub use folder::ImageFolder;
 pub use function::{Function, RowMut};
 pub use generator::Elements;
 pub(crate) use generator::Generator;
-pub(crate) use joined::{concatenated, zipped};
 pub use list::{ImageFiles, files};
 pub use npy::Npy;
 pub use parquet::ParquetSpec;
@@ -128,7 +128,7 @@ pub trait Source: Send + Sync {
     }
 
     /// What lies among its files and is none of its rows, in words, if the source has seen any.
-    fn passed_over(&self) -> Option<String> {
+    fn skipped_files(&self) -> Option<String> {
         None
     }
 

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 pub struct WebDataset {
     schema: Schema,
     shards: Vec<Shard>,
-    samples: Vec<Sample>,
+    samples: Vec<ImageSample>,
 }
 
 struct Shard {
@@ -25,18 +25,18 @@ struct Shard {
 }
 
 #[derive(Clone, Copy)]
-struct Sample {
-    picture: u64,
+struct ImageSample {
+    image: u64,
     bytes: u64,
     label: i32,
 }
 
 /// What was found of a sample so far.
 #[derive(Default)]
-struct Found {
+struct PendingSample {
     key: Vec<u8>,
     at: u64,
-    picture: Option<(u64, u64)>,
+    image: Option<(u64, u64)>,
     label: Option<i32>,
 }
 
@@ -67,14 +67,14 @@ impl WebDataset {
             file.read_exact_at(&mut text, at).map_err(|_| cut(at))?;
             Ok::<_, DataError>(text)
         };
-        let (mut at, mut found, mut long_name) = (0, Found::default(), None);
+        let (mut at, mut found, mut long_name) = (0, PendingSample::default(), None);
         while at < length {
             let mut header = [0; BLOCK as usize];
             file.read_exact_at(&mut header, at).map_err(|_| cut(at))?;
             if header.iter().all(|byte| *byte == 0) {
                 break;
             }
-            let entry = Entry::read(&header).map_err(|problem| broken(at, problem))?;
+            let entry = TarEntry::read(&header).map_err(|problem| broken(at, problem))?;
             let data = at + BLOCK;
             let after = entry.bytes.checked_next_multiple_of(BLOCK).and_then(|bytes| data.checked_add(bytes));
             let after = after.filter(|_| data.checked_add(entry.bytes).is_some_and(|end| end <= length)).ok_or_else(|| cut(at))?;
@@ -88,10 +88,10 @@ impl WebDataset {
                     let (key, extension) = split(&name);
                     if found.key != key {
                         self.keep(&found, &broken)?;
-                        found = Found { key: key.to_vec(), at, ..Found::default() };
+                        found = PendingSample { key: key.to_vec(), at, ..PendingSample::default() };
                     }
                     match extension.to_ascii_lowercase().as_slice() {
-                        b"jpg" | b"jpeg" | b"png" | b"webp" | b"gif" => found.picture = Some((data, entry.bytes)),
+                        b"jpg" | b"jpeg" | b"png" | b"webp" | b"gif" => found.image = Some((data, entry.bytes)),
                         b"cls" => {
                             let digits = text(data, entry.bytes)?;
                             let label = str::from_utf8(digits.trim_ascii()).ok().and_then(|text| text.parse().ok());
@@ -112,10 +112,10 @@ impl WebDataset {
         Ok(())
     }
 
-    fn keep(&mut self, found: &Found, broken: &dyn Fn(u64, String) -> DataError) -> Result<(), DataError> {
+    fn keep(&mut self, found: &PendingSample, broken: &dyn Fn(u64, String) -> DataError) -> Result<(), DataError> {
         let key = String::from_utf8_lossy(&found.key);
-        match (found.picture, found.label) {
-            (Some((picture, bytes)), Some(label)) => self.samples.push(Sample { picture, bytes, label }),
+        match (found.image, found.label) {
+            (Some((image, bytes)), Some(label)) => self.samples.push(ImageSample { image, bytes, label }),
             (None, None) => {}
             (None, Some(_)) => return Err(broken(found.at, format!("sample {key} has a class and no .jpg, .jpeg, .png, .webp or .gif"))),
             (Some(_), None) => return Err(broken(found.at, format!("sample {key} has an image and no class (.cls)"))),
@@ -134,14 +134,14 @@ impl WebDataset {
     }
 }
 
-struct Entry {
+struct TarEntry {
     name: Vec<u8>,
     bytes: u64,
     kind: u8,
 }
 
-impl Entry {
-    fn read(header: &[u8; BLOCK as usize]) -> Result<Entry, String> {
+impl TarEntry {
+    fn read(header: &[u8; BLOCK as usize]) -> Result<TarEntry, String> {
         let damaged = || "its header does not match its checksum; the file is damaged or no tar file".to_string();
         // The checksum is over the header with spaces in its own place.
         let sum: u64 = header.iter().enumerate().map(|(at, byte)| u64::from(if (148..156).contains(&at) { b' ' } else { *byte })).sum();
@@ -160,7 +160,7 @@ impl Entry {
             name.push(b'/');
         }
         name.extend_from_slice(text(0, 100));
-        Ok(Entry { name, bytes: bytes.ok_or_else(damaged)?, kind: header[156] })
+        Ok(TarEntry { name, bytes: bytes.ok_or_else(damaged)?, kind: header[156] })
     }
 }
 
@@ -237,12 +237,12 @@ impl Source for WebDataset {
     }
 
     fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
-        let Sample { picture, bytes, .. } = self.samples[row as usize];
-        Ok(Some(picture..picture + bytes))
+        let ImageSample { image, bytes, .. } = self.samples[row as usize];
+        Ok(Some(image..image + bytes))
     }
 
     fn locate(&self, row: u64, _column: usize) -> Option<(PathBuf, u64)> {
-        Some((self.shard(row).path.clone(), self.samples[row as usize].picture))
+        Some((self.shard(row).path.clone(), self.samples[row as usize].image))
     }
 
     fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {

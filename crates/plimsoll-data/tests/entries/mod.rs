@@ -3,7 +3,7 @@
 //! An entry may answer anything but a panic, and may not hold more than was planned.
 
 use plimsoll_core::{Bytes, Ledger};
-use plimsoll_data::ops::{Decode, Method, Part, decode, fill, random_resized_crop, resize};
+use plimsoll_data::ops::{CropArea, Decode, Method, decode, fill, random_resized_crop, resize};
 use plimsoll_data::source::{CsvSpec, Feature, ParquetSpec};
 use plimsoll_data::{Cache, DataError, Dataset, Feed, Options, Parallelism};
 use std::fs;
@@ -87,7 +87,7 @@ fn text(path: &Path) -> Result<(), DataError> {
 fn image(path: &Path) -> Result<(), DataError> {
     let folder = path.parent().unwrap().parent().unwrap();
     drain(Dataset::image_folder(folder)?.map("x", [Decode::new().upright().op(), resize(9, 7, Method::Area)]))?;
-    let part = random_resized_crop(5, 6, Part { method: Method::BicubicAntialias, ..Part::default() });
+    let part = random_resized_crop(5, 6, CropArea { method: Method::BicubicAntialias, ..CropArea::default() });
     drain(Dataset::image_folder(folder)?.map("x", [Decode::new().grey().op(), part]))
 }
 

@@ -5,8 +5,8 @@
 use crate::error::{Error, Result};
 use crate::reader::{Reader, choose};
 use plimsoll_data::ops::{
-    Decode, Method, Op, Part, brightness, cast_f32, center_crop, contrast, crop_or_pad, fill, finite, flip_left_right, flip_up_down, grey,
-    hue, normalize, one_hot, pad, random_brightness, random_contrast, random_crop, random_hue, random_resized_crop, random_rot90,
+    CropArea, Decode, Method, Op, brightness, cast_f32, center_crop, contrast, crop_or_pad, fill, finite, flip_left_right, flip_up_down,
+    grey, hue, normalize, one_hot, pad, random_brightness, random_contrast, random_crop, random_hue, random_resized_crop, random_rot90,
     random_rotate, random_saturation, resize, rot90, rotate, saturation, scale, standardize,
 };
 use std::sync::Arc;
@@ -71,10 +71,10 @@ static ROW_OPS: [RowOp; 29] = [
         keys: "`size`, `share`, `ratio`, `method`, `seed`",
         does: "a random crop of this share of the area and this aspect ratio, resized",
         read: |args| {
-            let ((height, width), default) = (args.size()?, Part::default());
+            let ((height, width), default) = (args.size()?, CropArea::default());
             let share = args.pair("share")?.unwrap_or(default.share);
             let ratio = args.pair("ratio")?.unwrap_or(default.ratio);
-            Ok(random_resized_crop(height, width, Part { share, ratio, method: args.method()?, seed: args.seed()? }))
+            Ok(random_resized_crop(height, width, CropArea { share, ratio, method: args.method()?, seed: args.seed()? }))
         },
     },
     RowOp {

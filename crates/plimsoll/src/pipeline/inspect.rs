@@ -63,7 +63,7 @@ impl Pipeline {
             batches: self.data.size().map(|_| self.data.batches()),
             at_most: Some(self.data.len()).filter(|rows| *rows < u64::MAX),
             classes: self.data.class_names(),
-            skipped_files: self.data.passed_over(),
+            skipped_files: self.data.skipped_files(),
             values,
             sampled,
         })

@@ -1,7 +1,7 @@
 //! The compressed data: freed of the bytes that only keep marks apart, then read bit by bit, a block of coefficients at a time.
 
 use super::HandOver;
-use super::huffman::{AHEAD, END, Kind, Table, extend};
+use super::huffman::{AHEAD, END, HuffmanTable, TableClass, extend};
 use crate::image::windows::Level;
 
 /// More than the longest block takes: 64 codes of 16 bits with values of 15, and what is read ahead.
@@ -14,22 +14,22 @@ const WINDOW: usize = 4096;
 pub(super) type Block = [i32; 256];
 
 /// What a coefficient is multiplied by and where it goes, by the number in zigzag order of the one after it; beyond the block it goes nowhere.
-pub(super) type Steps = [Step; 320];
+pub(super) type ZigzagSteps = [ZigzagStep; 320];
 
 #[derive(Clone, Copy)]
-pub(super) struct Step {
+pub(super) struct ZigzagStep {
     factor: i32,
     place: u8,
 }
 
-const NOWHERE: Step = Step { factor: 0, place: 64 };
+const NOWHERE: ZigzagStep = ZigzagStep { factor: 0, place: 64 };
 
-/// Steps from factors in zigzag order.
-pub(super) fn steps(factors: &[u16; 64]) -> Steps {
+/// ZigzagSteps from factors in zigzag order.
+pub(super) fn steps(factors: &[u16; 64]) -> ZigzagSteps {
     let mut steps = [NOWHERE; 320];
     let (mut row, mut column) = (0i32, 0i32);
     for (index, &factor) in factors.iter().enumerate() {
-        steps[index + 1] = Step { factor: i32::from(factor), place: (row * 8 + column) as u8 };
+        steps[index + 1] = ZigzagStep { factor: i32::from(factor), place: (row * 8 + column) as u8 };
         // Upwards to the right on even diagonals, downwards to the left on odd ones.
         let (down, right) = if (row + column) % 2 == 0 { (-1, 1) } else { (1, -1) };
         match (row + down, column + right) {
@@ -44,10 +44,10 @@ pub(super) fn steps(factors: &[u16; 64]) -> Steps {
 }
 
 /// Where freed bytes lie.
-pub(super) struct Window([u8; WINDOW + 2 * BLOCK]);
+pub(super) struct InputWindow([u8; WINDOW + 2 * BLOCK]);
 
-impl Window {
-    pub const EMPTY: Window = Window([0; WINDOW + 2 * BLOCK]);
+impl InputWindow {
+    pub const EMPTY: InputWindow = InputWindow([0; WINDOW + 2 * BLOCK]);
 }
 
 pub(super) struct Bits<'a> {
@@ -65,7 +65,7 @@ pub(super) struct Bits<'a> {
 }
 
 impl<'a> Bits<'a> {
-    pub fn new(data: &'a [u8], window: &'a mut Window) -> Bits<'a> {
+    pub fn new(data: &'a [u8], window: &'a mut InputWindow) -> Bits<'a> {
         Bits { rest: data, all: data.len(), closed: false, window: &mut window.0, at: 0, end: 0, held: 0, count: 0 }
     }
 
@@ -74,8 +74,8 @@ impl<'a> Bits<'a> {
     pub fn block(
         &mut self,
         level: Level,
-        codes: [&Table; 2],
-        steps: &Steps,
+        codes: [&HuffmanTable; 2],
+        steps: &ZigzagSteps,
         prediction: &mut i32,
         block: &mut Block,
     ) -> Result<usize, HandOver> {
@@ -90,12 +90,24 @@ impl<'a> Bits<'a> {
     /// With shifts by what any register holds.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "bmi2")]
-    fn block_bmi2(&mut self, codes: [&Table; 2], steps: &Steps, prediction: &mut i32, block: &mut Block) -> Result<usize, HandOver> {
+    fn block_bmi2(
+        &mut self,
+        codes: [&HuffmanTable; 2],
+        steps: &ZigzagSteps,
+        prediction: &mut i32,
+        block: &mut Block,
+    ) -> Result<usize, HandOver> {
         self.block_anywhere(codes, steps, prediction, block)
     }
 
     #[inline(always)]
-    fn block_anywhere(&mut self, [dc, ac]: [&Table; 2], steps: &Steps, prediction: &mut i32, block: &mut Block) -> Result<usize, HandOver> {
+    fn block_anywhere(
+        &mut self,
+        [dc, ac]: [&HuffmanTable; 2],
+        steps: &ZigzagSteps,
+        prediction: &mut i32,
+        block: &mut Block,
+    ) -> Result<usize, HandOver> {
         if self.at + BLOCK > self.end {
             self.more()?;
         }
@@ -139,7 +151,7 @@ impl<'a> Bits<'a> {
             drop!(entry.bits());
             *prediction = prediction.wrapping_add(entry.value());
         } else {
-            let (_, value) = apart!(entry, dc, Kind::Dc);
+            let (_, value) = apart!(entry, dc, TableClass::Dc);
             *prediction = prediction.wrapping_add(value);
             refill!();
         }
@@ -152,7 +164,7 @@ impl<'a> Bits<'a> {
                 let entry = ac.entries[(held >> (64 - AHEAD)) as usize];
                 if !entry.is_whole() {
                     refill!();
-                    let (step, value) = apart!(entry, ac, Kind::Ac);
+                    let (step, value) = apart!(entry, ac, TableClass::Ac);
                     next += step;
                     let step = steps[next.min(319)];
                     block[usize::from(step.place)] = value.wrapping_mul(step.factor);

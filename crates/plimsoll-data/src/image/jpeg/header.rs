@@ -1,11 +1,11 @@
 //! What stands before the compressed data, as far as this decoder goes; at anything else it hands over.
 
-use super::huffman::Kind;
-use super::{HandOver, Tables};
+use super::huffman::TableClass;
+use super::{DecoderTables, HandOver};
 
 /// An image in one scan, all components together.
 #[derive(Clone, Copy)]
-pub(super) struct Header<'a> {
+pub(super) struct JpegHeader<'a> {
     pub width: usize,
     pub height: usize,
     /// One or three.
@@ -22,7 +22,7 @@ pub(super) struct Header<'a> {
 
 /// The frame: what its header says of each component.
 #[derive(Clone, Copy)]
-struct Frame {
+struct FrameHeader {
     width: usize,
     height: usize,
     components: usize,
@@ -30,9 +30,9 @@ struct Frame {
     parts: [[u8; 3]; 3],
 }
 
-impl<'a> Header<'a> {
+impl<'a> JpegHeader<'a> {
     /// Reads up to the data; tables go where they are kept.
-    pub fn read(file: &'a [u8], tables: &mut Tables) -> Result<Header<'a>, HandOver> {
+    pub fn read(file: &'a [u8], tables: &mut DecoderTables) -> Result<JpegHeader<'a>, HandOver> {
         let mut rest = file.strip_prefix(&[0xFF, 0xD8]).ok_or(HandOver)?;
         let mut frame = None;
         let (mut restart, mut adobe) = (0, false);
@@ -45,7 +45,7 @@ impl<'a> Header<'a> {
             match code {
                 0xDB => tables.read_factors(segment, &mut factors)?,
                 0xC4 => tables.read_codes(segment, &mut codes)?,
-                0xC0 | 0xC1 if frame.is_none() => frame = Some(Frame::read(segment)?),
+                0xC0 | 0xC1 if frame.is_none() => frame = Some(FrameHeader::read(segment)?),
                 0xDD => restart = usize::from(u16::from_be_bytes(segment.try_into().map_err(|_| HandOver)?)),
                 // The note of one program says that colours are stored in another way; only the usual one is known here.
                 0xEE if segment.starts_with(b"Adobe") => {
@@ -65,15 +65,15 @@ impl<'a> Header<'a> {
     }
 }
 
-impl Frame {
-    fn read(segment: &[u8]) -> Result<Frame, HandOver> {
+impl FrameHeader {
+    fn read(segment: &[u8]) -> Result<FrameHeader, HandOver> {
         let &[8, tall, tall_low, wide, wide_low, count, ref parts @ ..] = segment else { return Err(HandOver) };
         let (height, width) = (usize::from(u16::from_be_bytes([tall, tall_low])), usize::from(u16::from_be_bytes([wide, wide_low])));
         let components = usize::from(count);
         if width == 0 || height == 0 || !matches!(components, 1 | 3) || parts.len() != 3 * components {
             return Err(HandOver);
         }
-        let mut frame = Frame { width, height, components, parts: [[0; 3]; 3] };
+        let mut frame = FrameHeader { width, height, components, parts: [[0; 3]; 3] };
         frame.parts[..components].copy_from_slice(parts.as_chunks().0);
         // Where components are named so, they are colours themselves.
         if frame.parts.map(|part| part[0]) == *b"RGB" {
@@ -90,7 +90,7 @@ impl Frame {
         adobe: bool,
         restart: usize,
         data: &'a [u8],
-    ) -> Result<Header<'a>, HandOver> {
+    ) -> Result<JpegHeader<'a>, HandOver> {
         let (&count, rest) = segment.split_first().ok_or(HandOver)?;
         if usize::from(count) != self.components || rest.len() != 2 * self.components + 3 || (adobe && self.components == 1) {
             return Err(HandOver);
@@ -117,12 +117,12 @@ impl Frame {
         if !handled || (self.components == 3 && (names[0] == names[1] || names[1] == names[2] || names[0] == names[2])) {
             return Err(HandOver);
         }
-        let Frame { width, height, components, .. } = *self;
-        Ok(Header { width, height, components, tables, across, down, restart, data })
+        let FrameHeader { width, height, components, .. } = *self;
+        Ok(JpegHeader { width, height, components, tables, across, down, restart, data })
     }
 }
 
-impl Tables {
+impl DecoderTables {
     fn read_factors(&mut self, mut segment: &[u8], defined: &mut [bool; 4]) -> Result<(), HandOver> {
         while let Some((&info, rest)) = segment.split_first() {
             let wide = match info >> 4 {
@@ -149,8 +149,8 @@ impl Tables {
             let total = counts.iter().map(|&count| usize::from(count)).sum();
             let (symbols, rest) = rest.split_at_checked(total).ok_or(HandOver)?;
             let (kind, class) = match info >> 4 {
-                0 => (Kind::Dc, 0),
-                1 => (Kind::Ac, 1),
+                0 => (TableClass::Dc, 0),
+                1 => (TableClass::Ac, 1),
                 _ => return Err(HandOver),
             };
             let index = usize::from(info & 15);

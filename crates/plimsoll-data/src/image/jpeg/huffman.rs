@@ -1,30 +1,30 @@
-//! Tables that turn the next bits of the data into what they stand for: run, size and value at once where the whole is short.
+//! DecoderTables that turn the next bits of the data into what they stand for: run, size and value at once where the whole is short.
 
 use super::HandOver;
 
 /// Bits that are inspected together.
 pub(super) const AHEAD: u32 = 10;
 
-/// What the next bits stand for, in one number: see [`Entry`]'s methods.
+/// What the next bits stand for, in one number: see [`LookupEntry`]'s methods.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Entry(u32);
+pub(super) struct LookupEntry(u32);
 
 /// Passed over instead of a run: beyond every block.
 pub(super) const END: usize = 128;
 
 const SLOW: u32 = 0x80;
 
-impl Entry {
+impl LookupEntry {
     /// A code longer than [`AHEAD`].
-    const LONG: Entry = Entry(SLOW);
+    const LONG: LookupEntry = LookupEntry(SLOW);
 
-    fn whole(value: i32, run: usize, length: u32) -> Entry {
-        Entry((value as u32) << 16 | (run as u32 + 1) << 8 | length)
+    fn whole(value: i32, run: usize, length: u32) -> LookupEntry {
+        LookupEntry((value as u32) << 16 | (run as u32 + 1) << 8 | length)
     }
 
     /// The code alone fits; `size` bits of the value follow.
-    fn code(size: u32, run: usize, length: u32) -> Entry {
-        Entry(size << 16 | (run as u32 + 1) << 8 | SLOW | length)
+    fn code(size: u32, run: usize, length: u32) -> LookupEntry {
+        LookupEntry(size << 16 | (run as u32 + 1) << 8 | SLOW | length)
     }
 
     /// Whether value and all are inside.
@@ -59,8 +59,8 @@ impl Entry {
 }
 
 /// One table, for single (DC) or run-length (AC) symbols.
-pub(super) struct Table {
-    pub entries: [Entry; 1 << AHEAD],
+pub(super) struct HuffmanTable {
+    pub entries: [LookupEntry; 1 << AHEAD],
     /// Above the last code of a length, moved to the top of sixteen bits; and what leads from a code to its symbol.
     limits: [u32; 17],
     offsets: [i32; 17],
@@ -68,31 +68,37 @@ pub(super) struct Table {
     /// What it was made from: sixteen counts, then the symbols.
     counts: [u8; 16],
     /// Whether it holds anything, and which of the two kinds.
-    kind: Option<Kind>,
+    kind: Option<TableClass>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum TableClass {
     Dc,
     Ac,
 }
 
-impl Table {
-    pub const EMPTY: Table =
-        Table { entries: [Entry::LONG; 1 << AHEAD], limits: [0; 17], offsets: [0; 17], symbols: [0; 256], counts: [0; 16], kind: None };
+impl HuffmanTable {
+    pub const EMPTY: HuffmanTable = HuffmanTable {
+        entries: [LookupEntry::LONG; 1 << AHEAD],
+        limits: [0; 17],
+        offsets: [0; 17],
+        symbols: [0; 256],
+        counts: [0; 16],
+        kind: None,
+    };
 
     /// Becomes the table of these counts and symbols. Files of one camera have the same tables, so it is first seen whether it is one already.
-    pub fn make(&mut self, kind: Kind, counts: &[u8; 16], symbols: &[u8]) -> Result<(), HandOver> {
+    pub fn make(&mut self, kind: TableClass, counts: &[u8; 16], symbols: &[u8]) -> Result<(), HandOver> {
         if self.kind == Some(kind) && self.counts == *counts && self.symbols.starts_with(symbols) {
             return Ok(());
         }
         self.kind = None;
-        if kind == Kind::Dc && symbols.iter().any(|&symbol| symbol > 15) {
+        if kind == TableClass::Dc && symbols.iter().any(|&symbol| symbol > 15) {
             return Err(HandOver);
         }
         self.symbols.get_mut(..symbols.len()).ok_or(HandOver)?.copy_from_slice(symbols);
         self.counts = *counts;
-        self.entries.fill(Entry::LONG);
+        self.entries.fill(LookupEntry::LONG);
         let (mut code, mut index) = (0u32, 0usize);
         for length in 1..=16u32 {
             let count = usize::from(counts[length as usize - 1]);
@@ -102,7 +108,7 @@ impl Table {
                     let first = (code << (AHEAD - length)) as usize;
                     let places = first..first + (1 << (AHEAD - length));
                     for (bits, entry) in places.clone().zip(self.entries.get_mut(places).ok_or(HandOver)?) {
-                        *entry = Entry::of(kind, symbol, length, bits as u32);
+                        *entry = LookupEntry::of(kind, symbol, length, bits as u32);
                     }
                 }
                 code += 1;
@@ -121,37 +127,37 @@ impl Table {
 
     /// What a code longer than [`AHEAD`] stands for, from the next sixteen bits.
     #[cold]
-    pub fn long(&self, kind: Kind, bits: u32) -> Result<Entry, HandOver> {
+    pub fn long(&self, kind: TableClass, bits: u32) -> Result<LookupEntry, HandOver> {
         let length = (AHEAD + 1..=16).find(|&length| bits < self.limits[length as usize]).ok_or(HandOver)?;
         let index = (bits >> (16 - length)) as i32 + self.offsets[length as usize];
         let symbol = *self.symbols.get(usize::try_from(index).map_err(|_| HandOver)?).ok_or(HandOver)?;
         let (run, size) = split(kind, symbol);
-        Ok(if size == 0 { Entry::whole(0, run, length) } else { Entry::code(size, run, length) })
+        Ok(if size == 0 { LookupEntry::whole(0, run, length) } else { LookupEntry::code(size, run, length) })
     }
 }
 
 /// The run and the bits of the value that a symbol announces.
-fn split(kind: Kind, symbol: u8) -> (usize, u32) {
+fn split(kind: TableClass, symbol: u8) -> (usize, u32) {
     match (kind, symbol >> 4, u32::from(symbol & 15)) {
-        (Kind::Dc, _, _) => (0, u32::from(symbol)),
+        (TableClass::Dc, _, _) => (0, u32::from(symbol)),
         // Sixteen zeros, the last of them as the value.
-        (Kind::Ac, 15, 0) => (15, 0),
-        (Kind::Ac, _, 0) => (END, 0),
-        (Kind::Ac, run, size) => (usize::from(run), size),
+        (TableClass::Ac, 15, 0) => (15, 0),
+        (TableClass::Ac, _, 0) => (END, 0),
+        (TableClass::Ac, run, size) => (usize::from(run), size),
     }
 }
 
-impl Entry {
+impl LookupEntry {
     /// The entry for [`AHEAD`] bits that begin with a symbol's code.
-    fn of(kind: Kind, symbol: u8, length: u32, bits: u32) -> Entry {
+    fn of(kind: TableClass, symbol: u8, length: u32, bits: u32) -> LookupEntry {
         let (run, size) = split(kind, symbol);
         if size == 0 {
-            Entry::whole(0, run, length)
+            LookupEntry::whole(0, run, length)
         } else if length + size <= AHEAD {
             let value = bits >> (AHEAD - length - size) & ((1 << size) - 1);
-            Entry::whole(extend(value, size), run, length + size)
+            LookupEntry::whole(extend(value, size), run, length + size)
         } else {
-            Entry::code(size, run, length)
+            LookupEntry::code(size, run, length)
         }
     }
 }

@@ -63,7 +63,7 @@ fn write(lines: [[u8; 8]; 8], out: &mut [u8], stride: usize) {
 }
 
 /// What one pass is made of, for numbers and for vectors of them.
-trait Number: Copy {
+trait Lanes: Copy {
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn times(self, factor: i32) -> Self;
@@ -75,7 +75,7 @@ trait Number: Copy {
 
 /// One pass over eight numbers, which may be vectors of numbers side by side.
 #[inline(always)]
-fn pass<N: Number, const BITS: i32>(v: [N; 8], bias: i32) -> [N; 8] {
+fn pass<N: Lanes, const BITS: i32>(v: [N; 8], bias: i32) -> [N; 8] {
     let turned = v[2].add(v[6]).times(2217);
     let (even_low, even_high) = (turned.add(v[6].times(-7567)), turned.add(v[2].times(3135)));
     let (first, fifth) = (v[0].up().plus(bias), v[4].up());
@@ -96,7 +96,7 @@ fn pass<N: Number, const BITS: i32>(v: [N; 8], bias: i32) -> [N; 8] {
 
 /// The same where the last four are zero.
 #[inline(always)]
-fn pass_of_four<N: Number, const BITS: i32>(v: [N; 4], bias: i32) -> [N; 8] {
+fn pass_of_four<N: Lanes, const BITS: i32>(v: [N; 4], bias: i32) -> [N; 8] {
     let sum = v[0].up().plus(bias);
     let (low, high) = (v[2].times(2217), v[2].times(5352));
     let (x0, x1, x2, x3) = (sum.add(high), sum.add(low), sum.sub(low), sum.sub(high));
@@ -110,12 +110,12 @@ fn pass_of_four<N: Number, const BITS: i32>(v: [N; 4], bias: i32) -> [N; 8] {
 
 /// Sums of even and odd parts, then differences from the last to the first. Written out: a loop over an array is not always made part of the caller.
 #[inline(always)]
-fn together<N: Number, const BITS: i32>(even: [N; 4], odd: [N; 4]) -> [N; 8] {
+fn together<N: Lanes, const BITS: i32>(even: [N; 4], odd: [N; 4]) -> [N; 8] {
     let (sum, difference) = (|at: usize| even[at].add(odd[at]).down::<BITS>(), |at: usize| even[at].sub(odd[at]).down::<BITS>());
     [sum(0), sum(1), sum(2), sum(3), difference(3), difference(2), difference(1), difference(0)]
 }
 
-impl Number for i32 {
+impl Lanes for i32 {
     #[inline(always)]
     fn add(self, other: i32) -> i32 {
         self.wrapping_add(other)
@@ -165,7 +165,7 @@ fn plain(block: &mut Block, out: &mut [u8], stride: usize) {
 #[cfg(target_arch = "x86_64")]
 macro_rules! vector {
     ($name:ident, $add:ident, $sub:ident, $mul:ident, $set:ident, $up:ident, $down:ident) => {
-        impl Number for $name {
+        impl Lanes for $name {
             #[inline(always)]
             fn add(self, other: $name) -> $name {
                 // SAFETY: vectors are only used in functions for processors with AVX2.

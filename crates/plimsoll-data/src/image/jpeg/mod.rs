@@ -11,9 +11,9 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-use bits::{Steps, Window, steps};
-use header::Header;
-use huffman::Table;
+use bits::{InputWindow, ZigzagSteps, steps};
+use header::JpegHeader;
+use huffman::HuffmanTable;
 
 use super::Channels;
 use super::windows::Level;
@@ -39,34 +39,37 @@ impl From<HandOver> for Undecoded {
 
 /// What is kept from image to image: tables, because many images have the same, and a window of the data.
 pub(crate) struct Decoder {
-    kept: Option<Box<Kept>>,
+    kept: Option<Box<DecoderState>>,
     level: Level,
 }
 
-struct Kept {
-    tables: Tables,
-    window: Window,
+struct DecoderState {
+    tables: DecoderTables,
+    window: InputWindow,
 }
 
-impl Kept {
+impl DecoderState {
     /// Apart, because it would otherwise lie on the stack of every image.
     #[cold]
     #[inline(never)]
-    fn empty() -> Box<Kept> {
+    fn empty() -> Box<DecoderState> {
         let factors = [([0; 64], steps(&[0; 64])); 4];
-        Box::new(Kept { tables: Tables { factors, codes: [[Table::EMPTY; 4], [Table::EMPTY; 4]] }, window: Window::EMPTY })
+        Box::new(DecoderState {
+            tables: DecoderTables { factors, codes: [[HuffmanTable::EMPTY; 4], [HuffmanTable::EMPTY; 4]] },
+            window: InputWindow::EMPTY,
+        })
     }
 }
 
 /// The tables that a file may name.
-struct Tables {
+struct DecoderTables {
     /// Factors of coefficients.
-    factors: [([u16; 64], Steps); 4],
+    factors: [([u16; 64], ZigzagSteps); 4],
     /// Codes of single and of run-length symbols.
-    codes: [[Table; 4]; 2],
+    codes: [[HuffmanTable; 4]; 2],
 }
 
-impl Tables {
+impl DecoderTables {
     fn set_factors(&mut self, index: usize, factors: [u16; 64]) -> Result<(), HandOver> {
         let (known, made) = self.factors.get_mut(index).ok_or(HandOver)?;
         if *known != factors {
@@ -78,7 +81,7 @@ impl Tables {
 
 impl Decoder {
     /// What one takes, at most.
-    pub const BYTES: usize = size_of::<Kept>();
+    pub const BYTES: usize = size_of::<DecoderState>();
 
     /// Takes its memory with the first image.
     pub fn new() -> Decoder {
@@ -103,8 +106,8 @@ impl Decoder {
         lines: &mut [u8],
         pixels: &mut [u8],
     ) -> Result<(), Undecoded> {
-        let Kept { tables, window } = &mut **self.kept.get_or_insert_with(Kept::empty);
-        let header = Header::read(file, tables)?;
+        let DecoderState { tables, window } = &mut **self.kept.get_or_insert_with(DecoderState::empty);
+        let header = JpegHeader::read(file, tables)?;
         if (header.width, header.height) != size {
             return Err(Undecoded::HandOver);
         }

@@ -1,11 +1,11 @@
 //! From the data to pixels, a row of units (the minimum that holds whole blocks of all components) at a time: its samples are made into pixels
 //! while they are still near.
 
-use super::bits::{Bits, Block, Steps, Window};
-use super::header::Header;
-use super::huffman::Table;
+use super::bits::{Bits, Block, InputWindow, ZigzagSteps};
+use super::header::JpegHeader;
+use super::huffman::HuffmanTable;
 use super::idct::idct;
-use super::{HandOver, Tables, Undecoded, colour};
+use super::{DecoderTables, HandOver, Undecoded, colour};
 use crate::image::Channels;
 use crate::image::windows::Level;
 
@@ -48,10 +48,10 @@ impl<'a> Plane<'a> {
 
 /// One of the blocks that a unit has.
 #[derive(Clone, Copy)]
-struct Part<'a> {
+struct McuBlock<'a> {
     component: usize,
-    codes: [&'a Table; 2],
-    steps: &'a Steps,
+    codes: [&'a HuffmanTable; 2],
+    steps: &'a ZigzagSteps,
     /// Where the first unit's block of a row begins in its plane, and how far it is to the next one's.
     first: usize,
     pitch: usize,
@@ -81,15 +81,15 @@ fn cut<'a>(memory: &mut &'a mut [u8], count: usize) -> Result<&'a mut [u8], Hand
 
 /// Decodes the scan.
 pub(super) fn run(
-    header: &Header<'_>,
-    tables: &Tables,
-    window: &mut Window,
+    header: &JpegHeader<'_>,
+    tables: &DecoderTables,
+    window: &mut InputWindow,
     level: Level,
     channels: Channels,
     mut memory: &mut [u8],
     pixels: &mut [u8],
 ) -> Result<(), Undecoded> {
-    let &Header { width, height, components, across, down, .. } = header;
+    let &JpegHeader { width, height, components, across, down, .. } = header;
     // What becomes of such images in grey is the other decoder's own way.
     if channels == Channels::Grey && (across, down) == (1, 2) {
         return Err(Undecoded::HandOver);
@@ -117,7 +117,7 @@ pub(super) fn run(
         let sides = (0..plane.down).flat_map(|y| (0..plane.across).map(move |x| (y, x)));
         for ((y, x), part) in sides.zip(places.by_ref()) {
             let first = (KEPT + 8 * y) * plane.stride + 8 * x;
-            *part = Some(Part { component, codes, steps, first, pitch: 8 * plane.across });
+            *part = Some(McuBlock { component, codes, steps, first, pitch: 8 * plane.across });
         }
     }
 

@@ -12,7 +12,7 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use table::{Read, Table};
+use table::{CsvTable, Read};
 
 /// Which columns of a CSV file are what, and how rows are made of them.
 ///
@@ -37,7 +37,7 @@ pub struct CsvSpec {
     types: Vec<(String, CsvType)>,
     window: Option<Window>,
     standardize: Option<Standardize>,
-    part: Part,
+    part: RowSelection,
     lenient: bool,
 }
 
@@ -71,7 +71,7 @@ pub enum Standardize {
 }
 
 #[derive(Clone, Debug, Default)]
-enum Part {
+enum RowSelection {
     #[default]
     Whole,
     Rows(Range<u64>),
@@ -116,13 +116,13 @@ impl CsvSpec {
 
     /// Only these rows, counted from 0 after the line of names.
     pub fn rows(mut self, rows: Range<u64>) -> CsvSpec {
-        self.part = Part::Rows(rows);
+        self.part = RowSelection::Rows(rows);
         self
     }
 
     /// Only the rows between two shares of the file, such as 0.0 and 0.9.
     pub fn part(mut self, from: f64, to: f64) -> CsvSpec {
-        self.part = Part::Shares(from, to);
+        self.part = RowSelection::Shares(from, to);
         self
     }
 
@@ -142,7 +142,7 @@ impl CsvSpec {
 /// where rows begin; rows are then kept in memory where the plan has space for them, and read again where not.
 #[derive(Clone)]
 pub struct Csv {
-    table: Arc<Table>,
+    table: Arc<CsvTable>,
     spec: CsvSpec,
     schema: Schema,
     rows: Range<u64>,
@@ -157,7 +157,7 @@ const WORD: usize = 4;
 impl Csv {
     /// Opens a file.
     pub fn open(path: &Path, spec: &CsvSpec) -> Result<Csv, DataError> {
-        let mut table = Table::open(path, spec)?;
+        let mut table = CsvTable::open(path, spec)?;
         let rows = part(&table, &spec.part)?;
         if let Some(which) = spec.standardize {
             table.standardize(which, rows.clone(), spec.lenient)?;
@@ -167,22 +167,22 @@ impl Csv {
 
     /// Other rows of the same file, put to the same scale.
     pub fn rows(&self, rows: Range<u64>) -> Result<Csv, DataError> {
-        let rows = part(&self.table, &Part::Rows(rows))?;
+        let rows = part(&self.table, &RowSelection::Rows(rows))?;
         Csv::new(Arc::clone(&self.table), self.spec.clone(), rows)
     }
 
     /// Another share of the same file, put to the same scale.
     pub fn part(&self, from: f64, to: f64) -> Result<Csv, DataError> {
-        let rows = part(&self.table, &Part::Shares(from, to))?;
+        let rows = part(&self.table, &RowSelection::Shares(from, to))?;
         Csv::new(Arc::clone(&self.table), self.spec.clone(), rows)
     }
 
     /// The same columns of another file, put to the scale of this one.
     pub fn other_file(&self, path: &Path) -> Result<Csv, DataError> {
-        let mut spec = CsvSpec { standardize: None, part: Part::Whole, ..self.spec.clone() };
+        let mut spec = CsvSpec { standardize: None, part: RowSelection::Whole, ..self.spec.clone() };
         spec.features = Some(self.table.features.iter().map(|&at| self.table.used[at].name.clone()).collect());
         spec.types = self.table.targets.iter().map(|&at| &self.table.used[at]).map(|used| (used.name.clone(), kind(used.whole))).collect();
-        let mut table = Table::open(path, &spec)?;
+        let mut table = CsvTable::open(path, &spec)?;
         table.used.clone_from(&self.table.used);
         let rows = 0..table.rows;
         Csv::new(Arc::new(table), spec, rows)
@@ -194,7 +194,7 @@ impl Csv {
         self.table.used.iter().map(|used| (used.name.as_str(), used.mean, 1.0 / used.factor)).collect()
     }
 
-    fn new(table: Arc<Table>, spec: CsvSpec, rows: Range<u64>) -> Result<Csv, DataError> {
+    fn new(table: Arc<CsvTable>, spec: CsvSpec, rows: Range<u64>) -> Result<Csv, DataError> {
         let (features, targets) = (table.features.len(), table.targets.len());
         let dtype = if table.targets.iter().any(|&at| table.used[at].whole) { DType::I32 } else { DType::F32 };
         let count = rows.end - rows.start;
@@ -304,15 +304,15 @@ fn kind(whole: bool) -> CsvType {
 }
 
 /// The rows that are meant, if the file has them.
-fn part(table: &Table, part: &Part) -> Result<Range<u64>, DataError> {
+fn part(table: &CsvTable, part: &RowSelection) -> Result<Range<u64>, DataError> {
     let all = table.rows;
     let rows = match *part {
-        Part::Whole => 0..all,
-        Part::Rows(ref rows) => rows.clone(),
-        Part::Shares(from, to) if (0.0..=1.0).contains(&from) && (from..=1.0).contains(&to) => {
+        RowSelection::Whole => 0..all,
+        RowSelection::Rows(ref rows) => rows.clone(),
+        RowSelection::Shares(from, to) if (0.0..=1.0).contains(&from) && (from..=1.0).contains(&to) => {
             (all as f64 * from).round() as u64..(all as f64 * to).round() as u64
         }
-        Part::Shares(from, to) => {
+        RowSelection::Shares(from, to) => {
             return Err(DataError::csv(&table.path, 1, format!("{from} to {to} is no part of it; give shares from 0 to 1")));
         }
     };

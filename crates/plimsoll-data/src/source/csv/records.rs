@@ -1,4 +1,4 @@
-//! Records of a CSV file one after the other, in memory that somebody else owns.
+//! RecordScanner of a CSV file one after the other, in memory that somebody else owns.
 
 use crate::DataError;
 use std::fs::File;
@@ -11,13 +11,13 @@ pub(super) const FIELD: usize = 1 << 10;
 
 /// Where a record begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RecordStart {
     pub byte: u64,
     pub line: u64,
 }
 
 /// A position in a file.
-pub(super) struct Records<'a> {
+pub(super) struct RecordScanner<'a> {
     file: &'a File,
     path: &'a Path,
     /// The line of the next byte.
@@ -32,7 +32,7 @@ pub(super) struct Records<'a> {
 
 /// Where inside of a field.
 #[derive(Clone, Copy)]
-enum State {
+enum FieldState {
     Begun,
     Plain,
     Quoted,
@@ -48,15 +48,15 @@ pub(super) struct Field<'f> {
     pub too_long: bool,
 }
 
-impl<'a> Records<'a> {
+impl<'a> RecordScanner<'a> {
     /// `memory` has [`PIECE`] and [`FIELD`] bytes.
-    pub fn at(file: &'a File, path: &'a Path, place: Place, memory: &'a mut [u8]) -> Records<'a> {
+    pub fn at(file: &'a File, path: &'a Path, place: RecordStart, memory: &'a mut [u8]) -> RecordScanner<'a> {
         let (piece, field) = memory.split_at_mut(PIECE);
-        Records { file, path, line: place.line, piece, from: 0, to: 0, read: place.byte, field: &mut field[..FIELD] }
+        RecordScanner { file, path, line: place.line, piece, from: 0, to: 0, read: place.byte, field: &mut field[..FIELD] }
     }
 
     /// Where the next record begins; `None` at the end of the file. Blank lines are passed over.
-    pub fn next_record(&mut self) -> Result<Option<Place>, DataError> {
+    pub fn next_record(&mut self) -> Result<Option<RecordStart>, DataError> {
         loop {
             if self.from == self.to && !self.refill()? {
                 return Ok(None);
@@ -68,7 +68,7 @@ impl<'a> Records<'a> {
             }
             self.from += 1;
         }
-        Ok(Some(Place { byte: self.read - (self.to - self.from) as u64, line: self.line }))
+        Ok(Some(RecordStart { byte: self.read - (self.to - self.from) as u64, line: self.line }))
     }
 
     /// The next field of the record: as it stands up to a comma or the end of the line, or what is in quotes, where a quote is written twice.
@@ -92,7 +92,7 @@ impl<'a> Records<'a> {
 
     /// The same, byte by byte.
     fn field_in_parts(&mut self) -> Result<Field<'_>, DataError> {
-        let (mut state, mut length, mut too_long) = (State::Begun, 0, false);
+        let (mut state, mut length, mut too_long) = (FieldState::Begun, 0, false);
         let ends_record = loop {
             if self.from == self.to && !self.refill()? {
                 break true;
@@ -101,15 +101,15 @@ impl<'a> Records<'a> {
             self.from += 1;
             self.line += u64::from(byte == b'\n');
             let next = match (state, byte) {
-                (State::Begun, b'"') => State::Quoted,
-                (State::Quoted, b'"') => State::Quote,
-                (State::Quoted, _) | (State::Quote, b'"') => State::Quoted,
+                (FieldState::Begun, b'"') => FieldState::Quoted,
+                (FieldState::Quoted, b'"') => FieldState::Quote,
+                (FieldState::Quoted, _) | (FieldState::Quote, b'"') => FieldState::Quoted,
                 (_, b',') => break false,
                 (_, b'\n' | b'\r') => break true,
-                _ => State::Plain,
+                _ => FieldState::Plain,
             };
             // A quote that begins, ends or stands for another is not part of the field.
-            let is_mark = matches!((state, next), (State::Begun, State::Quoted) | (_, State::Quote));
+            let is_mark = matches!((state, next), (FieldState::Begun, FieldState::Quoted) | (_, FieldState::Quote));
             state = next;
             if !is_mark {
                 if length == FIELD {
@@ -170,14 +170,14 @@ mod tests {
     use proptest::prelude::*;
     use std::io::Write;
 
-    /// Records of fields, and the line on which each record begins.
-    type Found = Vec<(u64, Vec<Vec<u8>>)>;
+    /// RecordScanner of fields, and the line on which each record begins.
+    type ParsedRecords = Vec<(u64, Vec<Vec<u8>>)>;
 
-    fn found(text: &[u8]) -> Found {
+    fn found(text: &[u8]) -> ParsedRecords {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(text).unwrap();
         let mut memory = vec![0; PIECE + FIELD];
-        let mut records = Records::at(&file, Path::new("table.csv"), Place { byte: 0, line: 1 }, &mut memory);
+        let mut records = RecordScanner::at(&file, Path::new("table.csv"), RecordStart { byte: 0, line: 1 }, &mut memory);
         let mut found = Vec::new();
         while let Some(place) = records.next_record().unwrap() {
             let mut fields = Vec::new();
@@ -241,7 +241,7 @@ mod tests {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(text.as_bytes()).unwrap();
             let mut memory = vec![0; PIECE + FIELD];
-            let mut records = Records::at(&file, Path::new("table.csv"), Place { byte: 0, line: 1 }, &mut memory);
+            let mut records = RecordScanner::at(&file, Path::new("table.csv"), RecordStart { byte: 0, line: 1 }, &mut memory);
             records.next_record().unwrap();
             assert!(records.field().unwrap().number().unwrap_err().contains("more than 1024 bytes of text"));
             assert_eq!(records.field().unwrap().number(), Ok(8.0));

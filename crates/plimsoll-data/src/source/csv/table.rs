@@ -1,6 +1,6 @@
 //! What is known of a CSV file after it was read once: its columns, how many rows it has, and where some of them begin.
 
-use super::records::{FIELD, PIECE, Place, Records};
+use super::records::{FIELD, PIECE, RecordScanner, RecordStart};
 use super::{CsvSpec, CsvType, Standardize};
 use crate::DataError;
 use std::fs::File;
@@ -10,21 +10,21 @@ use std::path::{Path, PathBuf};
 /// Where each this many rows begin is remembered.
 pub(super) const INTERVAL: u64 = 16;
 
-pub(super) struct Table {
+pub(super) struct CsvTable {
     pub path: PathBuf,
     pub file: File,
     /// For each column of the file, its place among those that are used.
     pub map: Vec<Option<usize>>,
-    pub used: Vec<Used>,
+    pub used: Vec<UsedColumn>,
     pub features: Vec<usize>,
     pub targets: Vec<usize>,
     pub rows: u64,
-    pub places: Vec<Place>,
+    pub places: Vec<RecordStart>,
 }
 
 /// A column that is used.
 #[derive(Clone, Debug)]
-pub(super) struct Used {
+pub(super) struct UsedColumn {
     pub name: String,
     /// Delivered as an integer.
     pub whole: bool,
@@ -33,19 +33,19 @@ pub(super) struct Used {
     pub factor: f64,
 }
 
-impl Used {
+impl UsedColumn {
     /// A value as it is delivered.
     pub fn word(&self, value: f64) -> [u8; 4] {
         if self.whole { (value as i32).to_ne_bytes() } else { (((value - self.mean) * self.factor) as f32).to_ne_bytes() }
     }
 }
 
-impl Table {
+impl CsvTable {
     /// Reads the file once; a row that cannot be used is an error, unless that is left to the reader.
-    pub fn open(path: &Path, spec: &CsvSpec) -> Result<Table, DataError> {
+    pub fn open(path: &Path, spec: &CsvSpec) -> Result<CsvTable, DataError> {
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
         let mut memory = vec![0; PIECE + FIELD];
-        let mut records = Records::at(&file, path, Place { byte: 0, line: 1 }, &mut memory);
+        let mut records = RecordScanner::at(&file, path, RecordStart { byte: 0, line: 1 }, &mut memory);
         let refuse = |line, problem: String| DataError::csv(path, line, problem);
 
         if records.next_record()?.is_none() {
@@ -66,7 +66,7 @@ impl Table {
         let numeric = numeric(&mut records, header.len())?;
         let chosen = Chosen::new(path, spec, &header, &numeric)?;
 
-        let mut table = Table {
+        let mut table = CsvTable {
             path: path.to_path_buf(),
             map: header.iter().map(|name| chosen.used.iter().position(|used| used == name)).collect(),
             used: Vec::new(),
@@ -77,7 +77,7 @@ impl Table {
             file,
         };
         let mut whole: Vec<bool> = vec![true; chosen.used.len()];
-        let mut records = Records::at(&table.file, path, first, &mut memory);
+        let mut records = RecordScanner::at(&table.file, path, first, &mut memory);
         while let Some(place) = records.next_record()? {
             if table.rows.is_multiple_of(INTERVAL) {
                 table.places.push(place);
@@ -110,7 +110,7 @@ impl Table {
                     Some(kind) => kind == CsvType::Int && table.targets.contains(&index),
                     None => is_label,
                 };
-                Used { name, whole, mean: 0.0, factor: 1.0 }
+                UsedColumn { name, whole, mean: 0.0, factor: 1.0 }
             })
             .collect();
         let kinds: Vec<bool> = table.targets.iter().map(|&target| table.used[target].whole).collect();
@@ -179,7 +179,7 @@ impl Table {
         mut sink: impl FnMut(u64, Read) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
         let known = rows.start / INTERVAL;
-        let mut records = Records::at(&self.file, &self.path, self.places[known as usize], memory);
+        let mut records = RecordScanner::at(&self.file, &self.path, self.places[known as usize], memory);
         let names = |column: usize| self.used[column].name.as_str();
         for row in known * INTERVAL..rows.end {
             let Some(place) = records.next_record()? else {
@@ -210,13 +210,13 @@ pub(super) enum Read {
     End(Result<(), DataError>),
 }
 
-fn records_line(places: &[Place], row: u64) -> u64 {
+fn records_line(places: &[RecordStart], row: u64) -> u64 {
     places.get((row / INTERVAL) as usize).map_or(0, |place| place.line)
 }
 
 /// Which columns are numbers: what counts is the first value that is not missing, from the row on that was just begun. Nearly always one row
 /// says it all. A column without any value is none.
-fn numeric(records: &mut Records<'_>, columns: usize) -> Result<Vec<bool>, DataError> {
+fn numeric(records: &mut RecordScanner<'_>, columns: usize) -> Result<Vec<bool>, DataError> {
     let mut known: Vec<Option<bool>> = vec![None; columns];
     loop {
         for column in 0.. {
@@ -234,13 +234,13 @@ fn numeric(records: &mut Records<'_>, columns: usize) -> Result<Vec<bool>, DataE
     }
 }
 
-fn skip(records: &mut Records<'_>) -> Result<(), DataError> {
+fn skip(records: &mut RecordScanner<'_>) -> Result<(), DataError> {
     while !records.field()?.ends_record {}
     Ok(())
 }
 
 fn record(
-    records: &mut Records<'_>,
+    records: &mut RecordScanner<'_>,
     path: &Path,
     line: u64,
     map: &[Option<usize>],
@@ -252,7 +252,7 @@ fn record(
 
 /// Reads one record to its end and hands on the columns that are used.
 fn record_with<'n>(
-    records: &mut Records<'_>,
+    records: &mut RecordScanner<'_>,
     path: &Path,
     line: u64,
     map: &[Option<usize>],

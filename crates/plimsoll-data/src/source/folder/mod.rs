@@ -182,7 +182,7 @@ impl Source for ImageFolder {
         self.classes().map(str::to_string).collect()
     }
 
-    fn passed_over(&self) -> Option<String> {
+    fn skipped_files(&self) -> Option<String> {
         let (count, first) = (self.others.0, self.others.1.as_ref()?);
         let files = if count == 1 { "1 file".to_string() } else { format!("{count} files") };
         Some(format!("{files} not called .jpg, .jpeg, .png, .webp or .gif, such as {}", first.display()))

@@ -2,7 +2,7 @@
 //!
 //! The loops go from arrays of bytes to arrays of bytes, so they need no alignment and compile to vector instructions.
 
-use super::header::Element;
+use super::header::NpyType;
 use crate::number::f16_to_f32;
 
 /// An integer that does not fit an i32.
@@ -13,16 +13,16 @@ pub(super) struct DoesNotFit {
 }
 
 /// Converts every element of `raw` into `out`.
-pub(super) fn convert(element: Element, raw: &[u8], out: &mut [u8]) -> Result<(), DoesNotFit> {
+pub(super) fn convert(element: NpyType, raw: &[u8], out: &mut [u8]) -> Result<(), DoesNotFit> {
     match element {
-        Element::F32 | Element::I32 | Element::U8 => out.copy_from_slice(raw),
-        Element::F64 => each(raw, out, |bytes| (f64::from_le_bytes(bytes) as f32).to_ne_bytes()),
-        Element::F16 => each(raw, out, |bytes| f16_to_f32(u16::from_le_bytes(bytes)).to_ne_bytes()),
-        Element::I8 => each(raw, out, |bytes| i32::from(i8::from_le_bytes(bytes)).to_ne_bytes()),
-        Element::I16 => each(raw, out, |bytes| i32::from(i16::from_le_bytes(bytes)).to_ne_bytes()),
-        Element::U16 => each(raw, out, |bytes| i32::from(u16::from_le_bytes(bytes)).to_ne_bytes()),
-        Element::U32 => return each_checked(raw, out, |bytes| i64::from(u32::from_le_bytes(bytes))),
-        Element::I64 => return each_checked(raw, out, i64::from_le_bytes),
+        NpyType::F32 | NpyType::I32 | NpyType::U8 => out.copy_from_slice(raw),
+        NpyType::F64 => each(raw, out, |bytes| (f64::from_le_bytes(bytes) as f32).to_ne_bytes()),
+        NpyType::F16 => each(raw, out, |bytes| f16_to_f32(u16::from_le_bytes(bytes)).to_ne_bytes()),
+        NpyType::I8 => each(raw, out, |bytes| i32::from(i8::from_le_bytes(bytes)).to_ne_bytes()),
+        NpyType::I16 => each(raw, out, |bytes| i32::from(i16::from_le_bytes(bytes)).to_ne_bytes()),
+        NpyType::U16 => each(raw, out, |bytes| i32::from(u16::from_le_bytes(bytes)).to_ne_bytes()),
+        NpyType::U32 => return each_checked(raw, out, |bytes| i64::from(u32::from_le_bytes(bytes))),
+        NpyType::I64 => return each_checked(raw, out, i64::from_le_bytes),
     }
     Ok(())
 }
@@ -86,18 +86,18 @@ mod tests {
     fn integers_convert_or_are_named() {
         let raw: Vec<u8> = [5i64, -7, i64::from(i32::MIN), i64::from(i32::MAX)].iter().flat_map(|v| v.to_le_bytes()).collect();
         let mut out = [0; 16];
-        assert_eq!(convert(Element::I64, &raw, &mut out), Ok(()));
+        assert_eq!(convert(NpyType::I64, &raw, &mut out), Ok(()));
         let back: Vec<i32> = out.as_chunks().0.iter().map(|bytes| i32::from_ne_bytes(*bytes)).collect();
         assert_eq!(back, [5, -7, i32::MIN, i32::MAX]);
 
         let raw: Vec<u8> = [1u32, u32::MAX, 2].iter().flat_map(|v| v.to_le_bytes()).collect();
-        assert_eq!(convert(Element::U32, &raw, &mut out[..12]), Err(DoesNotFit { index: 1, value: 4_294_967_295 }));
+        assert_eq!(convert(NpyType::U32, &raw, &mut out[..12]), Err(DoesNotFit { index: 1, value: 4_294_967_295 }));
     }
 
     #[test]
     fn small_signed_numbers_keep_their_sign() {
         let mut out = [0; 8];
-        convert(Element::I8, &[0xFF, 0x7F], &mut out).unwrap();
+        convert(NpyType::I8, &[0xFF, 0x7F], &mut out).unwrap();
         assert_eq!(out, [[0xFF; 4], 127i32.to_ne_bytes()].concat()[..]);
     }
 }

@@ -8,16 +8,16 @@ use std::path::Path;
 
 /// What the head of a file says.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct NpyHeader {
     /// Where the array begins.
     pub data: u64,
-    pub element: Element,
+    pub element: NpyType,
     pub shape: Vec<usize>,
 }
 
 /// The element types that can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Element {
+pub(super) enum NpyType {
     F16,
     F32,
     F64,
@@ -30,27 +30,27 @@ pub(super) enum Element {
     I64,
 }
 
-impl Element {
+impl NpyType {
     pub fn size(self) -> usize {
         match self {
-            Element::I8 | Element::U8 => 1,
-            Element::F16 | Element::I16 | Element::U16 => 2,
-            Element::F32 | Element::I32 | Element::U32 => 4,
-            Element::F64 | Element::I64 => 8,
+            NpyType::I8 | NpyType::U8 => 1,
+            NpyType::F16 | NpyType::I16 | NpyType::U16 => 2,
+            NpyType::F32 | NpyType::I32 | NpyType::U32 => 4,
+            NpyType::F64 | NpyType::I64 => 8,
         }
     }
 
     /// What the consumer gets.
     pub fn delivered(self) -> DType {
         match self {
-            Element::F16 | Element::F32 | Element::F64 => DType::F32,
-            Element::U8 => DType::U8,
-            Element::I8 | Element::I16 | Element::U16 | Element::I32 | Element::U32 | Element::I64 => DType::I32,
+            NpyType::F16 | NpyType::F32 | NpyType::F64 => DType::F32,
+            NpyType::U8 => DType::U8,
+            NpyType::I8 | NpyType::I16 | NpyType::U16 | NpyType::I32 | NpyType::U32 | NpyType::I64 => DType::I32,
         }
     }
 
     pub fn is_delivered_as_is(self) -> bool {
-        matches!(self, Element::F32 | Element::U8 | Element::I32)
+        matches!(self, NpyType::F32 | NpyType::U8 | NpyType::I32)
     }
 }
 
@@ -59,10 +59,10 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// NumPy's own limit is 10,000 unless asked to trust the file; a longer head is a damaged length.
 const LONGEST: usize = 64 * 1024;
 
-impl Header {
+impl NpyHeader {
     /// Reads the head of the array that begins at byte `start_of_file`.
-    pub fn read(file: &File, path: &Path, start_of_file: u64) -> Result<Header, DataError> {
-        Header::read_with(path, start_of_file, &mut |buffer, offset| file.read_exact_at(buffer, start_of_file + offset))
+    pub fn read(file: &File, path: &Path, start_of_file: u64) -> Result<NpyHeader, DataError> {
+        NpyHeader::read_with(path, start_of_file, &mut |buffer, offset| file.read_exact_at(buffer, start_of_file + offset))
     }
 
     /// The same from whatever fills a buffer with the bytes at an offset, which is asked for them in order.
@@ -70,7 +70,7 @@ impl Header {
         path: &Path,
         start_of_file: u64,
         bytes: &mut dyn FnMut(&mut [u8], u64) -> std::io::Result<()>,
-    ) -> Result<Header, DataError> {
+    ) -> Result<NpyHeader, DataError> {
         let refuse = |problem: String| DataError::Npy { path: path.to_path_buf(), problem };
         let cut = || refuse("it ends inside its header; copy or write it again".into());
         let mut read_at = |buffer: &mut [u8], offset| match bytes(buffer, offset) {
@@ -103,12 +103,12 @@ impl Header {
         let mut text = vec![0; length];
         read_at(&mut text, at)?;
         let (element, shape) = parse(&text).map_err(refuse)?;
-        Ok(Header { data: start_of_file + at + length as u64, element, shape })
+        Ok(NpyHeader { data: start_of_file + at + length as u64, element, shape })
     }
 }
 
 /// Reads `{'descr': '<f8', 'fortran_order': False, 'shape': (3, 4), }`.
-fn parse(text: &[u8]) -> Result<(Element, Vec<usize>), String> {
+fn parse(text: &[u8]) -> Result<(NpyType, Vec<usize>), String> {
     let damaged = || "its header is not the dictionary numpy.save writes; the file is damaged".to_string();
     let text = std::str::from_utf8(text).map_err(|_| damaged())?.trim();
     let mut rest = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')).ok_or_else(damaged)?.trim_start();
@@ -163,22 +163,22 @@ fn quoted(text: &str) -> Option<(&str, &str)> {
     text[1..].split_once(quote)
 }
 
-fn element_of(descr: &str) -> Result<Element, String> {
+fn element_of(descr: &str) -> Result<NpyType, String> {
     let (order, kind) = descr.split_at_checked(1).unwrap_or((descr, ""));
     if order == ">" {
         return Err(format!("its elements `{descr}` are big endian; save it as little endian, such as with array.astype('<{kind}')"));
     }
     Ok(match kind {
-        "f2" => Element::F16,
-        "f4" => Element::F32,
-        "f8" => Element::F64,
-        "i1" => Element::I8,
-        "u1" => Element::U8,
-        "i2" => Element::I16,
-        "u2" => Element::U16,
-        "i4" => Element::I32,
-        "u4" => Element::U32,
-        "i8" => Element::I64,
+        "f2" => NpyType::F16,
+        "f4" => NpyType::F32,
+        "f8" => NpyType::F64,
+        "i1" => NpyType::I8,
+        "u1" => NpyType::U8,
+        "i2" => NpyType::I16,
+        "u2" => NpyType::U16,
+        "i4" => NpyType::I32,
+        "u4" => NpyType::U32,
+        "i8" => NpyType::I64,
         _ => {
             return Err(format!(
                 "its elements are `{descr}`, which is not supported; convert it with array.astype to one of f2, f4, f8, i1, u1, i2, u2, i4, u4, i8"
@@ -195,12 +195,12 @@ mod tests {
     #[test]
     fn reads_what_writers_write() {
         for (text, element, shape) in [
-            ("{'descr': '<f8', 'fortran_order': False, 'shape': (3, 4), }      \n", Element::F64, vec![3, 4]),
-            ("{'descr': '|u1', 'fortran_order': False, 'shape': (7,), }", Element::U8, vec![7]),
-            ("{\"shape\":(2,),\"descr\":\"<i8\",\"fortran_order\":False}", Element::I64, vec![2]),
-            ("{'descr': '<f4', 'fortran_order': True, 'shape': (5,), }", Element::F32, vec![5]),
-            ("{'descr': '<f2', 'fortran_order': False, 'shape': (5L, 2L), }", Element::F16, vec![5, 2]),
-            ("{'descr': '<f2', 'fortran_order': False, 'shape': (), }", Element::F16, vec![]),
+            ("{'descr': '<f8', 'fortran_order': False, 'shape': (3, 4), }      \n", NpyType::F64, vec![3, 4]),
+            ("{'descr': '|u1', 'fortran_order': False, 'shape': (7,), }", NpyType::U8, vec![7]),
+            ("{\"shape\":(2,),\"descr\":\"<i8\",\"fortran_order\":False}", NpyType::I64, vec![2]),
+            ("{'descr': '<f4', 'fortran_order': True, 'shape': (5,), }", NpyType::F32, vec![5]),
+            ("{'descr': '<f2', 'fortran_order': False, 'shape': (5L, 2L), }", NpyType::F16, vec![5, 2]),
+            ("{'descr': '<f2', 'fortran_order': False, 'shape': (), }", NpyType::F16, vec![]),
         ] {
             assert_eq!(parse(text.as_bytes()), Ok((element, shape)), "{text}");
         }

@@ -1,15 +1,16 @@
 //! Columns from `.npy` files, read in blocks. A file is neither mapped nor held: what is resident is what is counted.
 
+mod compressed;
 mod convert;
 mod header;
-mod packed;
+
 mod zip;
 
 use super::{Gather, Opened, Source, identify_open};
 use crate::block::BlockMut;
 use crate::{Column, DataError, Schema};
 use convert::DoesNotFit;
-use header::{Element, Header};
+use header::{NpyHeader, NpyType};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
 use std::hash::Hasher;
@@ -24,17 +25,17 @@ use std::sync::Arc;
 pub struct Npy {
     schema: Schema,
     rows: u64,
-    parts: Vec<Part>,
+    parts: Vec<NpyArray>,
 }
 
 /// One file.
-struct Part {
+struct NpyArray {
     path: PathBuf,
     file: File,
     /// Where the first row begins.
     data: u64,
     rows: u64,
-    element: Element,
+    element: NpyType,
     /// Elements in one row.
     elements: usize,
 }
@@ -52,7 +53,7 @@ const READ: usize = 256 << 10;
 impl Npy {
     /// Opens the files and checks each against its header; the name given with a file becomes the column's.
     pub fn open<P: AsRef<Path>>(files: &[(&str, P)]) -> Result<Npy, DataError> {
-        let opened = files.iter().map(|(name, path)| Ok((*name, Part::open(path.as_ref(), None)?)));
+        let opened = files.iter().map(|(name, path)| Ok((*name, NpyArray::open(path.as_ref(), None)?)));
         Npy::new(opened.collect::<Result<Vec<_>, DataError>>()?)
     }
 
@@ -71,15 +72,15 @@ impl Npy {
         });
         let found = found.collect::<Result<Vec<(&str, zip::Member)>, DataError>>()?;
         if found.iter().any(|(_, member)| member.packed) {
-            return packed::stream(path, found).map(Opened::Sequential);
+            return compressed::stream(path, found).map(Opened::Sequential);
         }
-        let opened = found.iter().map(|(name, member)| Ok((*name, Part::open(path, Some(member.start..member.start + member.bytes))?)));
+        let opened = found.iter().map(|(name, member)| Ok((*name, NpyArray::open(path, Some(member.start..member.start + member.bytes))?)));
         Ok(Opened::Indexed(Arc::new(Npy::new(opened.collect::<Result<Vec<_>, DataError>>()?)?)))
     }
 
-    fn new(opened: Vec<(&str, (Part, Vec<usize>))>) -> Result<Npy, DataError> {
+    fn new(opened: Vec<(&str, (NpyArray, Vec<usize>))>) -> Result<Npy, DataError> {
         let mut columns = Vec::new();
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<NpyArray> = Vec::new();
         for (name, (part, shape)) in opened {
             if let Some(first) = parts.first()
                 && first.rows != part.rows
@@ -165,16 +166,16 @@ fn open(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-impl Part {
+impl NpyArray {
     /// Opens a file, or the array in a part of one; also gives the shape of one row.
-    fn open(path: &Path, inside: Option<Range<u64>>) -> Result<(Part, Vec<usize>), DataError> {
+    fn open(path: &Path, inside: Option<Range<u64>>) -> Result<(NpyArray, Vec<usize>), DataError> {
         let file = open(path).map_err(|error| DataError::io("open", path, error))?;
         let Range { start, end: actual } = match inside {
             Some(inside) => inside,
             None => 0..file.metadata().map_err(|error| DataError::io("examine", path, error))?.len(),
         };
         let refuse = |problem: String| DataError::Npy { path: path.to_path_buf(), problem };
-        let Header { data, element, shape } = Header::read(&file, path, start)?;
+        let NpyHeader { data, element, shape } = NpyHeader::read(&file, path, start)?;
 
         let Some((&rows, row_shape)) = shape.split_first() else {
             return Err(refuse("it holds a single number; save an array whose first dimension is the row".into()));
@@ -190,7 +191,7 @@ impl Part {
         if actual < expected {
             return Err(DataError::Truncated { path: path.to_path_buf(), expected, actual });
         }
-        let part = Part { path: path.to_path_buf(), file, data, rows: rows as u64, element, elements };
+        let part = NpyArray { path: path.to_path_buf(), file, data, rows: rows as u64, element, elements };
         Ok((part, row_shape.to_vec()))
     }
 

@@ -1,4 +1,4 @@
-//! Where the members of a `.npz` lie. Stored as they are, each is a `.npy` at some place of the file; packed, it is the same unpacked.
+//! Where the members of a `.npz` lie. ReadAt as they are, each is a `.npy` at some place of the file; packed, it is the same unpacked.
 
 use crate::DataError;
 use std::fs::File;

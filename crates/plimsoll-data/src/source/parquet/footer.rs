@@ -1,6 +1,6 @@
 //! What the end of a Parquet file says: its columns, its groups of rows, and where the pages of each are.
 
-use super::thrift::{Broken, Compact};
+use super::thrift::{Compact, Malformed};
 
 /// A column that has values.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub(super) struct Chunk {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Group {
+pub(super) struct RowGroup {
     pub rows: u64,
     pub chunks: Vec<Chunk>,
 }
@@ -33,11 +33,11 @@ pub(super) struct Group {
 #[derive(Debug, Default)]
 pub(super) struct Footer {
     pub leaves: Vec<Leaf>,
-    pub groups: Vec<Group>,
+    pub groups: Vec<RowGroup>,
 }
 
 impl Footer {
-    pub fn read(bytes: &[u8]) -> Result<Footer, Broken> {
+    pub fn read(bytes: &[u8]) -> Result<Footer, Malformed> {
         let mut footer = Footer::default();
         Compact::new(bytes).fields(|from, number, _| {
             match number {
@@ -52,7 +52,7 @@ impl Footer {
 }
 
 /// The tree of columns comes flat, each with how many it has below it; only leaves have values.
-fn leaves(from: &mut Compact<'_>) -> Result<Vec<Leaf>, Broken> {
+fn leaves(from: &mut Compact<'_>) -> Result<Vec<Leaf>, Malformed> {
     let count = from.list()?;
     let mut leaves = Vec::new();
     // How many are still to come at each depth; the first is the root.
@@ -73,7 +73,7 @@ fn leaves(from: &mut Compact<'_>) -> Result<Vec<Leaf>, Broken> {
             leaves.push(Leaf { name, kind, optional: repetition == 1, plain: open.len() == 1 && repetition != 2 });
         }
         if let Some(left) = open.last_mut() {
-            *left = left.checked_sub(1).ok_or(Broken::Nonsense)?;
+            *left = left.checked_sub(1).ok_or(Malformed::Nonsense)?;
         }
         if children > 0 {
             open.push(children);
@@ -85,8 +85,8 @@ fn leaves(from: &mut Compact<'_>) -> Result<Vec<Leaf>, Broken> {
     Ok(leaves)
 }
 
-fn group(from: &mut Compact<'_>) -> Result<Group, Broken> {
-    let mut group = Group::default();
+fn group(from: &mut Compact<'_>) -> Result<RowGroup, Malformed> {
+    let mut group = RowGroup::default();
     from.fields(|from, number, _| {
         match number {
             1 => group.chunks = (0..from.list()?).map(|_| chunk(from)).collect::<Result<_, _>>()?,
@@ -98,7 +98,7 @@ fn group(from: &mut Compact<'_>) -> Result<Group, Broken> {
     Ok(group)
 }
 
-fn chunk(from: &mut Compact<'_>) -> Result<Chunk, Broken> {
+fn chunk(from: &mut Compact<'_>) -> Result<Chunk, Malformed> {
     let mut chunk = Chunk::default();
     let mut dictionary = None;
     from.fields(|from, number, _| {
@@ -125,7 +125,7 @@ fn chunk(from: &mut Compact<'_>) -> Result<Chunk, Broken> {
 
 /// The head of a page.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Head {
+pub(super) struct PageHeader {
     pub kind: i64,
     pub unpacked: u64,
     pub packed: u64,
@@ -138,12 +138,12 @@ pub(super) struct Head {
 
 pub(super) const DATA: i64 = 0;
 pub(super) const DICTIONARY: i64 = 2;
-pub(super) const NEWER_DATA: i64 = 3;
+pub(super) const DATA_V2: i64 = 3;
 
-impl Head {
+impl PageHeader {
     /// Reads it, and says how long it is.
-    pub fn read(bytes: &[u8]) -> Result<(Head, u64), Broken> {
-        let mut head = Head { values_packed: true, ..Head::default() };
+    pub fn read(bytes: &[u8]) -> Result<(PageHeader, u64), Malformed> {
+        let mut head = PageHeader { values_packed: true, ..PageHeader::default() };
         let mut from = Compact::new(bytes);
         from.fields(|from, number, _| {
             match number {

@@ -1,6 +1,6 @@
 //! Parquet: columns of numbers, page by page. Only the columns that are asked for are read, and of the groups of rows only those.
 //!
-//! Every page's head is inspected when the file is opened, so what reading takes is known before anything is held. Rows come one after the
+//! Every page's head is inspected when the file is opened, so what reading takes is known before anything is held. ParquetRows come one after the
 //! other: inside a page there is no way to a row but past those before it.
 
 mod footer;
@@ -10,8 +10,8 @@ mod thrift;
 use super::{RowIterator, SequentialSource, identify_open};
 use crate::fault::{Fault, Loss};
 use crate::{Column, DataError, Schema};
-use footer::{Chunk, DATA, DICTIONARY, Footer, Head, NEWER_DATA};
-use page::{Number, Pages, resize_to};
+use footer::{Chunk, DATA, DATA_V2, DICTIONARY, Footer, PageHeader};
+use page::{Pages, PhysicalType, resize_to};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
 use std::hash::Hasher;
@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use thrift::Broken;
+use thrift::Malformed;
 
 /// Which columns of a Parquet file are used, and how.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +57,7 @@ impl ParquetSpec {
 impl ParquetSpec {
     /// Opens a file: `x` f32, and `y` if there are targets.
     pub(crate) fn open(&self, path: &Path) -> Result<SequentialSource, DataError> {
-        let table = Table::open(path, self)?;
+        let table = ParquetFile::open(path, self)?;
         let x = Column::new("x", DType::F32, [table.features]);
         let schema = match &table.used[table.features..] {
             [] => vec![x],
@@ -72,50 +72,50 @@ impl ParquetSpec {
             hash.write(spec.as_bytes());
             identify_open(&known.path, &known.file, hash)
         };
-        let open = move || Rows::new(Arc::clone(&table));
+        let open = move || ParquetRows::new(Arc::clone(&table));
         Ok(SequentialSource::new(name, schema, held, open).identified(identity).with_rows(rows))
     }
 }
 
 /// A file whose end and whose pages' heads were read.
-struct Table {
+struct ParquetFile {
     path: PathBuf,
     file: File,
     /// Those of `x`, then those of `y`.
-    used: Vec<Used>,
+    used: Vec<ProjectedColumn>,
     features: usize,
     rows: u64,
-    /// Rows of each group.
+    /// ParquetRows of each group.
     groups: Vec<u64>,
     held: Bytes,
 }
 
-struct Used {
+struct ProjectedColumn {
     name: String,
-    number: Number,
+    number: PhysicalType,
     optional: bool,
     chunks: Vec<Chunk>,
-    largest: Largest,
+    largest: PageLimits,
 }
 
 /// The largest of a column's pages, in each way; what reading takes is planned by them.
 #[derive(Clone, Copy, Default)]
-struct Largest {
+struct PageLimits {
     packed: u64,
     unpacked: u64,
     values: u64,
     dictionary: u64,
 }
 
-impl Largest {
-    fn add(&mut self, head: &Head) {
+impl PageLimits {
+    fn add(&mut self, head: &PageHeader) {
         let values = if head.kind == DICTIONARY { &mut self.dictionary } else { &mut self.values };
         *values = (*values).max(head.values);
         self.packed = self.packed.max(head.packed);
         self.unpacked = self.unpacked.max(head.unpacked).max(head.packed);
     }
 
-    fn has(&self, head: &Head) -> bool {
+    fn has(&self, head: &PageHeader) -> bool {
         let mut with = *self;
         with.add(head);
         (with.packed, with.unpacked, with.values, with.dictionary) == (self.packed, self.unpacked, self.values, self.dictionary)
@@ -139,8 +139,8 @@ const MOST_VALUES: u64 = 16 << 20;
 const HEAD: usize = 512;
 const LONGEST_HEAD: usize = 64 << 10;
 
-impl Table {
-    fn open(path: &Path, spec: &ParquetSpec) -> Result<Table, DataError> {
+impl ParquetFile {
+    fn open(path: &Path, spec: &ParquetSpec) -> Result<ParquetFile, DataError> {
         let refuse = |problem: String| DataError::Parquet { path: path.to_path_buf(), problem };
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
         let length = file.metadata().map_err(|error| DataError::io("examine", path, error))?.len();
@@ -155,7 +155,7 @@ impl Table {
             Some(names) => names.iter().map(find).collect::<Result<Vec<usize>, _>>()?,
             None => {
                 let usable =
-                    |at: &usize| Number::of(footer.leaves[*at].kind).is_some() && footer.leaves[*at].plain && !targets.contains(at);
+                    |at: &usize| PhysicalType::of(footer.leaves[*at].kind).is_some() && footer.leaves[*at].plain && !targets.contains(at);
                 (0..footer.leaves.len()).filter(usable).collect()
             }
         };
@@ -169,7 +169,7 @@ impl Table {
         };
         let rows = groups.iter().try_fold(0u64, |rows, group| rows.checked_add(group.rows));
         let rows = rows.filter(|rows| *rows < 1 << 48).ok_or_else(|| refuse("its groups have more rows than any file".into()))?;
-        let mut table = Table {
+        let mut table = ParquetFile {
             path: path.to_path_buf(),
             file,
             used: Vec::new(),
@@ -180,14 +180,14 @@ impl Table {
         };
         for &at in features.iter().chain(&targets) {
             let leaf = &footer.leaves[at];
-            let (name, Some(number), true) = (leaf.name.clone(), Number::of(leaf.kind), leaf.plain) else {
+            let (name, Some(number), true) = (leaf.name.clone(), PhysicalType::of(leaf.kind), leaf.plain) else {
                 return Err(refuse(format!("its column `{}` is none of single numbers; leave it out", leaf.name)));
             };
             let chunks = groups.iter().map(|group| group.chunks.get(at).copied().filter(|chunk| chunk.values == group.rows));
             let Some(chunks) = chunks.collect::<Option<Vec<Chunk>>>() else {
                 return Err(refuse(format!("its column `{name}` has not as many values as there are rows; the file is damaged")));
             };
-            let mut used = Used { name, number, optional: leaf.optional, chunks, largest: Largest::default() };
+            let mut used = ProjectedColumn { name, number, optional: leaf.optional, chunks, largest: PageLimits::default() };
             used.largest = table.measure(&used, length)?;
             table.held += used.largest.bytes(used.optional);
             table.used.push(used);
@@ -195,13 +195,13 @@ impl Table {
         Ok(table)
     }
 
-    fn broken(&self, used: &Used, at: u64, problem: impl std::fmt::Display) -> DataError {
+    fn broken(&self, used: &ProjectedColumn, at: u64, problem: impl std::fmt::Display) -> DataError {
         DataError::Record { path: self.path.clone(), at, problem: format!("a page of column `{}` {problem}", used.name) }
     }
 
     /// Looks at all heads of a column's pages.
-    fn measure(&self, used: &Used, length: u64) -> Result<Largest, DataError> {
-        let mut largest = Largest::default();
+    fn measure(&self, used: &ProjectedColumn, length: u64) -> Result<PageLimits, DataError> {
+        let mut largest = PageLimits::default();
         for chunk in &used.chunks {
             page::codec(chunk.codec).map_err(|problem| self.broken(used, chunk.start, problem))?;
             let (mut at, mut left) = (chunk.start, chunk.values);
@@ -214,7 +214,7 @@ impl Table {
                 };
                 largest.add(&head);
                 // Others, such as dictionaries, have no rows; each takes some bytes, so this ends.
-                if matches!(head.kind, DATA | NEWER_DATA) {
+                if matches!(head.kind, DATA | DATA_V2) {
                     let more = "has more values than its group has rows; the file is damaged";
                     left = left.checked_sub(head.values).ok_or_else(|| self.broken(used, at, more))?;
                 }
@@ -225,17 +225,17 @@ impl Table {
     }
 
     /// The head of the page at `at`, and where its bytes begin.
-    fn head(&self, used: &Used, at: u64) -> Result<(Head, u64), DataError> {
+    fn head(&self, used: &ProjectedColumn, at: u64) -> Result<(PageHeader, u64), DataError> {
         let mut small = [0; HEAD];
         let read = |buffer: &mut [u8]| {
             self.file.read_at(buffer, at).map_err(|error| DataError::io(format!("read byte {at} of"), &self.path, error))
         };
         let count = read(&mut small)?;
-        let mut head = Head::read(&small[..count]);
-        if head.as_ref().err() == Some(&Broken::Short) && count == HEAD {
+        let mut head = PageHeader::read(&small[..count]);
+        if head.as_ref().err() == Some(&Malformed::Short) && count == HEAD {
             let mut large = vec![0; LONGEST_HEAD];
             let count = read(&mut large)?;
-            head = Head::read(&large[..count]);
+            head = PageHeader::read(&large[..count]);
         }
         let (head, bytes) = head.map_err(|_| self.broken(used, at, "has no head that can be read; the file is damaged"))?;
         Ok((head, at + bytes))
@@ -259,9 +259,9 @@ fn read_footer(file: &File, length: u64) -> Result<Footer, String> {
 }
 
 /// The rows of one epoch.
-struct Rows {
-    table: Arc<Table>,
-    readers: Vec<Reader>,
+struct ParquetRows {
+    table: Arc<ParquetFile>,
+    readers: Vec<ColumnReader>,
     /// The group that is read, or will be next, and how many of its rows were not.
     group: usize,
     left: u64,
@@ -269,7 +269,7 @@ struct Rows {
 }
 
 /// Where one column is.
-struct Reader {
+struct ColumnReader {
     pages: Pages,
     page: Vec<u8>,
     /// Where its page is, and where the next.
@@ -277,9 +277,9 @@ struct Reader {
     at: u64,
 }
 
-impl Reader {
-    fn new(used: &Used) -> Reader {
-        Reader { pages: Pages::new(used.number, used.optional), page: Vec::new(), page_at: 0, at: 0 }
+impl ColumnReader {
+    fn new(used: &ProjectedColumn) -> ColumnReader {
+        ColumnReader { pages: Pages::new(used.number, used.optional), page: Vec::new(), page_at: 0, at: 0 }
     }
 
     fn begin(&mut self, chunk: &Chunk) {
@@ -287,7 +287,7 @@ impl Reader {
         self.at = chunk.start;
     }
 
-    fn value(&mut self, table: &Table, used: &Used, group: usize) -> Result<f64, Fault> {
+    fn value(&mut self, table: &ParquetFile, used: &ProjectedColumn, group: usize) -> Result<f64, Fault> {
         while self.pages.left() == 0 {
             self.load(table, used, group).map_err(Fault::part)?;
         }
@@ -297,7 +297,7 @@ impl Reader {
         })
     }
 
-    fn load(&mut self, table: &Table, used: &Used, group: usize) -> Result<(), DataError> {
+    fn load(&mut self, table: &ParquetFile, used: &ProjectedColumn, group: usize) -> Result<(), DataError> {
         let at = self.at;
         let changed = || table.broken(used, at, "is not what it was; the file changed while it was read");
         let (head, data) = table.head(used, at)?;
@@ -305,7 +305,7 @@ impl Reader {
             return Err(changed());
         }
         self.at = data + head.packed;
-        if !matches!(head.kind, DATA | NEWER_DATA | DICTIONARY) {
+        if !matches!(head.kind, DATA | DATA_V2 | DICTIONARY) {
             return Ok(());
         }
         resize_to(&mut self.page, head.packed as usize);
@@ -316,10 +316,10 @@ impl Reader {
     }
 }
 
-impl Rows {
-    fn new(table: Arc<Table>) -> Rows {
-        let readers = table.used.iter().map(Reader::new).collect();
-        Rows { readers, group: table.groups.len(), table, left: 0, row: 0 }
+impl ParquetRows {
+    fn new(table: Arc<ParquetFile>) -> ParquetRows {
+        let readers = table.used.iter().map(ColumnReader::new).collect();
+        ParquetRows { readers, group: table.groups.len(), table, left: 0, row: 0 }
     }
 
     /// Stands before the first row of a group, or behind the last.
@@ -333,7 +333,7 @@ impl Rows {
 
     /// All columns go on by one row, whatever is wrong with it, so that the next is one again.
     fn write(&mut self, out: &mut [u8]) -> Result<(), Fault> {
-        let Rows { table, readers, group, row, .. } = self;
+        let ParquetRows { table, readers, group, row, .. } = self;
         let whole_target = table.used.len() == table.features + 1 && table.used[table.features].number.is_whole();
         let mut missing = None;
         for (index, ((used, reader), out)) in table.used.iter().zip(readers).zip(out.as_chunks_mut().0).enumerate() {
@@ -358,7 +358,7 @@ impl Rows {
     }
 }
 
-impl RowIterator for Rows {
+impl RowIterator for ParquetRows {
     fn begin(&mut self, _epoch: u64) -> Result<(), Fault> {
         self.row = 0;
         self.go_to(0);

@@ -1,34 +1,34 @@
 //! From the bytes of a page to numbers.
 
-use super::footer::{DICTIONARY, Head};
+use super::footer::{DICTIONARY, PageHeader};
 use flate2::read::MultiGzDecoder;
 use std::io::Read;
 
 /// The kinds of numbers that can be read, as the format numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Number {
-    Truth,
+pub(super) enum PhysicalType {
+    Bool,
     I32,
     I64,
     F32,
     F64,
 }
 
-impl Number {
-    pub fn of(kind: i64) -> Option<Number> {
+impl PhysicalType {
+    pub fn of(kind: i64) -> Option<PhysicalType> {
         Some(match kind {
-            0 => Number::Truth,
-            1 => Number::I32,
-            2 => Number::I64,
-            4 => Number::F32,
-            5 => Number::F64,
+            0 => PhysicalType::Bool,
+            1 => PhysicalType::I32,
+            2 => PhysicalType::I64,
+            4 => PhysicalType::F32,
+            5 => PhysicalType::F64,
             _ => return None,
         })
     }
 
     /// Whether all of its values are whole.
     pub fn is_whole(self) -> bool {
-        !matches!(self, Number::F32 | Number::F64)
+        !matches!(self, PhysicalType::F32 | PhysicalType::F64)
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) fn codec(number: i64) -> Result<(), String> {
 
 /// The numbers of a column's pages, one page after the other.
 pub(super) struct Pages {
-    number: Number,
+    number: PhysicalType,
     optional: bool,
     unpacked: Vec<u8>,
     dictionary: Vec<f64>,
@@ -71,12 +71,12 @@ pub(super) fn resize_to<T>(vector: &mut Vec<T>, elements: usize) {
 const CUT: &str = "ends before its values";
 
 impl Pages {
-    pub fn new(number: Number, optional: bool) -> Pages {
+    pub fn new(number: PhysicalType, optional: bool) -> Pages {
         let (unpacked, dictionary, values, present) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Pages { number, optional, unpacked, dictionary, values, present, rows: 0, row: 0, next: 0 }
     }
 
-    /// Rows of the page that were not asked for yet.
+    /// ParquetRows of the page that were not asked for yet.
     pub fn left(&self) -> usize {
         self.rows - self.row
     }
@@ -98,7 +98,7 @@ impl Pages {
     }
 
     /// Reads a page; a dictionary is kept, and the values of others replace those before.
-    pub fn read(&mut self, head: &Head, codec: i64, page: &[u8]) -> Result<(), String> {
+    pub fn read(&mut self, head: &PageHeader, codec: i64, page: &[u8]) -> Result<(), String> {
         let [repeated, defined] = head.levels.map_or([0, 0], |[defined, repeated]| [repeated as usize, defined as usize]);
         let levels = repeated.checked_add(defined).and_then(|end| page.get(..end)).ok_or(CUT)?;
         let packed = &page[levels.len()..];
@@ -151,7 +151,7 @@ impl Pages {
 }
 
 /// The values of a page as they are encoded.
-fn numbers(number: Number, encoding: i64, bytes: &[u8], count: usize, dictionary: &[f64], out: &mut Vec<f64>) -> Result<(), String> {
+fn numbers(number: PhysicalType, encoding: i64, bytes: &[u8], count: usize, dictionary: &[f64], out: &mut Vec<f64>) -> Result<(), String> {
     match encoding {
         _ if count == 0 => Ok(()),
         0 => plain(number, bytes, count, out),
@@ -162,7 +162,7 @@ fn numbers(number: Number, encoding: i64, bytes: &[u8], count: usize, dictionary
                 Ok(())
             })
         }
-        3 if number == Number::Truth => {
+        3 if number == PhysicalType::Bool => {
             let bytes = bytes.get(4..).ok_or(CUT)?;
             hybrid(bytes, 1, count, |truth| {
                 out.push(f64::from(truth));
@@ -174,24 +174,24 @@ fn numbers(number: Number, encoding: i64, bytes: &[u8], count: usize, dictionary
 }
 
 /// Values as they are, one after the other.
-fn plain(number: Number, bytes: &[u8], count: usize, out: &mut Vec<f64>) -> Result<(), String> {
+fn plain(number: PhysicalType, bytes: &[u8], count: usize, out: &mut Vec<f64>) -> Result<(), String> {
     fn each<const N: usize>(bytes: &[u8], count: usize, out: &mut Vec<f64>, to: impl Fn([u8; N]) -> f64) -> Result<(), String> {
         let values = bytes.as_chunks::<N>().0.get(..count).ok_or(CUT)?;
         out.extend(values.iter().map(|bytes| to(*bytes)));
         Ok(())
     }
     match number {
-        Number::Truth => {
+        PhysicalType::Bool => {
             if count.div_ceil(8) > bytes.len() {
                 return Err(CUT.into());
             }
             out.extend((0..count).map(|index| f64::from(bytes[index / 8] >> (index % 8) & 1)));
             Ok(())
         }
-        Number::I32 => each(bytes, count, out, |bytes| f64::from(i32::from_le_bytes(bytes))),
-        Number::I64 => each(bytes, count, out, |bytes| i64::from_le_bytes(bytes) as f64),
-        Number::F32 => each(bytes, count, out, |bytes| f64::from(f32::from_le_bytes(bytes))),
-        Number::F64 => each(bytes, count, out, f64::from_le_bytes),
+        PhysicalType::I32 => each(bytes, count, out, |bytes| f64::from(i32::from_le_bytes(bytes))),
+        PhysicalType::I64 => each(bytes, count, out, |bytes| i64::from_le_bytes(bytes) as f64),
+        PhysicalType::F32 => each(bytes, count, out, |bytes| f64::from(f32::from_le_bytes(bytes))),
+        PhysicalType::F64 => each(bytes, count, out, f64::from_le_bytes),
     }
 }
 

@@ -2,7 +2,7 @@
 
 /// What a header breaks off with.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Broken {
+pub(super) enum Malformed {
     /// There are more bytes to it than were given.
     Short,
     /// It is none.
@@ -34,13 +34,13 @@ impl<'b> Compact<'b> {
         self.at
     }
 
-    fn byte(&mut self) -> Result<u8, Broken> {
-        let byte = *self.bytes.get(self.at).ok_or(Broken::Short)?;
+    fn byte(&mut self) -> Result<u8, Malformed> {
+        let byte = *self.bytes.get(self.at).ok_or(Malformed::Short)?;
         self.at += 1;
         Ok(byte)
     }
 
-    fn varint(&mut self) -> Result<u64, Broken> {
+    fn varint(&mut self) -> Result<u64, Malformed> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -49,30 +49,30 @@ impl<'b> Compact<'b> {
                 return Ok(value);
             }
         }
-        Err(Broken::Nonsense)
+        Err(Malformed::Nonsense)
     }
 
     /// An integer.
-    pub fn int(&mut self) -> Result<i64, Broken> {
+    pub fn int(&mut self) -> Result<i64, Malformed> {
         let value = self.varint()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
     /// An integer that counts something.
-    pub fn count(&mut self) -> Result<u64, Broken> {
-        u64::try_from(self.int()?).map_err(|_| Broken::Nonsense)
+    pub fn count(&mut self) -> Result<u64, Malformed> {
+        u64::try_from(self.int()?).map_err(|_| Malformed::Nonsense)
     }
 
-    pub fn binary(&mut self) -> Result<&'b [u8], Broken> {
-        let length = usize::try_from(self.varint()?).map_err(|_| Broken::Nonsense)?;
-        let end = self.at.checked_add(length).ok_or(Broken::Nonsense)?;
-        let bytes = self.bytes.get(self.at..end).ok_or(Broken::Short)?;
+    pub fn binary(&mut self) -> Result<&'b [u8], Malformed> {
+        let length = usize::try_from(self.varint()?).map_err(|_| Malformed::Nonsense)?;
+        let end = self.at.checked_add(length).ok_or(Malformed::Nonsense)?;
+        let bytes = self.bytes.get(self.at..end).ok_or(Malformed::Short)?;
         self.at = end;
         Ok(bytes)
     }
 
     /// Goes through a structure: `take` reads the value of a field, and says whether it did; what it leaves is passed over.
-    pub fn fields(&mut self, mut take: impl FnMut(&mut Self, i16, u8) -> Result<bool, Broken>) -> Result<(), Broken> {
+    pub fn fields(&mut self, mut take: impl FnMut(&mut Self, i16, u8) -> Result<bool, Malformed>) -> Result<(), Malformed> {
         let mut number: i16 = 0;
         loop {
             let head = self.byte()?;
@@ -80,8 +80,8 @@ impl<'b> Compact<'b> {
                 return Ok(());
             }
             number = match head >> 4 {
-                0 => i16::try_from(self.int()?).map_err(|_| Broken::Nonsense)?,
-                step => number.checked_add(i16::from(step)).ok_or(Broken::Nonsense)?,
+                0 => i16::try_from(self.int()?).map_err(|_| Malformed::Nonsense)?,
+                step => number.checked_add(i16::from(step)).ok_or(Malformed::Nonsense)?,
             };
             let kind = head & 15;
             if !take(self, number, kind)? {
@@ -91,23 +91,23 @@ impl<'b> Compact<'b> {
     }
 
     /// The same for a list: how many elements there are.
-    pub fn list(&mut self) -> Result<usize, Broken> {
+    pub fn list(&mut self) -> Result<usize, Malformed> {
         Ok(self.list_of()?.0)
     }
 
-    fn list_of(&mut self) -> Result<(usize, u8), Broken> {
+    fn list_of(&mut self) -> Result<(usize, u8), Malformed> {
         let head = self.byte()?;
         let length = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
         // Every element takes a byte, but for those of a structure without fields, which takes one too.
         match usize::try_from(length) {
             Ok(length) if length <= self.bytes.len() => Ok((length, head & 15)),
-            _ => Err(Broken::Nonsense),
+            _ => Err(Malformed::Nonsense),
         }
     }
 
-    fn skip(&mut self, kind: u8, depth: usize) -> Result<(), Broken> {
+    fn skip(&mut self, kind: u8, depth: usize) -> Result<(), Malformed> {
         if depth > DEEPEST {
-            return Err(Broken::Nonsense);
+            return Err(Malformed::Nonsense);
         }
         match kind {
             TRUE | 2 => {}
@@ -136,7 +136,7 @@ impl<'b> Compact<'b> {
                 }
                 self.skip(head & 15, depth + 1)?;
             },
-            _ => return Err(Broken::Nonsense),
+            _ => return Err(Malformed::Nonsense),
         }
         Ok(())
     }

@@ -31,7 +31,7 @@ pub use vocabulary::Vocabulary;
 /// ```
 #[derive(Clone)]
 pub struct Text {
-    file: Arc<Opened>,
+    file: Arc<TextFile>,
     schema: Schema,
     context: usize,
     stride: usize,
@@ -40,7 +40,7 @@ pub struct Text {
     windows: u64,
 }
 
-struct Opened {
+struct TextFile {
     path: PathBuf,
     file: File,
     scan: Scan,
@@ -64,7 +64,7 @@ impl Text {
         let scan = scan(&mut file, path, vocabulary)?;
         let columns = vec![Column::new("x", DType::I32, [context]), Column::new("y", DType::I32, [context])];
         let part = 0..scan.chars;
-        let file = Arc::new(Opened { path: path.to_path_buf(), file, scan });
+        let file = Arc::new(TextFile { path: path.to_path_buf(), file, scan });
         Text { file, schema: Schema::new(columns)?, context, stride: context, part, windows: 0 }.counted()
     }
 

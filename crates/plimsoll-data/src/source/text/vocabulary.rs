@@ -18,11 +18,11 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Vocabulary {
-    tables: Arc<Tables>,
+    tables: Arc<CharTables>,
 }
 
 #[derive(PartialEq, Eq)]
-struct Tables {
+struct CharTables {
     chars: Vec<char>,
     /// The number of each ASCII character, or [`NONE`].
     ascii: [i32; 128],
@@ -38,7 +38,7 @@ impl Vocabulary {
         for (number, &char) in chars.iter().enumerate().take_while(|(_, char)| char.is_ascii()) {
             ascii[char as usize] = number as i32;
         }
-        Vocabulary { tables: Arc::new(Tables { chars, ascii }) }
+        Vocabulary { tables: Arc::new(CharTables { chars, ascii }) }
     }
 
     /// How many there are.

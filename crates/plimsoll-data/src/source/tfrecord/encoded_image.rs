@@ -1,10 +1,10 @@
 //! Where in a file the image of an example lies, found without holding the record; or where in a record that is held.
 
-use crate::image::Stored;
+use crate::image::ReadAt;
 use std::ops::Range;
 
 /// Walks the fields of the example that lies at `record` to the first bytes of the feature `key`.
-pub(super) fn find(file: &dyn Stored, record: Range<u64>, key: &str) -> Result<Range<u64>, String> {
+pub(super) fn find(file: &dyn ReadAt, record: Range<u64>, key: &str) -> Result<Range<u64>, String> {
     let mut window = FileWindow { file, bytes: [0; WINDOW], start: 0, length: 0 };
     // An example has one list of features (1), which has entries (1) of a name (1) and a value (2).
     let mut features = Fields::new(record);
@@ -52,7 +52,7 @@ const WINDOW: usize = 1024;
 
 /// A few bytes of the file at a time.
 struct FileWindow<'f> {
-    file: &'f dyn Stored,
+    file: &'f dyn ReadAt,
     bytes: [u8; WINDOW],
     start: u64,
     length: usize,

@@ -1,6 +1,6 @@
 //! `tf.train.Example`: named lists of numbers or bytes, as Protocol Buffers write them.
 
-use super::{Feature, Kind, RecordFeature, RecordValues};
+use super::{Feature, FeatureKind, RecordFeature, RecordValues};
 use crate::Column;
 use crate::image;
 use crate::ragged::write_length;
@@ -82,13 +82,13 @@ fn list(value: &[u8], feature: &Feature, column: &Column, out: &mut [u8]) -> Res
     let name = &feature.key;
     let wanted = column.elements();
     let mut count = 0;
-    let mut put = |number: Number| -> Result<(), String> {
+    let mut put = |number: ListItem| -> Result<(), String> {
         if count < wanted {
             let place = &mut out[count * column.dtype.size()..][..column.dtype.size()];
             match (column.dtype, number) {
-                (DType::F32, Number::Float(value)) => place.copy_from_slice(&value.to_ne_bytes()),
-                (DType::F32, Number::Int(value)) => place.copy_from_slice(&(value as f32).to_ne_bytes()),
-                (DType::I32, Number::Int(value)) => {
+                (DType::F32, ListItem::Float(value)) => place.copy_from_slice(&value.to_ne_bytes()),
+                (DType::F32, ListItem::Int(value)) => place.copy_from_slice(&(value as f32).to_ne_bytes()),
+                (DType::I32, ListItem::Int(value)) => {
                     let value = i32::try_from(value).map_err(|_| format!("feature `{name}` holds {value}, which does not fit i32"))?;
                     place.copy_from_slice(&value.to_ne_bytes());
                 }
@@ -106,16 +106,16 @@ fn list(value: &[u8], feature: &Feature, column: &Column, out: &mut [u8]) -> Res
                 (1, (1, Value::Bytes(item))) => bytes = bytes.or(Some(item)),
                 // Packed, and one by one.
                 (2, (1, Value::Bytes(packed))) => {
-                    packed.as_chunks().0.iter().try_for_each(|four| put(Number::Float(f32::from_le_bytes(*four))))?;
+                    packed.as_chunks().0.iter().try_for_each(|four| put(ListItem::Float(f32::from_le_bytes(*four))))?;
                 }
-                (2, (1, Value::Fixed32(bits))) => put(Number::Float(f32::from_bits(bits)))?,
+                (2, (1, Value::Fixed32(bits))) => put(ListItem::Float(f32::from_bits(bits)))?,
                 (3, (1, Value::Bytes(packed))) => {
                     let mut rest = packed;
                     while !rest.is_empty() {
-                        put(Number::Int(varint(&mut rest)? as i64))?;
+                        put(ListItem::Int(varint(&mut rest)? as i64))?;
                     }
                 }
-                (3, (1, Value::Varint(number))) => put(Number::Int(number as i64))?,
+                (3, (1, Value::Varint(number))) => put(ListItem::Int(number as i64))?,
                 _ => {}
             }
         }
@@ -130,7 +130,7 @@ fn list(value: &[u8], feature: &Feature, column: &Column, out: &mut [u8]) -> Res
     }
     let size = column.dtype.size();
     match feature.kind {
-        Kind::UpTo if count <= wanted => {
+        FeatureKind::UpTo if count <= wanted => {
             let each = wanted / column.shape[0];
             if !count.is_multiple_of(each) {
                 return Err(format!("feature `{name}` has {count} values, which are no rows of {each}"));
@@ -140,7 +140,7 @@ fn list(value: &[u8], feature: &Feature, column: &Column, out: &mut [u8]) -> Res
             Ok(())
         }
         _ if count == wanted => Ok(()),
-        Kind::Padded(value) if count < wanted => {
+        FeatureKind::Padded(value) if count < wanted => {
             let value = match column.dtype {
                 DType::I32 => (value as i32).to_ne_bytes(),
                 DType::U8 => [value as u8; 4],
@@ -153,7 +153,7 @@ fn list(value: &[u8], feature: &Feature, column: &Column, out: &mut [u8]) -> Res
     }
 }
 
-enum Number {
+enum ListItem {
     Float(f32),
     Int(i64),
 }

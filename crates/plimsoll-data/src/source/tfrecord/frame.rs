@@ -8,22 +8,22 @@ pub(super) const HEAD: usize = 12;
 pub(super) const FRAME: u64 = 16;
 
 #[derive(Clone, Copy)]
-pub(super) struct Head {
+pub(super) struct RecordHeader {
     pub bytes: u64,
 }
 
-impl Head {
-    pub fn read(head: &[u8; HEAD]) -> Result<Head, String> {
+impl RecordHeader {
+    pub fn read(head: &[u8; HEAD]) -> Result<RecordHeader, String> {
         let (length, check) = head.split_at(8);
         let bytes = u64::from_le_bytes(length.try_into().expect("8 bytes"));
         if masked(length) != u32::from_le_bytes(check.try_into().expect("4 bytes")) {
             return Err("its length does not match its checksum; the file is damaged or no TFRecord file".into());
         }
-        Ok(Head { bytes })
+        Ok(RecordHeader { bytes })
     }
 
     /// The same, of a record that is not too long to be held.
-    pub fn check(self, longest: Bytes) -> Result<Head, String> {
+    pub fn check(self, longest: Bytes) -> Result<RecordHeader, String> {
         match self.bytes > longest.0 {
             true => Err(format!("it is of {} and may be of {longest}; split it", Bytes(self.bytes))),
             false => Ok(self),
@@ -35,7 +35,7 @@ impl Head {
 pub(super) fn record(frame: &[u8]) -> Result<&[u8], String> {
     let cut = || "the file ends inside it; copy or write the file again".to_string();
     let (head, rest) = frame.split_first_chunk::<HEAD>().ok_or_else(cut)?;
-    let bytes = Head::read(head)?.check(LONGEST)?.bytes as usize;
+    let bytes = RecordHeader::read(head)?.check(LONGEST)?.bytes as usize;
     let (record, rest) = rest.split_at_checked(bytes).ok_or_else(cut)?;
     let check = rest.first_chunk::<4>().ok_or_else(cut)?;
     if masked(record) != u32::from_le_bytes(*check) {

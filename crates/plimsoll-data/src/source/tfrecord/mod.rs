@@ -11,7 +11,7 @@ use super::{Gather, Source, identify_open, named};
 use crate::block::BlockMut;
 use crate::{Column, DataError, Schema};
 use flate2::read::MultiGzDecoder;
-use frame::{FRAME, HEAD, Head};
+use frame::{FRAME, HEAD, RecordHeader};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
 use std::hash::Hasher;
@@ -26,7 +26,7 @@ pub struct Feature {
     key: String,
     dtype: DType,
     shape: Vec<usize>,
-    kind: Kind,
+    kind: FeatureKind,
 }
 
 /// A feature that the first record of a file has: see [`TfRecord::features`].
@@ -55,7 +55,7 @@ pub enum RecordValues {
 
 /// What becomes of a feature.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum FeatureKind {
     /// All of its values have to be there.
     Whole,
     /// Those that are not are this number.
@@ -69,7 +69,7 @@ enum Kind {
 impl Feature {
     /// A list of floats, or of integers to be read as floats.
     pub fn f32(key: impl Into<String>, shape: impl Into<Vec<usize>>) -> Feature {
-        Feature { key: key.into(), dtype: DType::F32, shape: shape.into(), kind: Kind::Whole }
+        Feature { key: key.into(), dtype: DType::F32, shape: shape.into(), kind: FeatureKind::Whole }
     }
 
     /// A list of integers, each of which has to fit an i32.
@@ -84,7 +84,7 @@ impl Feature {
 
     /// An image, as encoded bytes: the column is one of files, for [`decode`](crate::ops::decode).
     pub fn image(key: impl Into<String>) -> Feature {
-        Feature { key: key.into(), dtype: DType::U8, shape: Vec::new(), kind: Kind::Picture }
+        Feature { key: key.into(), dtype: DType::U8, shape: Vec::new(), kind: FeatureKind::Picture }
     }
 
     /// The same, filled with 0 where a record has fewer values: rows of variable length in batches of one shape.
@@ -94,19 +94,19 @@ impl Feature {
 
     /// The same, filled with this number.
     pub fn padded_with(self, value: f32) -> Feature {
-        Feature { kind: Kind::Padded(value), ..self }
+        Feature { kind: FeatureKind::Padded(value), ..self }
     }
 
     /// The same with as many values as a record has, up to the shape's first number: see [`Column::up_to`].
     pub fn up_to(self) -> Feature {
-        Feature { kind: Kind::UpTo, ..self }
+        Feature { kind: FeatureKind::UpTo, ..self }
     }
 
     fn column(&self, name: &str) -> Column {
         match self.kind {
-            Kind::Whole | Kind::Padded(_) => Column::new(name, self.dtype, self.shape.clone()),
-            Kind::UpTo => Column::up_to(name, self.dtype, self.shape.clone()),
-            Kind::Picture => Column::files(name),
+            FeatureKind::Whole | FeatureKind::Padded(_) => Column::new(name, self.dtype, self.shape.clone()),
+            FeatureKind::UpTo => Column::up_to(name, self.dtype, self.shape.clone()),
+            FeatureKind::Picture => Column::files(name),
         }
     }
 }
@@ -115,14 +115,14 @@ impl Feature {
 pub struct TfRecord {
     schema: Schema,
     features: Vec<(Feature, Column)>,
-    files: Vec<Part>,
+    files: Vec<RecordFile>,
     /// Where each record's length stands in its file.
     places: Vec<u64>,
     /// The longest record.
     longest: usize,
 }
 
-struct Part {
+struct RecordFile {
     path: PathBuf,
     file: File,
     /// The row after its last.
@@ -158,7 +158,7 @@ impl TfRecord {
         let mut head = [0; HEAD];
         read(&mut head).map_err(|_| cut(path, 0))?;
         let longest = if packed { LONGEST_PACKED } else { LONGEST };
-        let bytes = Head::read(&head).and_then(|head| head.check(longest)).map_err(|problem| broken(path, 0, problem))?.bytes;
+        let bytes = RecordHeader::read(&head).and_then(|head| head.check(longest)).map_err(|problem| broken(path, 0, problem))?.bytes;
         let mut frame = vec![0; (bytes + FRAME) as usize];
         frame[..HEAD].copy_from_slice(&head);
         read(&mut frame[HEAD..]).map_err(|_| cut(path, 0))?;
@@ -173,17 +173,18 @@ impl TfRecord {
         while at < length {
             let mut head = [0; HEAD];
             file.read_exact_at(&mut head, at).map_err(|_| cut(path, at))?;
-            let Head { bytes } = Head::read(&head).and_then(|head| head.check(LONGEST)).map_err(|problem| broken(path, at, problem))?;
+            let RecordHeader { bytes } =
+                RecordHeader::read(&head).and_then(|head| head.check(LONGEST)).map_err(|problem| broken(path, at, problem))?;
             let after = at.checked_add(FRAME + bytes).filter(|after| *after <= length).ok_or_else(|| cut(path, at))?;
             self.longest = self.longest.max(bytes as usize);
             self.places.push(at);
             at = after;
         }
-        self.files.push(Part { path: path.to_path_buf(), file, end: self.places.len() as u64 });
+        self.files.push(RecordFile { path: path.to_path_buf(), file, end: self.places.len() as u64 });
         Ok(())
     }
 
-    fn part(&self, row: u64) -> &Part {
+    fn part(&self, row: u64) -> &RecordFile {
         &self.files[self.files.partition_point(|part| part.end <= row)]
     }
 
@@ -198,7 +199,7 @@ impl TfRecord {
             let read = read.map_err(|error| DataError::io(format!("read byte {at} of"), &part.path, error))?;
             let record = frame::record(read).map_err(|problem| broken(&part.path, at, problem))?;
             for (at_column, (feature, column)) in self.features.iter().enumerate() {
-                if feature.kind == Kind::Picture {
+                if feature.kind == FeatureKind::Picture {
                     continue;
                 }
                 let row_bytes = column.row_bytes().get();
@@ -280,10 +281,11 @@ impl Source for TfRecord {
     /// Where the image lies. The record was checked when the row's other columns were read.
     fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
         let (part, at) = (self.part(row), self.places[row as usize]);
-        let Some((feature, _)) = self.features.iter().find(|(feature, _)| feature.kind == Kind::Picture) else { return Ok(None) };
+        let Some((feature, _)) = self.features.iter().find(|(feature, _)| feature.kind == FeatureKind::Picture) else { return Ok(None) };
         let mut head = [0; HEAD];
         part.file.read_exact_at(&mut head, at).map_err(|_| cut(&part.path, at))?;
-        let Head { bytes } = Head::read(&head).and_then(|head| head.check(LONGEST)).map_err(|problem| broken(&part.path, at, problem))?;
+        let RecordHeader { bytes } =
+            RecordHeader::read(&head).and_then(|head| head.check(LONGEST)).map_err(|problem| broken(&part.path, at, problem))?;
         let record = at + HEAD as u64..at + HEAD as u64 + bytes;
         let found = encoded_image::find(&part.file, record, &feature.key).map_err(|problem| broken(&part.path, at, problem))?;
         Ok(Some(found))

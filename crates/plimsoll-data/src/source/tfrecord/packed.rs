@@ -1,8 +1,8 @@
 //! Records of files compressed with gzip: a sequential source, as nothing says where in them a record is. A record is held whole while its
 //! values are taken out of it, so it has a longest length.
 
-use super::frame::{self, FRAME, HEAD, Head};
-use super::{Feature, Kind, LONGEST_PACKED, broken, columns, cut, encoded_image, example};
+use super::frame::{self, FRAME, HEAD, RecordHeader};
+use super::{Feature, FeatureKind, LONGEST_PACKED, broken, columns, cut, encoded_image, example};
 use crate::fault::{Fault, Loss};
 use crate::source::{RowIterator, SequentialSource, identify_named, named};
 use crate::{Column, DataError, Schema};
@@ -53,7 +53,7 @@ impl PackedRecords {
     }
 
     pub fn has_images(&self) -> bool {
-        self.features.iter().any(|(feature, _)| feature.kind == Kind::Picture)
+        self.features.iter().any(|(feature, _)| feature.kind == FeatureKind::Picture)
     }
 
     /// The records as rows, where none has images.
@@ -202,7 +202,7 @@ impl RecordReader {
             return Ok(false);
         }
         reader.read_exact(&mut head[1..]).map_err(unpack)?;
-        let head_of = Head::read(&head).map_err(|problem| Fault::part(broken(path, at, problem)))?;
+        let head_of = RecordHeader::read(&head).map_err(|problem| Fault::part(broken(path, at, problem)))?;
         (self.start, self.at) = (at, at.saturating_add(FRAME).saturating_add(head_of.bytes));
         if let Err(problem) = head_of.check(LONGEST_PACKED) {
             let rest = head_of.bytes.saturating_add(FRAME - HEAD as u64);

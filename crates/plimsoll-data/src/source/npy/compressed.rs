@@ -1,7 +1,7 @@
 //! Arrays that `numpy.savez_compressed` wrote: rows one after the other, as nothing says where in packed bytes a row is.
 
 use super::convert::{self, DoesNotFit};
-use super::header::{Element, Header};
+use super::header::{NpyHeader, NpyType};
 use super::zip::Member;
 use crate::fault::Fault;
 use crate::source::{RowIterator, SequentialSource, identify_named};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What unpacking an array takes: its window, and the buffers before and after it.
-const UNPACKING: Bytes = Bytes::kib(192);
+const DECOMPRESSION: Bytes = Bytes::kib(192);
 
 /// Bytes that are unpacked at a time.
 const AT_ONCE: usize = 32 << 10;
@@ -25,7 +25,7 @@ struct Array {
     path: PathBuf,
     member: Member,
     column: Column,
-    element: Element,
+    element: NpyType,
     rows: u64,
 }
 
@@ -45,21 +45,21 @@ pub(super) fn stream(path: &Path, members: Vec<(&str, Member)>) -> Result<Sequen
     }
     let schema = Schema::new(arrays.iter().map(|array| array.column.clone()).collect())?;
     // A row as it is stored.
-    let held = arrays.iter().map(|array| UNPACKING + Bytes(array.raw_row() as u64)).sum();
+    let held = arrays.iter().map(|array| DECOMPRESSION + Bytes(array.raw_row() as u64)).sum();
     let arrays: Arc<[Array]> = arrays.into();
     let known = Arc::clone(&arrays);
     let identity = move |hash: &mut dyn Hasher| {
         known.iter().for_each(|array| hash.write(array.member.name.as_bytes()));
         known.first().map_or(Ok(()), |array| identify_named(&array.path, hash))
     };
-    let open = move || Unpacked { arrays: Arc::clone(&arrays), readers: None, row: rows };
+    let open = move || CompressedRows { arrays: Arc::clone(&arrays), readers: None, row: rows };
     Ok(SequentialSource::new(format!("npz {}", path.display()), schema, held, open).identified(identity).with_rows(rows))
 }
 
 impl Array {
     fn open(path: &Path, name: &str, member: Member) -> Result<Array, DataError> {
-        let mut reader = Reader::open(path, &member)?;
-        let Header { element, shape, .. } = Header::read_with(path, 0, &mut |buffer, _offset| reader.bytes.read_exact(buffer))?;
+        let mut reader = MemberReader::open(path, &member)?;
+        let NpyHeader { element, shape, .. } = NpyHeader::read_with(path, 0, &mut |buffer, _offset| reader.bytes.read_exact(buffer))?;
         let refuse = |problem: String| Err(DataError::Npy { path: path.to_path_buf(), problem });
         let Some((&rows, shape)) = shape.split_first() else {
             return refuse(format!("its array `{}` is a single number; save one whose first dimension is the row", member.name));
@@ -87,34 +87,34 @@ impl Array {
 }
 
 /// The bytes of a member, unpacked.
-struct Reader {
+struct MemberReader {
     bytes: BufReader<Box<dyn Read + Send>>,
     raw: Vec<u8>,
 }
 
-impl Reader {
-    fn open(path: &Path, member: &Member) -> Result<Reader, DataError> {
+impl MemberReader {
+    fn open(path: &Path, member: &Member) -> Result<MemberReader, DataError> {
         let mut file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
         file.seek(SeekFrom::Start(member.start)).map_err(|error| DataError::io("read", path, error))?;
         let stored = BufReader::with_capacity(AT_ONCE, file.take(member.bytes));
         let bytes: Box<dyn Read + Send> = if member.packed { Box::new(DeflateDecoder::new(stored)) } else { Box::new(stored) };
-        Ok(Reader { bytes: BufReader::with_capacity(AT_ONCE, bytes), raw: Vec::new() })
+        Ok(MemberReader { bytes: BufReader::with_capacity(AT_ONCE, bytes), raw: Vec::new() })
     }
 }
 
 /// The rows of one epoch.
-struct Unpacked {
+struct CompressedRows {
     arrays: Arc<[Array]>,
-    readers: Option<Vec<Reader>>,
+    readers: Option<Vec<MemberReader>>,
     row: u64,
 }
 
-impl Unpacked {
-    fn open(&self) -> Result<Vec<Reader>, DataError> {
+impl CompressedRows {
+    fn open(&self) -> Result<Vec<MemberReader>, DataError> {
         let open = |array: &Array| {
-            let mut reader = Reader::open(&array.path, &array.member)?;
+            let mut reader = MemberReader::open(&array.path, &array.member)?;
             // The head was inspected before; the file may have changed since.
-            let header = Header::read_with(&array.path, 0, &mut |buffer, _offset| reader.bytes.read_exact(buffer))?;
+            let header = NpyHeader::read_with(&array.path, 0, &mut |buffer, _offset| reader.bytes.read_exact(buffer))?;
             if header.element != array.element || header.shape[1..] != array.column.shape {
                 return Err(array.damaged(0, "it changed while it was read"));
             }
@@ -149,7 +149,7 @@ impl Unpacked {
     }
 }
 
-impl RowIterator for Unpacked {
+impl RowIterator for CompressedRows {
     fn begin(&mut self, _epoch: u64) -> Result<(), Fault> {
         (self.readers, self.row) = (None, 0);
         Ok(())

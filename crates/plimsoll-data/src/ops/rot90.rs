@@ -1,4 +1,4 @@
-//! Turning images by quarters.
+//! Rot90ing images by quarters.
 
 use super::{Kernel, Op, image_shape, refuse, shape_of};
 use crate::block::Rows;
@@ -7,7 +7,7 @@ use crate::{Column, DataError};
 use plimsoll_core::Bytes;
 use std::sync::Arc;
 
-/// Turns images counter-clockwise by `quarters` of a full turn, as `tf.image.rot90` does.
+/// Rot90s images counter-clockwise by `quarters` of a full turn, as `tf.image.rot90` does.
 ///
 /// ```
 /// use plimsoll_core::DType;
@@ -17,35 +17,35 @@ use std::sync::Arc;
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
 pub fn rot90(quarters: u32) -> Arc<dyn Op> {
-    Arc::new(Turn::By(quarters % 4))
+    Arc::new(Rot90::Quarters(quarters % 4))
 }
 
-/// Turns square images by none to three quarters, chosen by `seed`, the epoch and the row.
+/// Rot90s square images by none to three quarters, chosen by `seed`, the epoch and the row.
 pub fn random_rot90(seed: u64) -> Arc<dyn Op> {
-    Arc::new(Turn::ByLot { seed })
+    Arc::new(Rot90::Random { seed })
 }
 
 #[derive(Clone, Copy)]
-enum Turn {
-    By(u32),
-    ByLot { seed: u64 },
+enum Rot90 {
+    Quarters(u32),
+    Random { seed: u64 },
 }
 
-impl Op for Turn {
+impl Op for Rot90 {
     fn describe(&self) -> String {
         match self {
-            Turn::By(quarters) => format!("rot90({quarters})"),
-            Turn::ByLot { seed } => format!("random_rot90(seed {seed})"),
+            Rot90::Quarters(quarters) => format!("rot90({quarters})"),
+            Rot90::Random { seed } => format!("random_rot90(seed {seed})"),
         }
     }
 
     fn output(&self, input: &Column) -> Result<Column, DataError> {
         let [height, width, channels] = image_shape(self, input)?;
         match self {
-            Turn::By(1 | 3) => Ok(Column::new(&input.name, input.dtype, [width, height, channels])),
-            Turn::By(_) => Ok(input.clone()),
-            Turn::ByLot { .. } if height == width => Ok(input.clone()),
-            Turn::ByLot { .. } => Err(refuse(
+            Rot90::Quarters(1 | 3) => Ok(Column::new(&input.name, input.dtype, [width, height, channels])),
+            Rot90::Quarters(_) => Ok(input.clone()),
+            Rot90::Random { .. } if height == width => Ok(input.clone()),
+            Rot90::Random { .. } => Err(refuse(
                 self,
                 input,
                 format!("its images are {height} × {width}, and only square ones stay alike; crop or resize before"),
@@ -63,16 +63,16 @@ impl Op for Turn {
 
     fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
         let [height, width, channels] = shape_of(input);
-        Box::new(TurnKernel { turn: *self, height, width, pixel: channels * input.dtype.size(), epoch: 0 })
+        Box::new(Rot90Kernel { turn: *self, height, width, pixel: channels * input.dtype.size(), epoch: 0 })
     }
 
     fn is_random(&self) -> bool {
-        matches!(self, Turn::ByLot { .. })
+        matches!(self, Rot90::Random { .. })
     }
 }
 
-struct TurnKernel {
-    turn: Turn,
+struct Rot90Kernel {
+    turn: Rot90,
     height: usize,
     width: usize,
     /// Bytes of a pixel.
@@ -80,14 +80,14 @@ struct TurnKernel {
     epoch: u64,
 }
 
-impl Kernel for TurnKernel {
+impl Kernel for Rot90Kernel {
     fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
         let (height, width, pixel) = (self.height, self.width, self.pixel);
         let bytes = height * width * pixel;
         for (index, (image, out)) in input.chunks_exact(bytes).zip(output.chunks_exact_mut(bytes)).enumerate() {
             let quarters = match self.turn {
-                Turn::By(quarters) => quarters,
-                Turn::ByLot { seed } => (salted_bits(seed, Salt::Rot90, self.epoch, rows.row(index)) >> 62) as u32,
+                Rot90::Quarters(quarters) => quarters,
+                Rot90::Random { seed } => (salted_bits(seed, Salt::Rot90, self.epoch, rows.row(index)) >> 62) as u32,
             };
             let across = if quarters % 2 == 1 { height } else { width };
             for (y, line) in out.chunks_exact_mut(across * pixel).enumerate() {

@@ -5,18 +5,18 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 /// Bytes that can be read anywhere.
-pub(crate) trait Stored {
+pub(crate) trait ReadAt {
     /// Reads some bytes from `at` on; none only behind the end.
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize>;
 }
 
-impl Stored for File {
+impl ReadAt for File {
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
         FileExt::read_at(self, buffer, at)
     }
 }
 
-impl Stored for &[u8] {
+impl ReadAt for &[u8] {
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
         let rest = usize::try_from(at).ok().and_then(|at| self.get(at..)).unwrap_or(&[]);
         let count = rest.len().min(buffer.len());

@@ -122,8 +122,8 @@ impl Source for Zipped {
         self.sources.iter().map(|source| source.class_names()).find(|names| !names.is_empty()).unwrap_or_default()
     }
 
-    fn passed_over(&self) -> Option<String> {
-        self.sources.iter().find_map(|source| source.passed_over())
+    fn skipped_files(&self) -> Option<String> {
+        self.sources.iter().find_map(|source| source.skipped_files())
     }
 
     fn describe(&self) -> String {
@@ -234,8 +234,8 @@ impl Source for Concatenated {
         self.sources[0].class_names()
     }
 
-    fn passed_over(&self) -> Option<String> {
-        self.sources.iter().find_map(|source| source.passed_over())
+    fn skipped_files(&self) -> Option<String> {
+        self.sources.iter().find_map(|source| source.skipped_files())
     }
 
     fn describe(&self) -> String {
