@@ -77,7 +77,7 @@ pub fn check(certificate: &Certificate, graphs: &[&Graph]) -> Result<(), CheckEr
     if let Some(wrong) = certificate.stored.iter().find(|state| **state as usize >= certificate.states.len()) {
         return fail(format!("it keeps a state {wrong} in the backing store, but there is none"));
     }
-    let mut peak_step = Bytes::ZERO;
+    let mut peak = Bytes::ZERO;
     for (claim, graph) in certificate.programs.iter().zip(graphs) {
         for (i, state) in graph.states().iter().enumerate() {
             let size = state.ty.bytes(certificate.rows);
@@ -86,10 +86,10 @@ pub fn check(certificate: &Certificate, graphs: &[&Graph]) -> Result<(), CheckEr
             }
         }
         Player::new(certificate, claim, graph).play()?;
-        peak_step = peak_step.max(most_held(claim));
+        peak = peak.max(most_held(claim));
     }
-    if certificate.lower_bound != peak_step || certificate.arena < peak_step {
-        return fail(format!("it states a bound of {} where {} are held at once", certificate.lower_bound, peak_step));
+    if certificate.lower_bound != peak || certificate.arena < peak {
+        return fail(format!("it states a bound of {} where {} are held at once", certificate.lower_bound, peak));
     }
     Ok(())
 }

@@ -163,18 +163,18 @@ fn last_uses(graph: &Graph, order: &[NodeId]) -> Vec<Option<u32>> {
 }
 
 /// The step at the peak, and its bytes.
-pub(super) fn peak_step(lifetimes: impl Iterator<Item = (u32, u32, Bytes)>, steps: usize) -> (u32, Bytes) {
+pub(super) fn peak(lifetimes: impl Iterator<Item = (u32, u32, Bytes)>, steps: usize) -> (u32, Bytes) {
     let mut change = vec![0i128; steps + 1];
     for (first, last, size) in lifetimes {
         change[first as usize] += i128::from(size.0);
         change[last as usize + 1] -= i128::from(size.0);
     }
-    let (mut held, mut peak_step) = (0i128, (0, 0i128));
+    let (mut held, mut peak) = (0i128, (0, 0i128));
     for (step, change) in change.iter().enumerate() {
         held += change;
-        if held > peak_step.1 {
-            peak_step = (step, held);
+        if held > peak.1 {
+            peak = (step, held);
         }
     }
-    (peak_step.0 as u32, Bytes(peak_step.1 as u64))
+    (peak.0 as u32, Bytes(peak.1 as u64))
 }

@@ -253,7 +253,7 @@ fn in_order(graph: &Graph, rows: usize, device: &dyn Target) -> Result<InOrder, 
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
     let order = order::order(&graph, rows, alignment, &workspace);
     let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);
-    let (step, peak) = liveness::peak_step(live.buffers.iter().map(|b| (b.first, b.last, b.size)), order.len());
+    let (step, peak) = liveness::peak(live.buffers.iter().map(|b| (b.first, b.last, b.size)), order.len());
     let recomputation = Recomputation { flops: graph.flops(rows), ..Recomputation::default() };
     let peak_step = order.get(step as usize).copied();
     Ok(InOrder { sequenced: ScheduledGraph { graph, order, recomputation, limit: None }, peak, peak_step })
@@ -438,7 +438,7 @@ impl Program {
 
     /// The buffers that are live at the peak.
     pub fn at_peak(&self) -> impl Iterator<Item = &Buffer> {
-        let peak = liveness::peak_step(self.buffers.iter().map(|b| (b.first, b.last, b.size)), self.order.len()).0;
+        let peak = liveness::peak(self.buffers.iter().map(|b| (b.first, b.last, b.size)), self.order.len()).0;
         self.buffers.iter().filter(move |buffer| buffer.first <= peak && peak <= buffer.last)
     }
 }

@@ -1,7 +1,7 @@
 //! In which order to run: several candidate orders, each measured exactly, the smallest peak kept and then lowered step by step.
 
 use super::cost_model::Rates;
-use super::liveness::{buffers, peak_step};
+use super::liveness::{buffers, peak};
 use super::offload::{is_stored, tighten};
 use super::recompute::problem::Problem;
 use super::reorder::improve;
@@ -31,7 +31,7 @@ pub(super) fn order(graph: &Graph, rows: usize, alignment: Bytes, workspace: &dy
         let candidate = tighten(graph, schedule(graph, &constraints, rows, policy));
         assert_eq!(candidate.len(), constraints.nodes.len(), "no node of a legalised graph waits for itself");
         let live = buffers(graph, &candidate, rows, alignment, workspace);
-        let (_, peak) = peak_step(live.buffers.iter().map(|b| (b.first, b.last, b.size)), candidate.len());
+        let (_, peak) = peak(live.buffers.iter().map(|b| (b.first, b.last, b.size)), candidate.len());
         if best.as_ref().is_none_or(|(smallest, _)| peak < *smallest) {
             best = Some((peak, candidate));
         }

@@ -160,7 +160,7 @@ impl EpochFile {
             OnFull::Stop => Err(DataError::Cache {
                 path: self.path.clone(),
                 problem: format!(
-                    "row {rows} cannot be written ({error}); make space for it, leave the cache out, or go on without it (on_full)"
+                    "row {rows} cannot be written ({error}); make space for it, leave the cache out, or continue without it (on_full)"
                 ),
             }),
             OnFull::Continue => {

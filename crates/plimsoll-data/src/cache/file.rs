@@ -166,7 +166,7 @@ impl FileStore {
             (Err(error), OnFull::Stop) => Err(DataError::Cache {
                 path: self.path.clone(),
                 problem: format!(
-                    "row {row} cannot be written ({error}); make space for it, leave the cache out, or go on without it (on_full)"
+                    "row {row} cannot be written ({error}); make space for it, leave the cache out, or continue without it (on_full)"
                 ),
             }),
             (Err(error), OnFull::Continue) => {

@@ -307,7 +307,7 @@ mod tests {
         unknown key `data.targets`; did you mean `data.target`?
         image_folder train
           held out: image_folder test
-        odd is no folder of classes: its class `wasp` is not one of those trained (ant, bee); rename or remove it
+        odd is no folder of classes: its class `wasp` is not one of the training classes (ant, bee); rename or remove it
         image_folder test
         empty is no folder of classes: its class empty/ant holds no .jpg, .jpeg, .png, .webp or .gif files; put some there or remove it
         10 images of shapes (16 × 24, seed 0)

@@ -11,7 +11,7 @@ mod restarts;
 mod search;
 mod sections;
 
-use super::liveness::peak_step;
+use super::liveness::peak;
 use crate::Bytes;
 use restarts::Restarts;
 use search::PackingOutcome;
@@ -100,7 +100,7 @@ pub fn assign(blocks: &[Block]) -> Layout {
 /// ```
 pub fn solve(blocks: &[Block], goal: Goal, effort: PackingEffort<'_>) -> Solution {
     let steps = blocks.iter().map(|block| block.last as usize + 1).max().unwrap_or(0);
-    let (_, lower_bound) = peak_step(blocks.iter().map(|b| (b.first, b.last, b.size)), steps);
+    let (_, lower_bound) = peak(blocks.iter().map(|b| (b.first, b.last, b.size)), steps);
     let unit = sections::unit(blocks);
     let wanted = match goal {
         Goal::Smallest => lower_bound.0 / unit,
