@@ -54,7 +54,8 @@ impl ImageFolder {
         if let Some(known) = classes {
             let name = |folder: &PathBuf| folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if let Some(strange) = folders.iter().map(name).find(|name| !known.contains(name)) {
-                let problem = format!("its class `{strange}` is not one of the training classes ({}); rename or remove it", known.join(", "));
+                let problem =
+                    format!("its class `{strange}` is not one of the training classes ({}); rename or remove it", known.join(", "));
                 return Err(refuse(problem));
             }
             folders = known.iter().map(|name| root.join(name)).collect();
