@@ -82,8 +82,7 @@ fn run(device: DeviceSpec, seed: u64, only: &[String]) -> Result<bool> {
 fn open(threads: usize, open: impl Fn() -> plimsoll::Result<Vec<(&'static str, Arc<dyn Device>)>> + Sync) -> Result<Vec<Devices>> {
     let opened = std::thread::scope(|scope| {
         // Where a thread cannot be started, this one opens the device.
-        let opening: Vec<_> =
-            (0..threads).map(|_| std::thread::Builder::new().spawn_scoped(scope, &open).or_else(|_| Err(open()))).collect();
+        let opening: Vec<_> = (0..threads).map(|_| std::thread::Builder::new().spawn_scoped(scope, &open).map_err(|_| open())).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("opening does not panic");
         opening.into_iter().map(|opened| opened.map_or_else(|here| here, join)).collect::<plimsoll::Result<Vec<_>>>()
     })?;
