@@ -107,16 +107,16 @@ fn what_is_said_of_batches_for_the_whole_run_is_said_of_those_that_come_out() {
     let described =
         cases.map(|case| [None, Some(8)].map(|batch| read(folder.path(), batch, &case).replace("\n  held out: ", " | ")).join("\n"));
     insta::assert_snapshot!(described.join("\n"), @r"
-    digits (train) → batch(4) → unbatch → batch(32) | digits (test) → batch(4) → unbatch → batch(32)
-    digits (train) → batch(4) → unbatch → batch(8) | digits (test) → batch(4) → unbatch → batch(8)
-    digits (train) → batch(16) | digits (test) → batch(16)
-    digits (train) → batch(4) → unbatch → batch(8) | digits (test) → batch(4) → unbatch → batch(8)
-    digits (train) → batch(4) → unbatch → bucket_by_length(y, [5], 32) → batch(32) | digits (test) → batch(4) → unbatch → batch(32)
-    digits (train) → batch(4) → unbatch → bucket_by_length(y, [5], 8) → batch(8) | digits (test) → batch(4) → unbatch → batch(8)
     digits (train) → batch(32) | digits (test) → batch(32)
     digits (train) → batch(8) | digits (test) → batch(8)
-    digits (train) → batch(4) → unbatch → batch(6) | digits (test) → batch(4) → unbatch → batch(6)
+    digits (train) → batch(16) | digits (test) → batch(16)
     digits (train) → batch(8) | digits (test) → batch(8)
+    digits (train) → batch(4) → unbatch → bucket_by_length(y, [5], 32) → batch(32) | digits (test) → batch(4) → unbatch → batch(32)
+    digits (train) → batch(4) → unbatch → bucket_by_length(y, [5], 8) → batch(8) | digits (test) → batch(4) → unbatch → batch(8)
+    digits (train) → batch(4) → unbatch → batch(32) | digits (test) → batch(4) → unbatch → batch(32)
+    digits (train) → batch(4) → unbatch → batch(8) | digits (test) → batch(4) → unbatch → batch(8)
+    digits (train) → batch(4) → unbatch → batch(6) | digits (test) → batch(4) → unbatch → batch(6)
+    digits (train) → batch(4) → unbatch → batch(8) | digits (test) → batch(4) → unbatch → batch(8)
     digits (train) → batch(6) | digits (test) → batch(6)
     digits (train) → batch(8) | digits (test) → batch(8)
     digits (train) → batch(6) | digits (test) → batch(6)
