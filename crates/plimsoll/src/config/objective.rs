@@ -47,7 +47,7 @@ pub(super) fn losses(train: &Reader<'_>) -> Result<Option<OutputLosses>> {
 fn loss_table(table: Reader<'_>) -> Result<OutputLoss> {
     let Some(loss) = table.choice("type", Loss::NAMES)? else { return Err(table.missing("type", "the name of a loss")) };
     let mut target =
-        loss_arguments(&table)?.apply(OutputLoss::new(loss.from_config(&table)?)).weight(table.non_negative_or("weight", 1.0)?);
+        loss_arguments(&table)?.apply(OutputLoss::new(loss.with_config(&table)?)).weight(table.non_negative_or("weight", 1.0)?);
     if let Some(column) = table.text("labels")? {
         target = target.labels(column);
     }

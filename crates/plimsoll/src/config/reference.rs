@@ -61,7 +61,7 @@ pub fn schedules() -> String {
 /// The losses of `train.loss`.
 pub fn losses() -> String {
     let loss = |(name, loss): &(&str, Loss)| {
-        let keys = keys("", |reader| loss.from_config(reader).map(drop));
+        let keys = keys("", |reader| loss.with_config(reader).map(drop));
         if keys.is_empty() { format!("`{name}`") } else { format!("`{name}` ({keys})") }
     };
     listed(Loss::NAMES.iter().map(loss))

@@ -120,7 +120,7 @@ named!(Loss {
 
 impl Loss {
     /// With the arguments of a table in place of the defaults.
-    pub(crate) fn from_config(self, config: &Reader<'_>) -> crate::error::Result<Loss> {
+    pub(crate) fn with_config(self, config: &Reader<'_>) -> crate::error::Result<Loss> {
         Ok(match self {
             Loss::Huber { delta } => Loss::Huber { delta: config.non_negative_or("delta", delta)? },
             Loss::CategoricalFocal { alpha, gamma } => {
