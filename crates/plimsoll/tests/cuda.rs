@@ -126,7 +126,7 @@ fn tensors_beyond_the_device_budget_are_offloaded_to_pinned_memory() {
     assert!(plan.results_unchanged && plan.offload_bytes() > Bytes::ZERO);
     assert!(plan.device_memory.as_ref().unwrap().total() <= budget.device.unwrap());
     assert!(plan.owners.contains(&(Owner::Offload, plan.offload_bytes())), "{:?}", plan.owners);
-    assert!(plan.to_string().contains("kept in pinned host memory"), "{plan}");
+    assert!(plan.to_string().contains("offloaded to pinned host memory"), "{plan}");
     assert!(plan.placement().contains("offloaded to pinned host memory"), "{}", plan.placement());
     // Without the permission it is refused, with the permission that would help.
     let refusal = match wide("none").device_profile("h200").budget(budget).plan(&Fit::epochs(1)) {

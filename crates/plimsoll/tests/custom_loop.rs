@@ -104,7 +104,7 @@ fn the_learning_rate_follows_the_schedule_until_set() {
     assert_eq!(run.learning_rate().unwrap(), 0.0);
     assert!(before == weights(|path| run.save_weights(path).unwrap(), "after"), "a rate of nothing changes nothing");
     let error = run.set_learning_rate(f64::NAN).unwrap_err().to_string();
-    assert_eq!(error, "a learning rate of NaN cannot be; it is a number of 0 or more");
+    assert_eq!(error, "the learning rate is NaN, but should be a number of 0 or more");
 
     let mut short = trainer().schedule(Schedule::cosine(1)).custom_loop().unwrap();
     short.step(&batch).unwrap();

@@ -47,7 +47,7 @@ fn a_run_that_needs_offloading_is_bit_identical() {
     assert!(plan.total() <= budget.host.unwrap() && plan.results_unchanged, "{plan}");
     assert_eq!(plan.used, [Permission::Offload]);
     assert_eq!(plan.to_json()["offload_bytes"], plan.offload_bytes().0);
-    assert!(plan.to_string().contains("kept in a file: "), "{plan}");
+    assert!(plan.to_string().contains("offloaded to a file: "), "{plan}");
     assert!(plan.placement().contains("offloaded to a file at "), "{}", plan.placement());
     assert!(plan.owners.iter().any(|(name, _)| *name == Owner::Offload), "the thread that copies is counted: {:?}", plan.owners);
     assert!(learnt(wide("offload"), Fit::epochs(3)) == learnt(wide("offload").budget(budget), Fit::epochs(3)), "{plan}");

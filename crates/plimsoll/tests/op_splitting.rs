@@ -36,7 +36,7 @@ fn splitting_a_language_model_head_is_bit_identical() {
     let split = cut.split.as_ref().expect("it was cut");
     assert_eq!((&cut.used[..], split.pieces, cut.results_unchanged), (&[Permission::Split][..], 2, true));
     assert!(split.saved >= Bytes(8 << 20) && split.layers.iter().any(|layer| layer == "loss"), "{split:?}");
-    assert!(cut.total() <= line && cut.to_string().contains("in 2 pieces of their rows"), "{cut}");
+    assert!(cut.total() <= line && cut.to_string().contains("into 2 slices of their rows"), "{cut}");
     assert_eq!(losses, cut_losses);
     assert!(weights == cut_weights, "the weights differ");
 }

@@ -239,7 +239,7 @@ fn data_commands_accept_a_source_without_configuration() {
 fn a_benchmark_reports_the_bottleneck() {
     let sandbox = pictures("limits");
     let shown = sandbox.succeed(&["data", "bench", "data.toml", "--epochs", "2"]);
-    for word in ["stage", "holds", "a row", "busy", "threads", "decode (", "staging ring", "waiting", "in use", "limit"] {
+    for word in ["stage", "memory", "time/row", "busy", "threads", "decode (", "staging ring", "waiting", "in use", "limit"] {
         assert!(shown.contains(word), "{word} is missing in\n{shown}");
     }
     let document = sandbox.json(&["data", "bench", "data.toml", "--json"]);
@@ -255,7 +255,7 @@ fn a_cache_is_prefilled_and_reused() {
     let size = |name: &str| std::fs::metadata(sandbox.path(name)).unwrap().len();
     insta::assert_snapshot!(sandbox.succeed(&arguments), @"kept.plc filled: 20 rows, 7.83 KiB");
     assert_eq!(size("kept.plc"), 4096 + 20 * (8 * 8 * 3 + 4));
-    insta::assert_snapshot!(sandbox.succeed(&arguments), @"kept.plc was whole already: 20 rows, 7.83 KiB");
+    insta::assert_snapshot!(sandbox.succeed(&arguments), @"kept.plc was complete already: 20 rows, 7.83 KiB");
     let document = sandbox.json(&[&arguments[..], &["--json"]].concat());
     assert_eq!((document["found"].as_bool(), document["bytes"].as_u64()), (Some(true), Some(size("kept.plc"))));
     // Skipped rows would be missing from the cache for good.
@@ -334,13 +334,13 @@ fn caches_of_tables_and_streams_are_prefilled_and_reused() {
     let sandbox = tables("fill-tables");
     let fill = |config: &str| sandbox.succeed(&["data", "cache", config, "--set", "data.cache={ file = \"kept.plc\" }", "--quiet"]);
     insta::assert_snapshot!(fill("csv.toml"), @"kept.plc filled: 200 rows, 7.12 KiB");
-    insta::assert_snapshot!(fill("csv.toml"), @"kept.plc was whole already: 200 rows, 7.12 KiB");
+    insta::assert_snapshot!(fill("csv.toml"), @"kept.plc was complete already: 200 rows, 7.12 KiB");
     // Another table of the same name.
     sandbox.write("t.csv", "a,b,y\n1,2,0\n");
     insta::assert_snapshot!(fill("csv.toml"), @"kept.plc filled: 1 rows, 4.02 KiB");
     let filled = fill("parquet.toml");
     assert!(filled.starts_with("kept.plc filled: 300 rows, "), "{filled}");
-    assert_eq!(fill("parquet.toml"), filled.replace("filled", "was whole already"));
+    assert_eq!(fill("parquet.toml"), filled.replace("filled", "was complete already"));
     let rows: String = (0..200).map(|row| format!("{row},{},{}\n", row * 2, row % 3)).collect();
     sandbox.write("t.csv", format!("a,b,y\n{rows}"));
     let bench = |config: &str, cache: &str| sandbox.succeed(&["data", "bench", config, "--epochs", "2", "--set", cache]);

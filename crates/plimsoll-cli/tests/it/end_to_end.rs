@@ -28,7 +28,7 @@ fn progress_is_plain_lines_without_a_terminal() {
     assert!(err.contains("host budget") && err.contains("epoch 1/2 loss ") && err.contains("epoch 2/2 loss "), "{err}");
     assert!(!err.contains('\r'), "no live line when nobody watches");
     for word in
-        ["trained 2 epochs, 90 steps", "held out    loss ", "accuracy", "examples/s", "planned", "measured at most", "here (weights"]
+        ["trained 2 epochs, 90 steps", "validation  loss ", "accuracy", "examples/s", "planned", "measured peak", "here (weights"]
     {
         assert!(out.contains(word), "{word}: {out}");
     }

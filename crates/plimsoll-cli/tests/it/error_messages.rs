@@ -62,7 +62,7 @@ fn out_of_range_numbers_are_refused() {
     insta::assert_snapshot!(model("{ type = \"dense\", units = 4611686018427387904 }, { type = \"dense\", units = 2 }"), @"error: layer `dense`: a tensor f32[3, 4611686018427387904] is larger than any machine's memory");
     insta::assert_snapshot!(model(""), @"error: `model.layers` is empty; a model needs at least one layer");
     insta::assert_snapshot!(model("{ type = \"dense\", units = 2, name = \"input\" }"), @r#"error: `model.layers[0].name` is "input", which is already used; layer names should be unique"#);
-    insta::assert_snapshot!(refused(&sandbox, &config(&format!("holdout = 0.01\n{DENSE}"))), @"error: `data.holdout` is 0.01, but should be a share of the 4 rows that leaves some to train on and some to hold out");
+    insta::assert_snapshot!(refused(&sandbox, &config(&format!("holdout = 0.01\n{DENSE}"))), @"error: `data.holdout` is 0.01, but should be a fraction of the 4 rows that leaves some to train on and some to hold out");
 }
 
 #[test]

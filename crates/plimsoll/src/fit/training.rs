@@ -45,6 +45,11 @@ struct Training<'r, 'f> {
     progress: Progress,
     history: History,
     epochs_left: u64,
+    /// Rows of an epoch where they decide which rows share a batch, and its steps where they are known.
+    epoch_rows: Option<u64>,
+    epoch_steps: Option<u64>,
+    /// Whether a position in an epoch says which rows are left.
+    in_order: bool,
     past_schedule: bool,
     start: Instant,
     /// Time and rows of training alone, without validation.
@@ -106,6 +111,9 @@ impl<'r, 'f> Training<'r, 'f> {
             progress,
             history,
             epochs_left,
+            epoch_rows: epoch_rows(&spec.data),
+            epoch_steps: spec.data.size().map(|rows| rows.div_ceil(plan.batch as u64)),
+            in_order: spec.data.is_deterministic(),
             past_schedule: false,
             start: Instant::now(),
             trained: (Duration::ZERO, 0),
@@ -164,8 +172,7 @@ impl<'r, 'f> Training<'r, 'f> {
 
     /// The steps of one epoch, or of the rest of it.
     fn steps(&mut self) -> Result<Tally> {
-        let (batch, length) = (self.plan.batch as u64, epoch_rows(&self.spec.data));
-        let (steps, in_order) = (self.spec.data.size().map(|rows| rows.div_ceil(batch)), self.spec.data.is_deterministic());
+        let (batch, length) = (self.plan.batch as u64, self.epoch_rows);
         let start = Instant::now();
         let mut reported = start;
         self.session.begin()?;
@@ -186,7 +193,7 @@ impl<'r, 'f> Training<'r, 'f> {
                 let ends = matches!(role, Role::Step | Role::Last);
                 // A partial batch is the last one, and the end of an epoch has a checkpoint of its own. Where the order is not
                 // deterministic, a position in an epoch does not say which rows are left.
-                let goes_on = in_order && piece.batch_rows == batch && length.is_none_or(|length| place + (rows as u64) < length);
+                let goes_on = self.in_order && piece.batch_rows == batch && length.is_none_or(|length| place + (rows as u64) < length);
                 session.step += u64::from(ends);
                 at += rows;
                 if let Some(writer) = self.writer.as_mut().filter(|writer| ends && goes_on && writer.due(session.step)) {
@@ -205,7 +212,7 @@ impl<'r, 'f> Training<'r, 'f> {
                 self.fit.report(&Event::Progress {
                     epoch: self.session.epochs + 1,
                     step: tally.rows / batch,
-                    steps,
+                    steps: self.epoch_steps,
                     scores: self.session.running_scores(&tally),
                     learning_rate: self.session.rate,
                     examples_per_s: (tally.rows - before) as f64 / seconds,
