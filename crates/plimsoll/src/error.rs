@@ -14,6 +14,9 @@ pub enum Error {
     /// An invalid configuration.
     #[error("{0}")]
     Config(String),
+    /// A number of bytes that cannot be read.
+    #[error(transparent)]
+    Bytes(#[from] ParseBytesError),
     /// A model that cannot be built.
     #[error(transparent)]
     Graph(#[from] GraphError),

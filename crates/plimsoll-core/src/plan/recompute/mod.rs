@@ -105,7 +105,8 @@ const LOWER: [u64; 7] = [0, 10, 25, 50, 80, 120, 170];
 /// ```
 /// use plimsoll_core::plan::Rates;
 /// use plimsoll_core::plan::recompute::{Effort, FitError, fit};
-/// # use plimsoll_core::{Bytes, Device, Graph};
+/// # use plimsoll_core::plan::Target;
+/// # use plimsoll_core::{Bytes, Graph};
 /// # fn example(graph: &Graph, device: &dyn Target) -> Result<(), FitError> {
 /// let sequenced = fit(graph, 32, device, Bytes::mib(512), &Rates::default(), Effort::default())?;
 /// println!("{:.1} % more operations", 100.0 * sequenced.recomputation.flops_ratio());
