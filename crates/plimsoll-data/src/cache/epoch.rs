@@ -1,4 +1,4 @@
-//! A whole epoch of rows that come one after the other: in memory, or in a file.
+//! A cache of one whole epoch of a stream, in memory or in a file.
 //!
 //! The file is a page with its header, then blocks of rows, each with its checksum behind it. How many rows there are is only known when
 //! they have come, so the header is written last, and the file gets its name after that.
@@ -14,25 +14,25 @@ use std::path::{Path, PathBuf};
 
 pub(super) const MAGIC: &[u8; 16] = b"plimsoll-epoch1\n";
 
-/// Magic, fingerprint, bytes of a row, rows, checksum of all that.
+/// Magic, fingerprint, bytes per row, number of rows, checksum of these fields.
 const HEADER: usize = 52;
 
-/// Where rows begin.
+/// File offset of the first row.
 const DATA: u64 = 4096;
 
 /// Bytes of a checksum.
 const CHECK: usize = size_of::<u32>();
 
-/// Rows that share a checksum; the same under every limit, as files outlive it.
+/// Bytes of rows per checksum. Independent of the memory limit, because files outlive it.
 const BLOCK: usize = 64 << 10;
 
-/// Memory is taken in pieces, so that it never exists twice.
+/// Memory is allocated in chunks, so that it never has to be reallocated and copied.
 const PIECE: usize = 1 << 20;
 
 /// An epoch in memory.
 pub(crate) struct EpochMemory {
     pieces: Vec<Vec<u8>>,
-    /// Whole rows in a piece, and all there may be, in bytes.
+    /// Bytes of whole rows per chunk, and the maximum total bytes.
     piece: usize,
     most: u64,
     held: u64,
@@ -47,7 +47,7 @@ impl EpochMemory {
         (self.pieces, self.held) = (Vec::new(), 0);
     }
 
-    /// Keeps whole rows, if there is space for them.
+    /// Appends whole rows; `false` if they do not fit.
     pub fn append(&mut self, mut rows: &[u8]) -> bool {
         if self.held + rows.len() as u64 > self.most {
             return false;
@@ -66,7 +66,7 @@ impl EpochMemory {
         true
     }
 
-    /// Copies bytes from a place on; says how many there were.
+    /// Copies bytes starting at offset `from`; returns how many.
     pub fn read(&self, mut from: u64, out: &mut [u8]) -> usize {
         let mut done = 0;
         while done < out.len() && from < self.held {
@@ -79,30 +79,30 @@ impl EpochMemory {
     }
 }
 
-/// An epoch in a file: found, or being written.
+/// An epoch in a file that is complete or being written.
 pub(crate) struct EpochFile {
     path: PathBuf,
     fingerprint: [u8; 16],
     row: usize,
     file: File,
     unfinished: Option<Unfinished>,
-    /// Rows in the file, those in the block included while it is being written.
+    /// Rows in the file, including those in the block while it is being written.
     rows: u64,
     on_full: OnFull,
-    /// Rows on their way, with space for a checksum, and how many of its bytes there are.
+    /// Buffer for one block with its checksum, and the number of bytes in it.
     block: Vec<u8>,
     held: usize,
-    /// The block of the file that it is.
+    /// The index of the block in the buffer.
     holds: Option<u64>,
 }
 
 impl EpochFile {
-    /// What it holds.
+    /// Bytes it allocates.
     pub fn bytes(row: Bytes) -> Bytes {
         Bytes((block_rows(row.get()) * row.get() + CHECK) as u64)
     }
 
-    /// What is known of a file without reading its rows; `rows` are those of an epoch, where that is known.
+    /// Describes a cache file without reading its rows; `rows` is the length of an epoch, if known.
     pub fn inspect(path: &Path, fingerprint: [u8; 16], row: usize, rows: Option<u64>) -> Result<CacheFile, DataError> {
         let found = find(path, fingerprint, row)?.map(|(_, rows)| rows);
         let rows = found.or(rows);
@@ -110,7 +110,7 @@ impl EpochFile {
         Ok(CacheFile { path: path.to_path_buf(), rows, bytes, whole: found.is_some() })
     }
 
-    /// Finds the epoch with this fingerprint, or begins a new one in its place.
+    /// Opens the epoch with this fingerprint, or creates a new file in its place.
     pub fn open(path: &Path, fingerprint: [u8; 16], cache: &Cache, row: usize) -> Result<EpochFile, DataError> {
         let (file, unfinished, rows) = match find(path, fingerprint, row)? {
             Some((file, rows)) => (file, None, rows),
@@ -137,18 +137,18 @@ impl EpochFile {
         self.unfinished.is_none()
     }
 
-    /// The epoch starts over; what was written of it is written over.
+    /// Starts the epoch over and overwrites what was written of it.
     pub fn restart(&mut self) {
         (self.rows, self.held) = (0, 0);
     }
 
-    /// Writes whole rows after those before; `false` where there is no space and that is no reason to stop.
+    /// Appends whole rows; `false` if the disk is full and the cache may be skipped.
     pub fn append(&mut self, rows: &[u8], bypass: &CacheBypass) -> Result<bool, DataError> {
         let written = self.try_append(rows);
         self.judge(written, bypass)
     }
 
-    /// All rows have come: from now on they are read.
+    /// Completes the file after the last row; it can be read afterwards.
     pub fn finish(&mut self, bypass: &CacheBypass) -> Result<bool, DataError> {
         let finished = self.try_finish();
         self.judge(finished, bypass)
@@ -165,7 +165,7 @@ impl EpochFile {
             }),
             OnFull::Continue => {
                 bypass.set(format!("row {rows} cannot be written to {} ({error}), so rows are made each time", self.path.display()));
-                // Others may need the space more; the file of this name is never read.
+                // Free the disk space; a file of this name is never read.
                 let _ = self.file.set_len(0);
                 Ok(false)
             }
@@ -187,7 +187,7 @@ impl EpochFile {
         Ok(())
     }
 
-    /// Writes what is held after the blocks before, with its checksum.
+    /// Writes the buffered block with its checksum after the blocks before it.
     fn write_block(&mut self) -> io::Result<()> {
         let check = crc32c::crc32c(&self.block[..self.held]).to_le_bytes();
         self.block[self.held..self.held + CHECK].copy_from_slice(&check);
@@ -202,7 +202,7 @@ impl EpochFile {
             self.write_block()?;
         }
         let length = length(self.rows, self.row).ok_or(io::ErrorKind::FileTooLarge)?;
-        // An epoch that was left may have been longer.
+        // An abandoned epoch may have been longer.
         self.file.set_len(length)?;
         self.file.write_all_at(&header(self.fingerprint, self.row, self.rows), 0)?;
         self.unfinished.as_ref().map_or(Ok(()), |unfinished| unfinished.finish(&self.file, &self.path))?;
@@ -210,7 +210,7 @@ impl EpochFile {
         Ok(())
     }
 
-    /// Copies whole rows from a row on; says how many there were.
+    /// Copies whole rows starting at row `from`; returns how many.
     pub fn read(&mut self, mut from: u64, out: &mut [u8]) -> Result<usize, DataError> {
         let (row, each) = (self.row, block_rows(self.row) as u64);
         let mut done = 0;
@@ -276,7 +276,8 @@ fn header(fingerprint: [u8; 16], row: usize, rows: u64) -> [u8; HEADER] {
     header
 }
 
-/// The file and its rows, if it is a whole cache with this fingerprint; nothing if there is none or one of something else.
+/// The file and its number of rows if it is a complete cache with this fingerprint; `None` if it is missing or a
+/// cache of other data.
 fn find(path: &Path, fingerprint: [u8; 16], row: usize) -> Result<Option<(File, u64)>, DataError> {
     let Some((file, found, bytes)) = open_cache::<HEADER>(path)? else { return Ok(None) };
     let rows = u64::from_le_bytes(found[40..48].try_into().expect("eight bytes"));
@@ -289,7 +290,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A stream of rows of four bytes, and the file of its cache.
+    /// A stream of rows of four bytes, and its cache file.
     fn open(path: &Path, cache: &Cache) -> EpochFile {
         EpochFile::open(path, [7; 16], cache, 4).unwrap()
     }
@@ -301,13 +302,13 @@ mod tests {
     #[test]
     fn what_is_appended_in_any_pieces_is_read_in_any_pieces() {
         let folder = tempfile::tempdir().unwrap();
-        // Several blocks and several pieces, the last of them not full.
+        // Several blocks and chunks, the last of them partly filled.
         let all = rows(0..700_001);
         for size in [4, 4 * 1000, 4 * 16_384, all.len()] {
             let path = folder.path().join(format!("{size}.plc"));
             let mut file = open(&path, &Cache::File(path.clone()));
             let mut memory = EpochMemory::new(Bytes(all.len() as u64), 4);
-            // An epoch that is left before its end.
+            // An epoch that is abandoned before its end.
             assert!(file.append(&all[..4 * 20_000], &CacheBypass::default()).unwrap() && memory.append(&all[..400]));
             file.restart();
             memory.clear();
@@ -341,7 +342,7 @@ mod tests {
             for finishes in [false, true] {
                 let (mut file, bypass) = (open(&path, &cache), CacheBypass::default());
                 assert!(file.append(&rows(0..20_000), &bypass).unwrap());
-                // As on a full disk.
+                // Simulates a full disk.
                 file.file = File::open(file.unfinished.as_ref().unwrap().path()).unwrap();
                 let full = if finishes { file.finish(&bypass) } else { file.append(&rows(0..20_000), &bypass) };
                 match goes_on {

@@ -1,4 +1,5 @@
-//! Rows cached in a file. It is written under another name and renamed when it is whole, so that a half cache is never read.
+//! Rows cached in a file. It is written under a temporary name and renamed when complete, so an incomplete cache is
+//! never read.
 
 use super::{CacheBypass, Unfinished, open_cache};
 use crate::DataError;
@@ -11,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A file of rows, being read, or being written and read.
+/// A file of rows, open for reading, or for writing and reading.
 pub(crate) struct FileStore {
     path: PathBuf,
-    /// What it is until it is whole.
+    /// The temporary file until it is complete.
     unfinished: Option<Unfinished>,
     file: File,
     header: [u8; HEADER],
@@ -24,17 +25,17 @@ pub(crate) struct FileStore {
     missing: AtomicU64,
     whole: AtomicBool,
     on_full: OnFull,
-    /// Set before the file is emptied, so that a reader of what is no longer there finds it set.
+    /// Set before the file is truncated, so that a reader of a truncated file sees it set.
     given_up: AtomicBool,
     bypass: Arc<CacheBypass>,
 }
 
-/// What happens when a row cannot be written.
+/// What happens if a row cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnFull {
-    /// It is an error.
+    /// Return an error.
     Stop,
-    /// Nothing is kept any more.
+    /// Disable the cache.
     Continue,
 }
 
@@ -44,16 +45,16 @@ const HEADER: usize = 48;
 /// Bytes of a checksum.
 pub(crate) const CHECK: usize = size_of::<u32>();
 
-/// What stands behind the bytes of a row.
+/// The checksum that follows the bytes of a row.
 pub(crate) fn checksum(row: &[u8]) -> [u8; CHECK] {
     crc32c::crc32c(row).to_le_bytes()
 }
 
-/// Where rows begin: a page, so that reading one touches no more pages than it must.
+/// File offset of the first row: one page, so that a row touches as few pages as possible.
 const DATA: u64 = 4096;
 
 impl FileStore {
-    /// Finds the cache for this fingerprint, or begins a new one in its place.
+    /// Opens the cache with this fingerprint, or creates a new file in its place.
     pub fn open(
         path: &Path,
         fingerprint: [u8; 16],
@@ -93,7 +94,7 @@ impl FileStore {
         Ok(store)
     }
 
-    /// Copies a row to `out` if it is there, and is what was written.
+    /// Copies a row to `out` if it is cached; verifies its checksum.
     pub fn read(&self, row: u64, out: &mut [u8]) -> Result<bool, DataError> {
         let (Some(place), mut check) = (self.place(row), [0; CHECK]) else { return Ok(false) };
         let found = self.read_parts(place, [&mut *out, &mut check])?;
@@ -103,28 +104,29 @@ impl FileStore {
         Ok(found)
     }
 
-    /// Where a row is among those of the file, if it is there.
+    /// The position of a row in the file, if it is cached.
     pub fn place(&self, row: u64) -> Option<u64> {
         self.span.position(row).filter(|&place| self.present[place as usize].load(Ordering::Acquire))
     }
 
-    /// The same, whether or not it is there.
+    /// The position of a row in the file, whether or not it is cached.
     pub fn place_for(&self, row: u64) -> Option<u64> {
         self.span.position(row)
     }
 
-    /// Bytes of a row here, with its checksum.
+    /// Bytes of a row in the file, including its checksum.
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
     }
 
-    /// What is said of a row whose checksum is another.
+    /// The error for a row with a wrong checksum.
     pub fn damaged(&self, place: u64) -> DataError {
         let problem = format!("its row {place} does not match its checksum; the file is damaged: remove it, and it is recomputed");
         DataError::Cache { path: self.path.clone(), problem }
     }
 
-    /// Reads whole rows with their checksums from a place on; the first and the last of them are there. Not if the cache was given up.
+    /// Reads whole rows with their checksums, starting at position `place`; the first and the last must be cached.
+    /// `false` if the cache was disabled.
     pub fn read_from(&self, place: u64, out: &mut [u8]) -> Result<bool, DataError> {
         self.read_parts(place, [out])
     }
@@ -151,7 +153,7 @@ impl FileStore {
         self.place_for(row).map_or(Ok(()), |place| self.write_parts(place, &[bytes, &checksum(bytes)]))
     }
 
-    /// Writes whole rows, each with its checksum behind it, from a place on.
+    /// Writes whole rows, each followed by its checksum, starting at position `place`.
     pub fn write_from(&self, place: u64, bytes: &[u8]) -> Result<(), DataError> {
         self.write_parts(place, &[bytes])
     }
@@ -190,11 +192,11 @@ impl FileStore {
         Ok(())
     }
 
-    /// Gives the disk space back at once: others may need it more than a cache that cannot become whole.
+    /// Disables the cache and frees its disk space at once.
     fn give_up(&self, row: u64, error: &io::Error) {
         if !self.given_up.swap(true, Ordering::SeqCst) {
             self.bypass.set(format!("row {row} cannot be written to {} ({error}), so rows are made each time", self.path.display()));
-            // Whatever becomes of it, the file of this name is never read.
+            // Errors do not matter: a file of this name is never read.
             let _ = self.file.set_len(0);
             self.unfinished.iter().for_each(Unfinished::remove);
         }
@@ -204,7 +206,7 @@ impl FileStore {
         self.whole.load(Ordering::Acquire)
     }
 
-    /// Every row is there: the header, then the name. What is not on the disk before that is not a cache.
+    /// Called when every row is written: writes the header and syncs, then renames the file.
     fn complete(&self) -> io::Result<()> {
         self.file.write_all_at(&self.header, 0)?;
         self.unfinished.as_ref().map_or(Ok(()), |unfinished| unfinished.finish(&self.file, &self.path))?;
@@ -238,17 +240,17 @@ fn header(fingerprint: [u8; 16], rows: u64, row_bytes: usize) -> [u8; HEADER] {
     header
 }
 
-/// Whether the whole cache of this data is there.
+/// Whether a complete cache of this data exists.
 pub(super) fn is_there(path: &Path, fingerprint: [u8; 16], rows: u64, row_bytes: usize) -> Result<bool, DataError> {
     Ok(find(path, &header(fingerprint, rows, row_bytes), length(rows, row_bytes).0)?.is_some())
 }
 
-/// Bytes of a whole cache.
+/// Bytes of a complete cache.
 pub(super) fn length(rows: u64, row_bytes: usize) -> Bytes {
     Bytes(rows.saturating_mul(row_bytes as u64).saturating_add(DATA))
 }
 
-/// The file, if it is a cache with this header; nothing if there is none or one of something else.
+/// The file if it is a cache with this header; `None` if it is missing or a cache of other data.
 fn find(path: &Path, header: &[u8; HEADER], length: u64) -> Result<Option<File>, DataError> {
     let Some((file, found, bytes)) = open_cache::<HEADER>(path)? else { return Ok(None) };
     Ok((found == *header && bytes == length).then_some(file))
@@ -264,14 +266,14 @@ mod tests {
         rows.iter().flat_map(|row| [&row[..], &checksum(*row)].concat()).collect()
     }
 
-    /// Four rows of three bytes from the tenth on.
+    /// Four rows of three bytes, starting at row 10.
     fn open(path: &Path, on_full: OnFull) -> (FileStore, Arc<CacheBypass>) {
         let bypass = Arc::new(CacheBypass::default());
         let span = Span { first: 10, step: 1, rows: 4 };
         (FileStore::open(path, [7; 16], span, 3 + CHECK, on_full, Arc::clone(&bypass)).unwrap(), bypass)
     }
 
-    /// The same, whose rows can no longer be written, as on a full disk, after the first.
+    /// The same store, but writes fail after the first row, as on a full disk.
     fn full(path: &Path, on_full: OnFull) -> (FileStore, Arc<CacheBypass>) {
         let (mut store, bypass) = open(path, on_full);
         store.write(10, b"abc").unwrap();

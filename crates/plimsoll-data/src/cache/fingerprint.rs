@@ -1,22 +1,22 @@
-//! A number that stands for everything a cache was made from.
+//! A hash of everything that the content of a cache depends on.
 
 use crate::rng::mix64;
 use std::hash::Hasher;
 
-/// 128 bits over all that was written: two hashes that differ in seed and in how they step.
+/// A 128-bit hash: two 64-bit hashes with different seeds and steps.
 pub(crate) struct Fingerprint {
     state: [u64; 2],
 }
 
 impl Fingerprint {
-    /// Of nothing but this version, as another may decode or compute differently.
+    /// Starts with the version of this crate, because another version may decode or compute differently.
     pub fn new() -> Fingerprint {
         let mut hash = Fingerprint { state: [0x706C_696D_736F_6C6C, 0x6361_6368_6500_0001] };
         hash.write(env!("CARGO_PKG_VERSION").as_bytes());
         hash
     }
 
-    /// The integer.
+    /// The digest.
     pub fn bytes(&self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.state[0].to_le_bytes());
@@ -27,7 +27,7 @@ impl Fingerprint {
 
 impl Hasher for Fingerprint {
     fn write(&mut self, bytes: &[u8]) {
-        // The length goes first, so that pieces cannot be cut differently to the same result.
+        // The length is hashed first, so that different splits of the same bytes have different digests.
         let mut step = |word: u64| {
             self.state[0] = mix64(self.state[0] ^ word);
             self.state[1] = mix64(self.state[1].rotate_left(23).wrapping_add(word));

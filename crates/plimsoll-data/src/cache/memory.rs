@@ -4,7 +4,7 @@ use crate::block::Rows;
 use crate::span::Span;
 use std::sync::{Mutex, MutexGuard};
 
-/// Some rows; which of them are there is filled in as they are made.
+/// Storage for some rows, filled as they are produced.
 pub(crate) struct MemoryStore {
     span: Span,
     row_bytes: usize,
@@ -12,29 +12,29 @@ pub(crate) struct MemoryStore {
     shards: Vec<Mutex<LockedRows>>,
 }
 
-/// Rows that share a lock, and come and go together.
+/// Rows that share a lock, and are allocated and evicted together.
 struct LockedRows {
     present: Vec<bool>,
-    /// Whether one of them is.
+    /// Whether one of them is expensive to recompute.
     dear: bool,
-    /// Nothing, or as many bytes as its rows have.
+    /// Empty, or the bytes of all its rows.
     bytes: Vec<u8>,
 }
 
-/// What became of a row that was to be kept.
+/// The result of inserting a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Insertion {
-    /// It was kept, or is none of those that are.
+    /// The row was stored, or is not one of the cached rows.
     Done,
-    /// This many bytes have to be there first: those of the rows around it.
+    /// This many bytes have to be reserved first, for the shard of the row.
     Needs(u64),
 }
 
-/// Rows are held by the megabyte: few enough locks, and rarely two workers at one.
+/// Bytes of a shard: large enough that there are few locks, small enough that they are rarely contended.
 const SHARD: usize = 1 << 20;
 
 impl MemoryStore {
-    /// Holds no row, only flags that say so.
+    /// Allocates the flags only, no rows.
     pub fn new(span: Span, row_bytes: usize) -> MemoryStore {
         let rows = span.rows as usize;
         let shard_rows = (SHARD / row_bytes.max(1)).max(1);
@@ -53,7 +53,8 @@ impl MemoryStore {
         shard.present[at]
     }
 
-    /// Shows those of `count` rows that are there, and tells which are not. Rows that lie together take a lock together.
+    /// Calls `found` for each of `count` rows that is cached and `missing` for the others. Adjacent rows share one
+    /// lock acquisition.
     pub fn read_each(&self, which: Rows<'_>, count: usize, mut found: impl FnMut(usize, &[u8]), mut missing: impl FnMut(usize)) {
         let mut held: Option<(usize, MutexGuard<'_, LockedRows>)> = None;
         for index in 0..count {
@@ -61,7 +62,7 @@ impl MemoryStore {
                 missing(index);
                 continue;
             };
-            // One is let go before the next is taken.
+            // Release one lock before acquiring the next.
             let (_, shard) = match held.take().filter(|(held, _)| *held == number) {
                 Some(same) => held.insert(same),
                 None => held.insert((number, self.lock(number))),
@@ -85,7 +86,7 @@ impl MemoryStore {
         Insertion::Done
     }
 
-    /// Takes the memory for a row and those around it; not if it is there.
+    /// Allocates the shard of a row; `false` if it is already allocated.
     pub fn begin(&self, row: u64) -> bool {
         let Some((shard, _)) = self.place(row) else { return false };
         let mut shard = self.lock(shard);
@@ -96,7 +97,7 @@ impl MemoryStore {
         begins
     }
 
-    /// Frees at least this many bytes, or all there are; says how many.
+    /// Evicts at least this many bytes, or everything; returns how many.
     pub fn give_way(&self, bytes: u64) -> u64 {
         let mut freed = 0;
         let twice = [false, true].into_iter().flat_map(|dear| (0..self.shards.len()).rev().map(move |shard| (dear, shard)));
@@ -114,14 +115,14 @@ impl MemoryStore {
         freed
     }
 
-    /// The shard of a row, and its place there.
+    /// The shard of a row, and its position in it.
     fn place(&self, row: u64) -> Option<(usize, usize)> {
         let place = self.span.position(row)? as usize;
         Some((place / self.shard_rows, place % self.shard_rows))
     }
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, LockedRows> {
-        // A row is copied whole or its flag is not set, so a panic elsewhere is no reason to stop.
+        // The flag of a row is set only after it is completely copied, so a poisoned lock can be used.
         self.shards[shard].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -1,4 +1,4 @@
-//! Where cached rows are stored: in memory, or in a file that later runs find again.
+//! Storage for cached rows: in memory, or in a file that later runs reuse.
 //!
 //! Indexed rows are stored one by one (`memory`, `file`): images once they are of one size, others whole. Of rows that come one after the
 //! other a whole epoch is stored, or nothing (`epoch`).
@@ -25,29 +25,32 @@ pub(crate) use file::{CHECK, FileStore, checksum};
 pub(crate) use fingerprint::Fingerprint;
 pub(crate) use memory::Insertion;
 
-/// What the files begin with.
+/// The magic numbers of cache files.
 const MAGICS: [&[u8; 16]; 2] = [file::MAGIC, epoch::MAGIC];
 
-/// Where rows are kept after they were made for the first time. See [`Dataset::cache`](crate::Dataset::cache).
+/// Where rows are cached after they are produced for the first time. See [`Dataset::cache`](crate::Dataset::cache).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cache {
-    /// Images in memory where that can be: after everything that is the same in each epoch, as bytes, and as many rows as the plan has
-    /// memory for. Where nothing is decoded, or what is decoded differs from epoch to epoch before all are of one size, nothing is kept.
+    /// Caches images in memory where possible: after all operations that are the same in each epoch, as u8, and as
+    /// many rows as the plan has memory for. Caches nothing if no images are decoded, or if they have no fixed size
+    /// before the first random operation.
     Auto,
-    /// In memory, as many rows as the plan has memory for; the others are made each time. An image that needs more than the plan keeps for
-    /// decoding takes it from the cache, whose rows come back as they are recomputed. Of a [stream](crate::Dataset#streams) it is a whole
-    /// epoch or nothing; the most rows it can have must be known.
+    /// In memory, as many rows as the plan has memory for; the others are recomputed each epoch. An image that needs
+    /// more than the decode pool borrows from the cache; evicted rows are cached again when they are recomputed. For
+    /// a [stream](crate::Dataset#streams), the whole epoch is cached or nothing; its maximum number of rows must be
+    /// known.
     Memory,
-    /// The same, but never more than this. A stream whose epoch turns out to take more is not kept.
+    /// Like `Memory`, but at most this many bytes. A stream whose epoch turns out to be larger is not cached.
     MemoryUpTo(Bytes),
-    /// In a file, which is served only to the data it was made from.
+    /// In a file, which is valid only for the data it was created from.
     File(PathBuf),
-    /// The same, and if the file cannot be written (the disk is full), every row is recomputed instead of stopping.
+    /// Like `File`, but if the file cannot be written (the disk is full), rows are recomputed each epoch instead of
+    /// failing.
     FileIfRoom(PathBuf),
 }
 
 impl Cache {
-    /// The file, if it is one.
+    /// The path of the file, if it is one.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Cache::Auto | Cache::Memory | Cache::MemoryUpTo(_) => None,
@@ -55,7 +58,7 @@ impl Cache {
         }
     }
 
-    /// The most it may hold in memory, if that was said.
+    /// The maximum bytes in memory, if set.
     pub(crate) fn most(&self) -> Option<Bytes> {
         match self {
             Cache::MemoryUpTo(bytes) => Some(*bytes),
@@ -81,7 +84,7 @@ impl fmt::Display for Cache {
 }
 
 impl CacheFile {
-    /// What is known of a file of indexed rows, without reading its rows.
+    /// Describes a cache file of indexed rows without reading its rows.
     pub(crate) fn of_rows(path: &Path, fingerprint: [u8; 16], rows: u64, row: Bytes) -> Result<CacheFile, DataError> {
         let row_bytes = row.get() + CHECK;
         let whole = file::is_there(path, fingerprint, rows, row_bytes)?;
@@ -89,20 +92,20 @@ impl CacheFile {
     }
 }
 
-/// The file a data set is cached in.
+/// The cache file of a data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheFile {
-    /// Where it is, or will be.
+    /// Its path; the file may not exist yet.
     pub path: PathBuf,
-    /// Rows it has when it is whole, where that is known.
+    /// Rows of the complete file, if known.
     pub rows: Option<u64>,
-    /// Bytes it has then.
+    /// Bytes of the complete file, if known.
     pub bytes: Option<Bytes>,
-    /// Whether it is there, whole, and of this very data.
+    /// Whether the file exists, is complete and belongs to this data.
     pub whole: bool,
 }
 
-/// Why a cache is not used, if so.
+/// The reason why a cache was disabled, if it was.
 #[derive(Default)]
 pub(crate) struct CacheBypass(Mutex<Option<String>>);
 
@@ -116,7 +119,7 @@ impl CacheBypass {
         self.lock().get_or_insert(why);
     }
 
-    /// Another run begins.
+    /// Resets it for a new run.
     pub fn clear(&self) {
         *self.lock() = None;
     }
@@ -126,7 +129,7 @@ impl CacheBypass {
     }
 }
 
-/// The error of a cache in a file that would not notice when user code changes.
+/// The error for a file cache after user code without a version, whose changes it could not detect.
 pub(crate) fn unversioned(code: &str) -> DataError {
     DataError::Stage(format!(
         "a cache in a file behind {code} would not notice when that code changes; say which version it is (.version(\"1\") before the \
@@ -134,33 +137,33 @@ pub(crate) fn unversioned(code: &str) -> DataError {
     ))
 }
 
-/// A cache at work; shared by all workers.
+/// An open cache, shared by all workers.
 pub(crate) enum Store {
     Memory(MemoryStore),
     File(FileStore),
 }
 
 impl Cache {
-    /// What keeping one row takes in memory.
+    /// Bytes of memory per cached row.
     pub(crate) fn row_bytes(&self, row: Bytes) -> Bytes {
-        // A flag that says whether it is there.
+        // One more byte for the flag that says whether the row is cached.
         self.kept_bytes(row) + Bytes(1)
     }
 
-    /// The row itself of that.
+    /// Bytes of memory per cached row, without its flag.
     pub(crate) fn kept_bytes(&self, row: Bytes) -> Bytes {
         if self.path().is_some() { Bytes::ZERO } else { row }
     }
 }
 
 impl Store {
-    /// One in memory, by itself.
+    /// A cache in memory, for tests.
     #[cfg(all(test, loom))]
     pub fn in_memory(first: u64, rows: u64, row_bytes: usize) -> Store {
         Store::Memory(MemoryStore::new(Span { first, step: 1, rows }, row_bytes))
     }
 
-    /// Opens a cache for these rows, whose fingerprint matters to a file alone.
+    /// Opens a cache for these rows. The fingerprint is used only for files.
     pub fn open(
         cache: &Cache,
         span: Span,
@@ -173,7 +176,7 @@ impl Store {
         Ok(Store::File(FileStore::open(path, fingerprint()?, span, row_bytes + file::CHECK, cache.on_full(), bypass)?))
     }
 
-    /// Copies a row to `out` if it is there.
+    /// Copies a row to `out` if it is cached.
     pub fn read(&self, row: u64, out: &mut [u8]) -> Result<bool, DataError> {
         match self {
             Store::Memory(store) => Ok(store.read(row, out)),
@@ -181,7 +184,7 @@ impl Store {
         }
     }
 
-    /// Keeps a row, if there is a place for it. A dear one is among the last to give way.
+    /// Inserts a row, if it is one of the cached rows. A row that is expensive to recompute is evicted last.
     pub fn write(&self, row: u64, bytes: &[u8], dear: bool) -> Result<Insertion, DataError> {
         match self {
             Store::Memory(store) => Ok(store.write(row, bytes, dear)),
@@ -189,7 +192,7 @@ impl Store {
         }
     }
 
-    /// Takes the memory that a row said it needs; not if it is there.
+    /// Allocates the memory that `write` asked for; `false` if it is already allocated.
     pub fn begin(&self, row: u64) -> bool {
         match self {
             Store::Memory(store) => store.begin(row),
@@ -197,7 +200,7 @@ impl Store {
         }
     }
 
-    /// Gives up rows until this many bytes are free, or none is left; says how many bytes they were.
+    /// Evicts rows until this many bytes are free, or none are left; returns the bytes freed.
     pub fn give_way(&self, bytes: u64) -> u64 {
         match self {
             Store::Memory(store) => store.give_way(bytes),

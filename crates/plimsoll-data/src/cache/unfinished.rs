@@ -1,4 +1,4 @@
-//! Files that get their name when they are whole, so that half a cache is never read.
+//! Files that are renamed when they are complete, so that an incomplete cache is never read.
 
 use super::MAGICS;
 use crate::DataError;
@@ -9,16 +9,16 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A file under a name that nobody reads.
+/// A file with a temporary name that no reader opens.
 pub(super) struct Unfinished {
     path: PathBuf,
 }
 
-/// Tells the unfinished files of one process apart.
+/// Distinguishes the temporary files of one process.
 static PARTS: AtomicU64 = AtomicU64::new(0);
 
 impl Unfinished {
-    /// Begins a file that is to become `path`, and removes what was left of others.
+    /// Creates a temporary file for `path` and removes stale ones.
     pub fn create(path: &Path) -> Result<(File, Unfinished), DataError> {
         if path.file_name().is_none() {
             let problem = "it has no name; say where the file is to be".to_string();
@@ -38,19 +38,19 @@ impl Unfinished {
         &self.path
     }
 
-    /// Gives it its name, once all of it is on the disk.
+    /// Syncs the file and renames it to `path`.
     pub fn finish(&self, file: &File, path: &Path) -> io::Result<()> {
         file.sync_data()?;
         fs::rename(&self.path, path)
     }
 
-    /// It may be gone already, and nobody reads a file of this name.
+    /// Ignores errors: the file may be gone already, and no reader opens this name.
     pub fn remove(&self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Removes what processes that were killed have left of this cache.
+/// Removes temporary files of this cache that killed processes left behind.
 fn sweep(path: &Path) {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return };
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
@@ -58,16 +58,17 @@ fn sweep(path: &Path) {
         let other = entry.file_name();
         let process = other.as_encoded_bytes().strip_prefix(name.as_encoded_bytes()).and_then(|rest| rest.strip_prefix(b".part-"));
         let process = process.and_then(|rest| str::from_utf8(rest).ok()?.split_once('-')?.0.parse::<u32>().ok());
-        // Where the system does not list processes, nothing is known to be dead.
+        // Without /proc, no process is known to be dead.
         let alive = |process: u32| !Path::new("/proc/self").exists() || Path::new("/proc").join(process.to_string()).exists();
         if process.is_some_and(|process| !alive(process)) {
-            // It may be gone already; nobody reads a file of this name.
+            // It may be gone already; no reader opens this name.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// The file of this name, what it begins with and its bytes; nothing if there is none. Only what is known to be a cache is ever replaced.
+/// Opens a cache file and reads its header and length; `None` if it does not exist. Any other kind of file is an
+/// error, so that only caches are ever replaced.
 pub(super) fn open_cache<const HEAD: usize>(path: &Path) -> Result<Option<(File, [u8; HEAD], u64)>, DataError> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -75,7 +76,7 @@ pub(super) fn open_cache<const HEAD: usize>(path: &Path) -> Result<Option<(File,
         Err(error) => return Err(DataError::io("open the cache", path, error)),
     };
     let metadata = file.metadata().map_err(|error| DataError::io("examine the cache", path, error))?;
-    // A file of nothing is nobody's; a disk that was switched off may leave one.
+    // An empty file may be replaced; a power failure can leave one.
     if metadata.is_file() && metadata.len() == 0 {
         return Ok(None);
     }
@@ -105,7 +106,7 @@ mod tests {
     fn what_a_killed_process_left_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.plc");
-        // No process has this number: the largest is 2²².
+        // No process has this ID: the maximum is 2²².
         for name in ["rows.plc.part-4194399-0", "rows.plc.part-1-0", "rows.plc.part-x", "other.plc.part-4194399-0"] {
             fs::write(folder.path().join(name), "").unwrap();
         }

@@ -1,4 +1,4 @@
-//! What the stages of a sequential pipeline may hold, and what they do.
+//! Memory budgets and holdings of the stages of a sequential pipeline.
 
 use crate::decode::{AUTO_ITEM, MIN_ITEM};
 use plimsoll_core::Bytes;
@@ -6,26 +6,27 @@ use plimsoll_core::Bytes;
 /// How much memory the stages of a sequential pipeline may use for speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamBudget {
-    /// As little as works.
+    /// Use the minimum.
     pub minimal: bool,
     /// The limit of the whole pipeline.
     pub limit: Option<Bytes>,
-    /// How many inputs are read ahead, each by threads of its own, and share the limit; 0 where rows are made when they are wanted.
+    /// Number of inputs that are read ahead on their own threads and share the limit; 0 if rows are produced on
+    /// demand.
     pub parallel_inputs: usize,
-    /// Whether a later stage leaves out rows with errors, so that those after them are wanted.
+    /// Whether a later stage ignores errors, so that rows after a failed one are still read.
     pub ignores_errors: bool,
-    /// What each cache in memory may hold; anything where there is no limit.
+    /// Maximum bytes of each cache in memory; unlimited if `None`.
     pub cache: Option<Bytes>,
-    /// What decoding an image may take, where the whole pipeline has decided that.
+    /// Maximum bytes for decoding an image, if the whole pipeline has decided it.
     pub item: Option<Bytes>,
 }
 
 impl StreamBudget {
-    /// As little as works, and nothing cached.
+    /// The minimum, without caches.
     pub const MINIMUM: StreamBudget =
         StreamBudget { minimal: true, limit: None, parallel_inputs: 0, ignores_errors: false, cache: Some(Bytes::ZERO), item: None };
 
-    /// What images are decoded in, one at a time, unless it was stated.
+    /// Bytes for decoding images one at a time; `stated` is the user's setting.
     pub fn item_bytes(&self, stated: Option<Bytes>) -> Bytes {
         stated.unwrap_or(match (self.item, self.limit) {
             _ if self.minimal => MIN_ITEM,
@@ -35,13 +36,13 @@ impl StreamBudget {
         })
     }
 
-    /// Whether a cache may hold so much.
+    /// Whether a cache may use this many bytes.
     pub fn can_cache(&self, bytes: Bytes) -> bool {
         self.cache.is_none_or(|cache| bytes <= cache)
     }
 }
 
-/// Bytes a stage holds, and whether an inner feed reserves them itself.
+/// Bytes that a stage holds, and whether an inner feed makes the reservation.
 #[derive(Clone)]
 pub(crate) struct Holding {
     pub name: String,

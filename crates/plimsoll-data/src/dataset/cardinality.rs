@@ -1,13 +1,13 @@
-//! How many rows an epoch was said to have, and whether it has them.
+//! Checks the number of rows of an epoch against `assert_cardinality`.
 
 use crate::DataError;
 use crate::fault::Loss;
 
-/// What [`assert_cardinality`](crate::Dataset::assert_cardinality) said, if anything. Stages before it and after it believe it, so it is
-/// checked wherever it stands.
+/// The number of rows set by [`assert_cardinality`](crate::Dataset::assert_cardinality), if any. Upstream and
+/// downstream stages rely on it, so it is checked wherever it is in the pipeline.
 pub(crate) struct ExpectedRows {
     rows: Option<u64>,
-    /// Whether more than single rows were lost of the epoch, such as the rest of a file: then nobody knows how many it would have had.
+    /// Whether an unknown number of rows was lost, such as the rest of a file. Then the epoch cannot be checked.
     in_part: bool,
 }
 
@@ -16,17 +16,17 @@ impl ExpectedRows {
         ExpectedRows { rows, in_part: false }
     }
 
-    /// Another epoch begins.
+    /// Starts an epoch.
     pub fn begin(&mut self) {
         self.in_part = false;
     }
 
-    /// Something failed; a row counts as one that came.
+    /// Records a loss; a failed row still counts as a row.
     pub fn lost(&mut self, loss: Loss) {
         self.in_part |= loss == Loss::Part;
     }
 
-    /// How many of some rows, before which so many have come, were expected.
+    /// How many of the next `rows` rows, after `before` of the epoch, are expected.
     pub fn of(&self, before: u64, rows: usize) -> usize {
         match self.rows.filter(|_| !self.in_part) {
             Some(expected) => expected.saturating_sub(before).min(rows as u64) as usize,
@@ -34,7 +34,7 @@ impl ExpectedRows {
         }
     }
 
-    /// This many rows of an epoch have come, and it is over or goes on.
+    /// Checks the number of rows so far; `over` is set at the end of the epoch.
     pub fn check(&self, epoch: u64, came: u64, over: bool) -> Result<(), DataError> {
         let Some(rows) = self.rows.filter(|_| !self.in_part) else { return Ok(()) };
         if came < rows && !over || came == rows {

@@ -1,5 +1,5 @@
-//! Files that are opened behind the stages that choose rows: such a stage is given row numbers in their place, so that only files of rows that
-//! it hands on are read and decoded.
+//! Decodes files after the stages that select rows: these stages see row indices in place of files, so that only the
+//! files of selected rows are read and decoded.
 
 use super::Dataset;
 use super::input::{BlockIterator, Input, RowStage};
@@ -11,7 +11,7 @@ use crate::source::{DeferredDecode, REFERENCE_BYTES};
 use crate::{Column, DataError, Schema};
 use std::sync::Arc;
 
-/// Rows that end with the number of a row with files, which are opened behind it: the columns of files, each with its position.
+/// Opens the files of rows that end with a row index. Holds the columns of files with their positions.
 struct OpenFiles {
     files: Vec<(usize, Column)>,
 }
@@ -27,7 +27,7 @@ impl Stage for OpenFiles {
 
     fn schema(&self, inputs: &[Dataset]) -> Result<Schema, DataError> {
         let mut columns = first_schema(inputs, "files")?.columns().to_vec();
-        // The row number.
+        // The row index.
         columns.pop();
         self.files.iter().for_each(|(at, column)| columns.insert(*at, column.clone()));
         Schema::new(columns)
@@ -42,7 +42,7 @@ impl Stage for OpenFiles {
     }
 }
 
-/// The rows of an input as they are.
+/// Passes the rows of an input through.
 struct AllRows;
 
 impl RowStage for AllRows {
@@ -51,7 +51,8 @@ impl RowStage for AllRows {
     }
 }
 
-/// Indexed rows in the place of files, the columns of files with their positions, and the stages that concern files.
+/// A data set with row indices in place of files, its columns of files with their positions, and the stages about
+/// files.
 struct Deferred {
     rows: Dataset,
     files: Vec<(usize, Column)>,
@@ -59,8 +60,8 @@ struct Deferred {
 }
 
 impl Dataset {
-    /// A stage that hands on rows as they are, with row numbers in the place of files that are not decoded yet. What was said of the files before
-    /// the stage is done behind it.
+    /// Adds a stage that passes rows through unchanged, with row indices in place of files that are not decoded yet.
+    /// Decode settings before the stage are moved after it.
     pub(super) fn before_decoding(self, stage: impl Stage) -> Dataset {
         let Deferred { rows, files, later } = self.defer_decoding();
         let chosen = Dataset::from_stage(stage, vec![rows]);
@@ -70,7 +71,7 @@ impl Dataset {
         later.into_iter().fold(Dataset::from_stage(OpenFiles { files }, vec![chosen]), Dataset::push)
     }
 
-    /// The same data set alone, if it has no files or they are decoded.
+    /// Replaces files by row indices; returns the data set unchanged if it has no files or they are decoded.
     fn defer_decoding(self) -> Deferred {
         let caches = |stage: &Arc<dyn Stage>| stage.cache().is_some_and(|(cache, _)| *cache != Cache::Auto);
         let undecoded = self.output_schema().is_ok_and(|schema| schema.columns().iter().any(is_image));
@@ -87,7 +88,7 @@ impl Dataset {
     }
 }
 
-/// Whether a column holds images that are not of one size yet.
+/// Whether a column holds images without a fixed size.
 pub(crate) fn is_image(column: &Column) -> bool {
     matches!(column.extent, Extent::Files | Extent::Images)
 }

@@ -1,11 +1,11 @@
-//! What the rows of a data set depend on, so that a cache in a file is served to no other data.
+//! Fingerprints of data sets, so that a cache file is used only for the data it was created from.
 
 use super::{Dataset, Node};
 use crate::DataError;
 use crate::cache::{Cache, Fingerprint, unversioned};
 use std::hash::Hasher;
 
-/// The fingerprint of the rows of a data set, whole and in order.
+/// The fingerprint of all rows of a data set, in order.
 pub(crate) fn fingerprint(data: &Dataset) -> Result<[u8; 16], DataError> {
     let mut hash = Fingerprint::new();
     match identify(data, &mut hash, false)? {
@@ -14,7 +14,7 @@ pub(crate) fn fingerprint(data: &Dataset) -> Result<[u8; 16], DataError> {
     }
 }
 
-/// Feeds `hash` with a data set, where a later stage may leave out rows with errors; returns user code whose version was not said.
+/// Hashes a data set into `hash`, given whether a later stage ignores errors; returns user code without a version.
 fn identify(data: &Dataset, hash: &mut Fingerprint, ignores_errors: bool) -> Result<Option<String>, DataError> {
     let mut code = match &data.node {
         Some(node) => identify_node(node, hash, ignores_errors)?,
@@ -23,7 +23,7 @@ fn identify(data: &Dataset, hash: &mut Fingerprint, ignores_errors: bool) -> Res
     hash.write(data.source.schema().to_string().as_bytes());
     for stage in &data.stages {
         match stage.cache() {
-            // Images are rounded where they are cached; it makes no difference where that is.
+            // Images are rounded if they are cached, regardless of where.
             Some((Cache::Auto, _)) => continue,
             Some(_) => {
                 hash.write(b"cache");
@@ -65,7 +65,7 @@ pub(crate) fn random_op(data: &Dataset) -> Option<(String, String)> {
     })
 }
 
-/// The first random one of some operations, and the column they map.
+/// The first random operation of `ops`, and the column they map.
 pub(crate) fn find_random(column: &str, ops: &[std::sync::Arc<dyn crate::ops::Op>]) -> Option<(String, String)> {
     ops.iter().find(|op| op.is_random()).map(|op| (op.describe(), column.to_string()))
 }

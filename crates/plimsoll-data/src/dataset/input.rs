@@ -1,4 +1,4 @@
-//! The rows of an input, as a sequential stage reads them.
+//! Inputs of sequential stages.
 
 use super::cardinality::ExpectedRows;
 use crate::fault::{Fault, RowErrors};
@@ -7,16 +7,16 @@ use crate::source::RowIterator;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Rows that come one after the other, in blocks of whole rows of bytes.
+/// An iterator over rows, in blocks of bytes.
 pub(crate) trait BlockIterator: Send {
-    /// The rows that follow are those of this epoch, from its first on.
+    /// Starts an epoch at its first row.
     fn begin(&mut self, epoch: u64) -> Result<(), Fault>;
 
-    /// Writes whole rows to `out` and returns how many; none only at the end of the epoch, and then each time it is called. A fault comes alone:
-    /// the rows before it have been written, and unless it is the end, those after it are at the next call.
+    /// Writes whole rows to `out` and returns how many; zero only at the end of the epoch, and then on every call. A
+    /// fault is returned by itself, after the rows before it; unless it is final, the next call continues after it.
     fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault>;
 
-    /// No more rows are wanted until the next epoch begins: threads and what they hold are given back.
+    /// Stops until the next epoch begins; threads and their memory are released.
     fn close(&mut self) {}
 }
 
@@ -25,19 +25,19 @@ pub(crate) struct Input {
     stream: Box<dyn BlockIterator>,
     block: Vec<u8>,
     row_bytes: usize,
-    /// Rows of the block that were handed out, and that there are.
+    /// Rows of the block already returned, and its total rows.
     from: usize,
     to: usize,
     errors: Option<Arc<RowErrors>>,
     epoch: u64,
-    /// Rows of the epoch that were handed out, with those that could not be.
+    /// Rows of the epoch already returned, including failed ones.
     place: u64,
     expected: ExpectedRows,
     timer: Arc<InputTimer>,
 }
 
 impl Input {
-    /// Rows of this many bytes, of which blocks hold so many. Where there are `errors`, a last byte marks rows that have one.
+    /// Reads rows of this many bytes in blocks of `rows`. With `errors`, an extra last byte marks rows with an error.
     pub fn new(
         stream: Box<dyn BlockIterator>,
         row_bytes: usize,
@@ -64,7 +64,7 @@ impl Input {
         begun
     }
 
-    /// No more rows are wanted until the next epoch is begun.
+    /// Stops until the next epoch begins.
     pub fn close(&mut self) {
         (self.from, self.to) = (0, 0);
         let start = Instant::now();
@@ -72,7 +72,7 @@ impl Input {
         self.timer.add(start);
     }
 
-    /// The next row; `None` when the epoch is over.
+    /// The next row; `None` at the end of the epoch.
     pub fn next(&mut self) -> Result<Option<&[u8]>, Fault> {
         if self.from == self.to {
             (self.from, self.to) = (0, 0);
@@ -96,7 +96,7 @@ impl Input {
         self.expected.check(self.epoch, self.place, false)?;
         let each = self.row_bytes + self.errors.iter().len();
         let (row, mark) = self.block[(self.from - 1) * each..][..each].split_at(self.row_bytes);
-        // Behind a row is its mark.
+        // The error mark follows the row.
         match &self.errors {
             Some(errors) if mark != [0] => {
                 let fault = errors.take(self.epoch, self.place - 1);
@@ -107,7 +107,7 @@ impl Input {
         }
     }
 
-    /// Copies the next row.
+    /// Copies the next row to `out`; `false` at the end of the epoch.
     pub fn copy(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
         let Some(row) = self.next()? else { return Ok(false) };
         out.copy_from_slice(row);
@@ -119,11 +119,11 @@ struct PerRow<T> {
     stage: T,
     row_bytes: usize,
     over: bool,
-    /// What came after the rows that were written last.
+    /// The fault that follows the rows written last.
     fault: Option<Fault>,
 }
 
-/// Rows that come one at a time, in blocks.
+/// Adapts an iterator over single rows to one over blocks.
 pub(super) fn per_row<T: RowIterator + 'static>(row_bytes: usize, stage: T) -> Box<dyn BlockIterator> {
     Box::new(PerRow { stage, row_bytes, over: true, fault: None })
 }
@@ -162,16 +162,16 @@ impl<T: RowIterator> BlockIterator for PerRow<T> {
     }
 }
 
-/// A stage that makes its rows of those of one input.
+/// A stage with one input that computes its rows one by one.
 pub(crate) trait RowStage: Send {
-    /// An epoch begins, here and in the input.
+    /// Called at the start of an epoch, before the first row of the input.
     fn begin(&mut self, _epoch: u64) {}
 
     /// Writes the next row; `false` at the end of the epoch.
     fn row(&mut self, input: &mut Input, out: &mut [u8]) -> Result<bool, Fault>;
 }
 
-/// Such a stage and its input.
+/// A `RowStage` with its input.
 pub(super) struct OneInput<S> {
     pub input: Input,
     pub stage: S,

@@ -1,4 +1,4 @@
-//! The pipeline as it was written: a source and the stages behind it, and what is known of its rows before anything runs.
+//! The pipeline as the user wrote it: a source and its stages, and what is known about its rows before anything runs.
 //!
 //! | file | what |
 //! |---|---|
@@ -68,30 +68,30 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Dataset {
     pub(crate) source: Arc<dyn Source>,
-    /// Where rows come one after the other; the source then only has their schema.
+    /// Set for a stream; `source` then only provides its schema.
     pub(crate) node: Option<Arc<Node>>,
-    /// The stages of the pass that reads rows.
+    /// The stages that are fused with reading rows.
     pub(crate) stages: Vec<Arc<dyn Stage>>,
-    /// What is wrong with a stage that had to know its columns.
+    /// The error of a stage that depends on the schema.
     pub(crate) error: Option<DataError>,
 }
 
 impl Dataset {
-    /// Any source.
+    /// A data set of any source.
     pub fn from_source(source: Arc<dyn Source>) -> Dataset {
         Dataset { source, node: None, stages: Vec::new(), error: None }
     }
 
-    /// The rows of a stage that pulls those of its inputs.
+    /// A stream: a stage that pulls rows from its inputs.
     pub(crate) fn from_stage(stage: impl Stage, inputs: Vec<Dataset>) -> Dataset {
         Dataset::from_node(Node { stage: Arc::new(stage), inputs })
     }
 
     pub(crate) fn from_node(mut node: Node) -> Dataset {
-        // Rows that come one after the other are read from no cache by number: where the choice is free, there is none.
+        // A stream cannot read cached rows by index, so an automatic cache is dropped.
         let is_free = |stage: &Arc<dyn Stage>| stage.cache().is_some_and(|(cache, _)| *cache == Cache::Auto);
         node.inputs.iter_mut().for_each(|input| input.stages.retain(|stage| !is_free(stage)));
-        // The first error is the one to report.
+        // The first error is reported.
         let error = node.inputs.iter().find_map(|input| input.error.clone());
         match error.map_or_else(|| node.schema(), Err) {
             Ok(schema) => {
@@ -110,7 +110,7 @@ impl Dataset {
         Dataset { error: Some(error), ..Dataset::from(nothing) }
     }
 
-    /// Puts a stage behind the pipeline: into the pass that reads rows where it can run there, else pulling rows one after the other.
+    /// Appends a stage: fused with reading rows where possible, otherwise as a stream.
     pub(crate) fn then(self, stage: impl Stage) -> Dataset {
         if stage.is_inline() || self.node.is_none() && stage.index_step().is_some() {
             return self.push(Arc::new(stage));
@@ -121,23 +121,23 @@ impl Dataset {
         }
     }
 
-    /// Adds a stage to the pass that reads rows.
+    /// Appends a stage that is fused with reading rows.
     pub(crate) fn push(mut self, stage: Arc<dyn Stage>) -> Dataset {
         self.stages.push(stage);
         self
     }
 
-    /// The same with an error, which is reported when the stages are checked.
+    /// Sets an error, which is reported when the stages are checked.
     pub(crate) fn with_error(self, error: DataError) -> Dataset {
         Dataset { error: Some(self.error.unwrap_or(error)), ..self }
     }
 
-    /// The last stage that pulls rows, if it is of this kind.
+    /// The last sequential stage, if it is of this type.
     pub(crate) fn last_node<S: Stage>(&self) -> Option<&S> {
         (&*self.node.as_ref()?.stage as &dyn Any).downcast_ref()
     }
 
-    /// What the stages set; a stage that cannot be where it is sets nothing.
+    /// The settings made by all stages; invalid ones are ignored here.
     pub(crate) fn settings(&self) -> Settings {
         let mut settings = Settings::default();
         self.stages.iter().for_each(|stage| _ = stage.set(&mut settings));
@@ -148,45 +148,46 @@ impl Dataset {
         self.stages.iter().filter_map(|stage| stage.index_step()).collect()
     }
 
-    /// Whether batches come in the order of their rows, see [`deterministic`](Dataset::deterministic).
+    /// Whether batches come in row order, see [`deterministic`](Dataset::deterministic).
     pub fn is_deterministic(&self) -> bool {
         self.settings().is_ordered()
     }
 
-    /// What the labels 0, 1, 2 … stand for, if the source knows.
+    /// The class names of labels 0, 1, 2 …, if the source has them.
     pub fn class_names(&self) -> Vec<String> {
         self.source.class_names()
     }
 
-    /// What lies among the files of the source and is none of its rows, in words, if there is any: such as files in a folder of images
-    /// whose names are not those of images.
+    /// Describes files of the source that were skipped, if any, such as files in an image folder without an image
+    /// extension.
     pub fn skipped_files(&self) -> Option<String> {
         self.source.skipped_files()
     }
 
-    /// The characters that numbers stand for, if the source is a text.
+    /// The vocabulary, if the source is a text.
     pub fn vocabulary(&self) -> Option<&Vocabulary> {
         self.source.vocabulary()
     }
 
-    /// How rows are reordered, seeds included: what has to be the same for a saved position to mean the same.
+    /// The order of rows, including seeds. A saved position is valid only for the same order.
     pub fn order(&self) -> Result<String, DataError> {
         let recipe = self.recipe()?;
         Ok(self.node.as_ref().map_or_else(|| recipe.order(), |node| node.order()))
     }
 
-    /// Rows in one epoch; of a [stream](Dataset#streams) that does not know, the most it can have, which may be `u64::MAX`.
+    /// Rows in one epoch. For a [stream](Dataset#streams) of unknown length, an upper bound, which may be `u64::MAX`.
     pub fn len(&self) -> u64 {
         let rows = self.rows_before_stages(false);
         self.rows_after_stages(rows.unwrap_or_else(|| self.node.as_ref().map_or(u64::MAX, |node| node.max_rows())))
     }
 
-    /// Rows in one epoch, where that is known beforehand.
+    /// Rows in one epoch, if known in advance.
     pub fn size(&self) -> Option<u64> {
         self.rows_before_stages(false).map(|rows| self.rows_after_stages(rows))
     }
 
-    /// The same if every row can be read: with those that [`ignore_errors`](Dataset::ignore_errors) may leave out.
+    /// Rows in one epoch if no row fails, that is, including those that [`ignore_errors`](Dataset::ignore_errors) may
+    /// drop.
     ///
     /// ```
     /// use plimsoll_data::Dataset;
@@ -210,7 +211,7 @@ impl Dataset {
         self.settings().whole_batches().map_or(rows, |batch| rows - rows % batch.max(1) as u64)
     }
 
-    /// Whether every batch is whole, because of [`drop_remainder`](Dataset::drop_remainder).
+    /// Whether every batch is full, because of [`drop_remainder`](Dataset::drop_remainder).
     pub fn drops_remainder(&self) -> bool {
         self.settings().whole_batches().is_some()
     }
@@ -220,23 +221,23 @@ impl Dataset {
         self.len() == 0
     }
 
-    /// Rows in a batch, if it was said.
+    /// Rows per batch, if set.
     pub fn batch_size(&self) -> Option<usize> {
         self.settings().batch
     }
 
-    /// Batches in one epoch, the ragged last one included; single rows if no batch size was said.
+    /// Batches in one epoch, including a partial last one; the number of rows if no batch size is set.
     pub fn batches(&self) -> u64 {
         self.len().div_ceil(self.batch_size().unwrap_or(1).max(1) as u64)
     }
 
-    /// The columns of a batch, or what is wrong with the stages.
+    /// The columns of a batch, or the first error of a stage.
     pub fn output_schema(&self) -> Result<Schema, DataError> {
         Ok(self.recipe()?.schema)
     }
 
-    /// Where the row at a place of an epoch, both counted from 0, comes from: its number in the source, and what the source is. None where
-    /// rows have no numbers.
+    /// The origin of the row at position `place` of an epoch, both counted from 0: its index in the source, and the
+    /// source. `None` for streams.
     ///
     /// ```
     /// use plimsoll_data::{Dataset, Shuffle, Split};
@@ -265,13 +266,15 @@ impl Dataset {
         stages.fold(self.source.describe(), |text, stage| text + " → " + &stage.describe())
     }
 
-    /// What [`ignore_errors`](Dataset::ignore_errors) left out so far of the epoch that is being read, and what was wrong with the first hundred.
+    /// The number of rows that [`ignore_errors`](Dataset::ignore_errors) dropped so far in the epoch being read, and
+    /// the errors of the first hundred.
     pub fn ignored(&self) -> (u64, Vec<String>) {
         self.node.as_ref().map(|node| node.ignored(None)).unwrap_or_default()
     }
 
-    /// What [`ignore_errors`](Dataset::ignore_errors) left out of an epoch, counted from 0. Once a later one has begun, which may be long before
-    /// its first batch is asked for, only the first row is still named, and after some hundred epochs nothing is known any more.
+    /// The number of rows that [`ignore_errors`](Dataset::ignore_errors) dropped in an epoch, counted from 0, and
+    /// their errors. Once a later epoch has begun (which prefetching may do early), only the first error is retained;
+    /// after some hundred epochs nothing is.
     pub fn ignored_in(&self, epoch: u64) -> (u64, Vec<String>) {
         self.node.as_ref().map(|node| node.ignored(Some(epoch))).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! A stage and its inputs, where rows come one after the other.
+//! A sequential stage and its inputs.
 
 use super::Dataset;
 use super::budget::StreamBudget;
@@ -25,7 +25,8 @@ impl Node {
         self.stage.schema(&self.inputs)
     }
 
-    /// Rows in one epoch, where that is known beforehand: with rows that cannot be read counted, or not known because of them.
+    /// Rows in one epoch, if known in advance. If `readable`, assumes that no row fails; otherwise `None` if rows may
+    /// be dropped because of errors.
     pub fn rows(&self, readable: bool) -> Option<u64> {
         if self.stage.ignores_errors() && !readable {
             return None;
@@ -33,12 +34,12 @@ impl Node {
         self.stage.rows(&self.inputs, &|input| if readable { input.size_if_readable() } else { input.size() })
     }
 
-    /// The most rows an epoch can have.
+    /// Upper bound of the rows in an epoch.
     pub fn max_rows(&self) -> u64 {
         self.rows(false).unwrap_or_else(|| self.stage.max_rows(&self.inputs))
     }
 
-    /// The last stage that a user wrote.
+    /// The last stage that the user wrote.
     fn written(&self) -> &Node {
         match &self.inputs[..] {
             [input] if self.stage.is_implicit() && input.stages.is_empty() => input.node.as_deref().map_or(self, Node::written),
@@ -46,13 +47,13 @@ impl Node {
         }
     }
 
-    /// How many shards there are, which this is, and what it is a shard of, if it is one.
+    /// The number of shards, the index of this one, and the sharded data set, if this is a shard.
     pub fn shard(&self) -> Option<(u64, u64, &Dataset)> {
         let node = self.written();
         node.stage.shard().map(|(count, index)| (count, index, &node.inputs[0]))
     }
 
-    /// The same, if it is a shard, where others have consumed some of an epoch.
+    /// This shard after `consumed` rows of an epoch; other nodes are unchanged.
     pub fn after(&self, consumed: Consumed) -> Node {
         let mut node = self.clone();
         if let Some(stage) = self.stage.after(consumed) {
@@ -75,7 +76,7 @@ impl Node {
         }
     }
 
-    /// Which rows come in which order, wherever they lie: what has to be the same for a saved position to mean the same.
+    /// The order of rows, regardless of their location. A saved position is valid only for the same order.
     pub fn order(&self) -> String {
         let of = |input: &Dataset| {
             let first = input.node.as_ref().map_or("file order".to_string(), |node| node.order());
@@ -90,7 +91,7 @@ impl Node {
         }
     }
 
-    /// What was left out of an epoch here and before.
+    /// Rows dropped from an epoch, here and upstream.
     pub fn ignored(&self, epoch: Option<u64>) -> (u64, Vec<String>) {
         if self.stage.ignores_errors() {
             return self.stage.ignored(epoch);
@@ -104,13 +105,13 @@ impl Node {
         })
     }
 
-    /// Whether images of records are decoded here or before, in as much as the limit leaves for one.
+    /// Whether images of records are decoded here or upstream, in memory that depends on the limit.
     pub fn decodes_within_limit(&self) -> bool {
         self.stage.decodes() == Some(None)
             || self.inputs.iter().any(|input| input.node.as_ref().is_some_and(|node| node.decodes_within_limit()))
     }
 
-    /// How many caches in memory there are here and before.
+    /// Number of caches in memory, here and upstream.
     pub fn memory_caches(&self) -> usize {
         let counts = |stage: &Arc<dyn Stage>| usize::from(stage.cache().is_some_and(|(cache, _)| cache.path().is_none()));
         let before = self.inputs.iter().map(|input| match &input.node {
@@ -120,7 +121,7 @@ impl Node {
         counts(&self.stage) + before.sum::<usize>()
     }
 
-    /// Why one of the caches here and before is not used, if so.
+    /// Why a cache here or upstream was disabled, if one was.
     pub fn cache_bypass(&self) -> Option<String> {
         let why = |stage: &Arc<dyn Stage>| stage.cache().and_then(|(_, bypass)| bypass.reason());
         let before = |input: &Dataset| match &input.node {
@@ -130,24 +131,24 @@ impl Node {
         why(&self.stage).or_else(|| self.inputs.iter().find_map(before))
     }
 
-    /// How many of its inputs are read at a time.
+    /// Number of inputs that are read at a time.
     pub fn open_inputs(&self) -> usize {
         self.stage.open_inputs(self.inputs.len())
     }
 
-    /// Whether an input is open only while it is being read. One that caches rows stays open, so that it has them the next time; read ahead by a
-    /// thread of its own it has not, as they go with the thread.
+    /// Whether an input is open only while it is being read. An input that caches rows stays open, so that the next
+    /// epoch finds them, unless it is read ahead by a thread that owns the cache.
     pub fn closes(&self, input: &Dataset) -> bool {
         self.open_inputs() < self.inputs.len() && (self.stage.reads_ahead() || !input.caches_rows())
     }
 
-    /// What its inputs may hold.
+    /// The budget of its inputs.
     pub fn input_budget(&self, budget: StreamBudget) -> StreamBudget {
         let parallel_inputs = if self.stage.reads_ahead() { self.open_inputs() } else { 0 };
         StreamBudget { parallel_inputs, ignores_errors: budget.ignores_errors || self.stage.ignores_errors(), ..budget }
     }
 
-    /// Its rows; what it holds has been reserved, apart from what inner feeds reserve themselves.
+    /// Opens it. The memory must be reserved, except what inner feeds reserve themselves.
     pub fn open(
         &self,
         budget: StreamBudget,
@@ -158,7 +159,7 @@ impl Node {
         self.stage.open(&Opening { node: self, budget: self.input_budget(budget), ledger, timer, opener })
     }
 
-    /// What counts the time of the stage and of its inputs.
+    /// The timer of the stage and its inputs.
     pub fn timer(&self, name: String) -> Arc<StageTimer> {
         let is_mapped = |input: &Dataset| input.stages.iter().any(|stage| stage.mapped().is_some());
         StageTimer::new(name, self.inputs.iter().map(is_mapped))
@@ -166,14 +167,14 @@ impl Node {
 }
 
 impl Dataset {
-    /// Whether rows are cached here or before.
+    /// Whether rows are cached here or upstream.
     pub(crate) fn caches_rows(&self) -> bool {
         let before = |node: &Node| node.stage.cache().is_some() || node.inputs.iter().any(Dataset::caches_rows);
         self.stages.iter().any(|stage| stage.cache().is_some()) || self.node.as_deref().is_some_and(before)
     }
 }
 
-/// Stands for a node where a source is asked about its rows; it is never read by number.
+/// Represents a node where a `Source` is expected; it cannot be read by index.
 pub(super) struct NodeSource {
     pub node: Arc<Node>,
     pub schema: Schema,
@@ -200,7 +201,7 @@ impl Source for NodeSource {
         unreachable!("rows of a stream have no numbers")
     }
 
-    /// Of the row that one of the stream refers to.
+    /// The file of the row that a row of the stream refers to.
     fn file(&self, row: u64, path: &mut PathBuf) {
         self.node.inputs[0].source.file(row, path);
     }

@@ -1,25 +1,26 @@
-//! Which row of an indexed source comes at which position of an epoch: the stages that choose or reorder rows, composed, in constant memory.
+//! Maps positions of an epoch to rows of an indexed source: the composition of all stages that select or reorder
+//! rows, in constant memory.
 
 use crate::Permutation;
 use crate::span::Span;
 
-/// What a stage does to the rows of an indexed source, as arithmetic on their numbers.
+/// What a stage does to the rows of an indexed source, as arithmetic on row indices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum IndexStep {
-    /// The first so many.
+    /// The first this many rows.
     Truncate(u64),
-    /// All but the first so many.
+    /// All but the first this many rows.
     Offset(u64),
-    /// Every `count`th, from row `index` on.
+    /// Every `count`th row, starting at row `index`.
     Shard { count: u64, index: u64 },
-    /// All of them so many times; each time is an epoch of its own to what comes before.
+    /// All rows this many times; each repetition is an epoch of the upstream stages.
     Repeat(u64),
     /// A new random order each epoch.
     Permute { seed: u64 },
 }
 
 impl IndexStep {
-    /// Rows left, of `rows`.
+    /// The number of output rows for `rows` input rows.
     pub fn rows(self, rows: u64) -> u64 {
         match self {
             IndexStep::Truncate(most) => rows.min(most),
@@ -36,22 +37,23 @@ impl IndexStep {
     }
 }
 
-/// Whether an epoch is one run of adjacent rows.
+/// Whether an epoch is one contiguous range of rows.
 pub(crate) fn is_contiguous(steps: &[IndexStep]) -> bool {
     steps.iter().all(IndexStep::is_contiguous)
 }
 
-/// Rows left after all steps, of `rows`.
+/// The number of rows after all steps.
 pub(crate) fn rows_after(rows: u64, steps: &[IndexStep]) -> u64 {
     steps.iter().fold(rows, |rows, step| step.rows(rows))
 }
 
-/// An epoch, and how many of its rows another number of shards has consumed: the last shard begins after them.
+/// An epoch, and how many of its rows were consumed with another number of shards. The last shard step starts after
+/// them.
 pub(crate) type Consumed = Option<(u64, u64)>;
 
-/// The rows of one epoch in order.
+/// The row order of one epoch.
 pub(crate) struct Order {
-    /// From the consumer's end to the source's.
+    /// From the consumer to the source.
     steps: Vec<OrderStep>,
     epoch: u64,
     consumed: Consumed,
@@ -68,14 +70,15 @@ enum OrderStep {
         /// Rows of one repetition.
         rows: u64,
     },
-    /// The permutation is the epoch's; repetitions need others.
+    /// The permutation of this epoch; repetitions use others.
     Permute {
         seed: u64,
         permutation: Permutation,
     },
 }
 
-/// The rows of the source that can come up in some epoch; all of them once something else than their position decides which are taken.
+/// The rows of the source that can occur in any epoch; all of them after a step that does not select by position
+/// alone.
 pub(crate) fn span(rows: u64, steps: &[IndexStep]) -> Span {
     let mut span = Span { first: 0, step: 1, rows };
     for step in steps {
@@ -88,7 +91,7 @@ pub(crate) fn span(rows: u64, steps: &[IndexStep]) -> Span {
         };
         span = match left {
             0 => Span { rows: 0, ..span },
-            // Where a row is left, the rows skipped lie before it.
+            // If a row is left, the skipped rows come before it.
             _ => Span { first: span.first + first * span.step, step: span.step.saturating_mul(stride), rows: left },
         };
     }
@@ -96,7 +99,7 @@ pub(crate) fn span(rows: u64, steps: &[IndexStep]) -> Span {
 }
 
 impl Order {
-    /// The order of epoch 0 of a source of `rows` rows.
+    /// The order of epoch 0 for a source of `rows` rows.
     pub fn new(rows: u64, steps: &[IndexStep], consumed: Consumed) -> Order {
         let mut left = rows;
         let mut composed = Vec::new();
@@ -169,7 +172,7 @@ mod tests {
                     seen.fill(true);
                 }
             }
-            // Which rows are left of a shuffle or a repetition is not known.
+            // After a shuffle or a repeat, the span covers all rows.
             let exact = chosen[..2].iter().all(|step| !matches!(step, IndexStep::Repeat(_) | IndexStep::Permute { .. }));
             assert!(!exact || seen.iter().all(|seen| *seen), "{chosen:?}");
         }

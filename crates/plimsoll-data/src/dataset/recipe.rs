@@ -1,4 +1,4 @@
-//! The stages of one pass over rows, checked and put together: rows chosen, read, mapped, batched.
+//! Checks and compiles the stages that are fused with reading rows: selection, read, maps, batches.
 
 use super::order::{self, Consumed, IndexStep};
 use super::settings::{Settings, common_multiple};
@@ -15,61 +15,61 @@ use plimsoll_core::{Bytes, DType};
 use std::hash::Hasher;
 use std::sync::Arc;
 
-/// Everything a plan and a feed need to know.
+/// Everything that a plan and a feed need to know.
 pub(crate) struct Recipe {
     pub source: Arc<dyn Source>,
-    /// Where rows come one after the other instead.
+    /// Set if rows come from a stream.
     pub node: Option<Arc<Node>>,
     pub settings: Settings,
     pub index_steps: Vec<IndexStep>,
-    /// The stages these come from, in words.
+    /// Descriptions of the stages of the index steps.
     index_stages: Vec<String>,
     pub consumed: Consumed,
     /// Rows in one epoch.
     pub rows: u64,
-    /// The rows of the source that an epoch can have.
+    /// The rows of the source that can occur in an epoch.
     pub span: Span,
-    /// What is done to rows before they are cached, where whole rows are.
+    /// The maps before the cache, if whole rows are cached.
     pub cached_rows: Option<CachedRows>,
-    /// For each column of the source, what is done to it each time.
+    /// For each column of the source, the maps that run in every epoch.
     pub maps: Vec<ColumnRecipe>,
     /// The columns of a batch.
     pub schema: Schema,
     pub cache: Option<Cache>,
-    /// Why the cache is not used, if so.
+    /// Why the cache was disabled, if it was.
     pub bypass: Option<Arc<CacheBypass>>,
     /// For each column, the operations so far on rows of variable size.
     items: Vec<Vec<ItemStep>>,
-    /// The operations whose results are cached, and the versions of the stages before the cache.
+    /// The cached operations, and the versions of the stages before the cache.
     cached_ops: String,
-    /// User code among it whose version was not said.
+    /// User code among the cached operations without a version.
     code: Option<String>,
     versioned: bool,
 }
 
-/// What is done to rows before they are cached, and what they are then.
+/// The maps before the cache, and the columns of cached rows.
 pub(crate) struct CachedRows {
     pub maps: Vec<ColumnRecipe>,
     pub schema: Schema,
 }
 
-/// So many that a system can be expected to start them; one that it cannot start may end the process.
+/// A number of threads that a system can be expected to start; failure to start one may abort the process.
 pub(crate) const MAX_THREADS: usize = 1024;
 
-/// The column that marks rows with errors; no user's column is called so.
+/// The name of the column that marks rows with errors; no user column can have it.
 const ERROR_MARK: &str = "\0error";
 
-/// What is done to one column.
+/// The operations on one column.
 #[derive(Default)]
 pub(crate) struct ColumnRecipe {
-    /// How a file becomes a row of a block, where the source gives files.
+    /// How a file is decoded to a row, if the source provides files.
     pub item: Option<DecodeRecipe>,
-    /// Then, on blocks.
+    /// The operations on blocks, after that.
     pub steps: Vec<MapStep>,
 }
 
 impl ColumnRecipe {
-    /// What one thread holds for blocks of this many rows.
+    /// Bytes per thread for blocks of this many rows.
     pub fn bytes(&self, rows: usize) -> Bytes {
         let steps = self.steps.iter().map(|step| {
             let buffer = if step.in_place { Bytes::ZERO } else { (step.input.row_bytes() * rows as u64).align_up(ALIGNMENT as u64) };
@@ -92,7 +92,7 @@ impl Recipe {
         !order::is_contiguous(&self.index_steps)
     }
 
-    /// The reorderings before the last shard in words: what has to be the same for a saved position to mean the same.
+    /// Describes the reorderings before the last shard. A saved position is valid only for the same order.
     pub fn order(&self) -> String {
         match &self.node {
             Some(node) => node.shard().map_or_else(|| self.source.describe(), |(_, _, input)| input.describe()),
@@ -103,7 +103,8 @@ impl Recipe {
         }
     }
 
-    /// The last index step, if it is a shard, apart from those before it: other shards of the same rows may go on where these stopped.
+    /// Splits off the last index step if it is a shard: other shards of the same rows may resume from the position of
+    /// these.
     fn split_shard(&self) -> (&[IndexStep], (u64, u64)) {
         match self.index_steps.split_last() {
             Some((&IndexStep::Shard { count, index }, before)) => (before, (count, index)),
@@ -111,13 +112,13 @@ impl Recipe {
         }
     }
 
-    /// How many shards there are, and which this is.
+    /// The number of shards, and the index of this one.
     pub fn shard(&self) -> (u64, u64) {
         let of_node = self.node.as_ref().and_then(|node| node.shard().map(|(count, index, _)| (count, index)));
         of_node.unwrap_or_else(|| self.split_shard().1)
     }
 
-    /// Rows in an epoch of all shards together; of a stream that does not know, no number it could have.
+    /// Rows in an epoch, summed over all shards; an impossible number for a stream of unknown length.
     pub fn rows_of_all_shards(&self) -> u64 {
         match &self.node {
             Some(node) => node.shard().map_or(self.rows, |(_, _, input)| input.size().unwrap_or(u64::MAX)),
@@ -125,7 +126,7 @@ impl Recipe {
         }
     }
 
-    /// Another number of shards has consumed this many rows of an epoch.
+    /// Starts `epoch` after `rows` rows that were consumed with another number of shards.
     pub fn begin_after(&mut self, epoch: u64, rows: u64) {
         self.consumed = Some((epoch, rows));
         self.node = self.node.take().map(|node| Arc::new(node.after(self.consumed)));
@@ -135,32 +136,32 @@ impl Recipe {
         self.settings.batch.ok_or_else(|| DataError::Stage("the data set has no batch size; add .batch(n)".into()))
     }
 
-    /// How many rows belong into one slot: whole batches as they are handed out, as they are mixed, and as they may overtake each other. What
-    /// a stream drops at the end of an epoch must not have been handed on.
+    /// Rows that must stay in one slot: a common multiple of the batch size, the batch size of `mix`, and the unit of
+    /// unordered batches. The last slot of a stream must also allow for dropping the remainder.
     pub fn group(&self) -> Result<usize, DataError> {
         let mixed = self.settings.mix.as_ref().and_then(|(_, batch)| *batch);
         let dropped = self.settings.whole_batches().filter(|_| self.node.is_some());
         Ok([mixed, self.settings.unordered_group(), dropped].into_iter().flatten().fold(self.batch()?, common_multiple))
     }
 
-    /// Whether anything is done to rows, apart from what a stream does, that several threads can do in parallel.
+    /// Whether there is work on rows, other than that of the stream, that several threads can do in parallel.
     pub fn is_mapped(&self) -> bool {
         self.decodes() || self.maps.iter().any(|map| !map.steps.is_empty())
     }
 
-    /// Whether images are decoded here, out of files or of packed records.
+    /// Whether images are decoded here, from files or from compressed records.
     fn decodes(&self) -> bool {
         self.item().is_some() || self.node.as_ref().is_some_and(|node| node.stage.decodes().is_some())
     }
 
-    /// Whether some of that is slow.
+    /// Whether some of that work is slow.
     pub fn takes_long(&self) -> bool {
         let cached = self.cached_rows.iter().flat_map(|cached| &cached.maps);
         let mut steps = self.maps.iter().chain(cached).flat_map(|map| &map.steps);
         self.decodes() || steps.any(|step| step.op.takes_long())
     }
 
-    /// How files become rows, if the data set has any.
+    /// How files are decoded, if the data set has any.
     pub fn item(&self) -> Option<&DecodeRecipe> {
         self.maps.iter().find_map(|column| column.item.as_ref())
     }
@@ -170,7 +171,7 @@ impl Recipe {
         self.source.schema().row_bytes() + Bytes(self.node.as_ref().map_or(0, |node| node.stage.reference_bytes()) as u64)
     }
 
-    /// All that cached rows depend on.
+    /// The fingerprint of cached rows.
     pub fn fingerprint(&self) -> Result<[u8; 16], DataError> {
         let mut hash = Fingerprint::new();
         hash.write(self.cached_ops.as_bytes());
@@ -179,21 +180,21 @@ impl Recipe {
         }
         [self.span.first, self.span.step].iter().for_each(|number| hash.write(&number.to_le_bytes()));
         let known = self.source.fingerprint(self.span.range(), &mut hash)?;
-        // Of images nothing is cached that user code has made.
+        // For images, only built-in operations are cached.
         match self.code.as_ref().filter(|_| self.cached_rows.is_some()) {
             None if known || self.versioned => Ok(hash.bytes()),
             code => Err(unversioned(&code.cloned().unwrap_or_else(|| self.source.describe()))),
         }
     }
 
-    /// What is cached of each row and where, if it is.
+    /// The cache and the bytes of a cached row, if rows are cached.
     pub fn cached_row(&self) -> Option<(&Cache, Bytes)> {
         let whole = self.cached_rows.as_ref().map(|cached| cached.schema.row_bytes());
         let row = whole.or_else(|| Some(self.item()?.output.row_bytes()))?;
         Some((self.cache.as_ref()?, row))
     }
 
-    /// Why rows are not cached, here or before, if so.
+    /// Why rows are not cached, here or upstream, if a cache was disabled.
     pub fn cache_bypass(&self) -> Option<String> {
         let here = self.bypass.as_ref().and_then(|bypass| bypass.reason());
         here.or_else(|| self.node.as_ref()?.cache_bypass())
@@ -201,7 +202,7 @@ impl Recipe {
 }
 
 impl Dataset {
-    /// Whether something is decoded, and is the same in each epoch until it is of one size.
+    /// Whether images are decoded and have a fixed size before the first random operation.
     fn can_be_cached(&self) -> bool {
         let is_file = |column: &Column| column.extent == Extent::Files;
         let Some(files) = self.source.schema().columns().iter().find(|column| is_file(column)) else { return false };
@@ -218,7 +219,7 @@ impl Dataset {
         column.extent == Extent::Fixed
     }
 
-    /// Checks the stages and puts them together.
+    /// Checks and compiles the stages.
     pub(crate) fn recipe(&self) -> Result<Recipe, DataError> {
         if let Some(error) = &self.error {
             return Err(error.clone());
@@ -227,7 +228,7 @@ impl Dataset {
         if source.is_empty() {
             return Err(DataError::Stage(format!("{} has no columns; give it at least one", self.source.describe())));
         }
-        // Known first: it decides what type rows have when they are cached.
+        // Looked up first: it determines the dtype of cached rows.
         let mut caches = self.stages.iter().filter_map(|stage| stage.cache());
         let (cache, bypass) = caches.next().map(|(cache, bypass)| (cache.clone(), Arc::clone(bypass))).unzip();
         if caches.next().is_some() {
@@ -268,7 +269,7 @@ impl Dataset {
 }
 
 impl Recipe {
-    /// Rows are chosen or reordered by number.
+    /// Adds a stage that selects or reorders rows by index.
     pub fn add_index_step(&mut self, step: IndexStep, stage: String) -> Result<(), DataError> {
         if let Some(batch) = self.settings.batch {
             let problem = format!("{stage} stands after batch({batch}) but counts rows; put it before the batch");
@@ -279,7 +280,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// Indexed rows must be so many where this stands.
+    /// Checks the number of indexed rows at this stage.
     pub fn check_rows(&self, rows: u64, data: &Dataset) -> Result<(), DataError> {
         let there = order::rows_after(self.source.len(), &self.index_steps);
         if self.node.is_none() && there != rows {
@@ -289,7 +290,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// User code up to here is of this version.
+    /// Sets the version of user code before this stage.
     pub fn set_version(&mut self, version: &str) {
         if self.cached_rows.is_none() {
             self.cached_ops += &format!("version {version:?} → ");
@@ -297,8 +298,8 @@ impl Recipe {
         }
     }
 
-    /// Rows are cached as they are here: what was done so far is done once, what follows each time. Images are cached as soon as they are of one
-    /// size, wherever the cache stands.
+    /// Places the cache here: maps before it run once, those after it in every epoch. Images are cached as soon as
+    /// they have a fixed size, wherever the stage is.
     pub fn cache_here(&mut self) -> Result<(), DataError> {
         let has_files = self.source.schema().columns().iter().any(|column| column.extent == Extent::Files);
         if self.cache.is_none() || has_files {
@@ -337,7 +338,7 @@ impl Recipe {
             let in_place = op.in_place(&input);
             self.schema = self.schema.clone().with(index, output)?;
             let column = &mut self.maps[index];
-            // Multiplying on the way out of the resize saves a pass over the row; the arithmetic is the same.
+            // Scaling in the resize saves a pass over the row; the arithmetic is the same.
             if let (Some(item), Some(factor)) = (&mut column.item, op.factor())
                 && column.steps.is_empty()
                 && item.factor.is_none()
@@ -377,7 +378,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// The same, with those that vary in length padded.
+    /// Checks that all rows have the same size after padding.
     pub fn check_padded(&self) -> Result<(), DataError> {
         self.check_fixed()?;
         match self.schema.columns().iter().find(|column| column.extent == Extent::UpTo) {
@@ -389,7 +390,7 @@ impl Recipe {
         }
     }
 
-    /// The columns of a batch, all of whose rows are alike in size.
+    /// Checks that all rows have the same size.
     pub fn check_fixed(&self) -> Result<(), DataError> {
         for column in self.schema.columns() {
             let missing = match column.extent {

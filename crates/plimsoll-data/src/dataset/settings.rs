@@ -1,4 +1,4 @@
-//! What stages say about batches and threads, as opposed to rows.
+//! Settings for batches and threads, as opposed to rows.
 
 use super::Dataset;
 use super::stage::Stage;
@@ -8,45 +8,45 @@ use crate::ops::Mix;
 use plimsoll_core::Bytes;
 use std::sync::Arc;
 
-/// How many threads make rows.
+/// Number of worker threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parallelism {
-    /// One for each core where images are decoded or an operation [is slow](crate::ops::Op::takes_long), as user code is; of those, as many
-    /// work as the consumer needs. A single one where rows only have to be copied.
+    /// One per core if images are decoded or an operation [is slow](crate::ops::Op::takes_long), as user code is; as
+    /// many of them are active as the consumer needs. A single one if rows are only copied.
     Auto,
     /// This many.
     Threads(usize),
 }
 
-/// How far ahead of the consumer batches are made.
+/// How many batches are prefetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefetch {
-    /// As far as it pays, within the plan's limit.
+    /// As many as help, within the plan's limit.
     Auto,
     /// This many batches.
     Batches(usize),
 }
 
-/// The settings of a pipeline: each stage that is one [sets](super::Stage::set) it.
+/// The settings of a pipeline; stages change them with [`set`](super::Stage::set).
 #[derive(Clone)]
 pub(crate) struct Settings {
-    /// Rows of a batch.
+    /// Rows per batch.
     pub batch: Option<usize>,
-    /// Incomplete batches are dropped: those of this many rows, or of the batch size.
+    /// Whether partial batches are dropped: those of this many rows, or of the batch size.
     pub drop_remainder: Option<Option<usize>>,
     /// Rows that an epoch must have.
     pub cardinality: Option<u64>,
     pub prefetch: Prefetch,
     pub parallelism: Parallelism,
-    /// The most that reading and decoding one file may take.
+    /// Maximum bytes for reading and decoding one file.
     pub max_item: Option<Bytes>,
-    /// How rows of a batch are mixed, and of how many rows that batch is if not of the batch size.
+    /// How rows of a batch are mixed, and the batch size for that if it is not `batch`.
     pub mix: Option<(Mix, Option<usize>)>,
-    /// What rows of variable length are padded with, batch by batch.
+    /// The value that pads rows of variable length, batch by batch.
     pub pad: Option<f32>,
-    /// Whether batches come in the order of their rows, if it was said; if not, groups of this many rows stay whole.
+    /// Whether batches come in row order, if set; if not, groups of this many rows stay together.
     pub deterministic: Option<(bool, Option<usize>)>,
-    /// Where errors of rows are recorded; such rows are marked in a last column.
+    /// Records the errors of rows, which are then marked in an extra last column.
     pub row_errors: Option<Arc<RowErrors>>,
 }
 
@@ -84,7 +84,7 @@ impl Dataset {
         self.then(Setting { description: description.into(), set, concerns_decoding: false })
     }
 
-    /// The same of a setting that is about how files are decoded.
+    /// Like `with_setting`, for a setting about decoding files.
     pub(crate) fn with_decode_setting<F>(self, description: impl Into<String>, set: F) -> Dataset
     where
         F: Fn(&mut Settings) -> Result<(), DataError> + Send + Sync + 'static,
@@ -111,27 +111,27 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The batch size that every batch has.
+    /// The batch size, if every batch is full.
     pub fn whole_batches(&self) -> Option<usize> {
         self.drop_remainder.and_then(|batch| batch.or(self.batch))
     }
 
-    /// Whether batches come in the order of their rows.
+    /// Whether batches come in row order.
     pub fn is_ordered(&self) -> bool {
         self.deterministic.is_none_or(|(ordered, _)| ordered)
     }
 
-    /// Rows that are not separated where batches may overtake each other.
+    /// Rows that stay together if batches may come out of order.
     pub fn unordered_group(&self) -> Option<usize> {
         self.deterministic.filter(|(ordered, _)| !ordered).and_then(|(_, group)| group)
     }
 
-    /// Whether a later stage leaves out rows with errors.
+    /// Whether a later stage ignores errors.
     pub fn ignores_errors(&self) -> bool {
         self.row_errors.as_ref().is_some_and(|errors| errors.ignored)
     }
 
-    /// The same rows in batches of another size. What was said of whole batches stays true of the batches there were.
+    /// Sets another batch size. `drop_remainder`, `mix` and `deterministic` still apply to the original batches.
     pub fn rebatch(&mut self, rows: usize) -> Result<(), DataError> {
         let before = self.batch;
         if rows == 0 || before == Some(0) {
@@ -151,12 +151,12 @@ impl Settings {
     }
 }
 
-/// The error of a batch without rows.
+/// The error for a batch size of zero.
 pub(crate) fn empty_batch() -> DataError {
     DataError::Stage("batch(0) holds nothing; ask for at least one row".into())
 }
 
-/// The minimum common multiple; what overflows is too large for any plan.
+/// The least common multiple; saturates, since such a size is too large for any plan.
 pub(crate) fn common_multiple(a: usize, b: usize) -> usize {
     let (a, b) = (a.max(1), b.max(1));
     let (mut divisor, mut rest) = (a, b);

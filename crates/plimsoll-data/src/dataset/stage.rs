@@ -1,4 +1,4 @@
-//! What the pipeline asks of a stage.
+//! The interface of a stage.
 
 use super::budget::{Holding, StreamBudget};
 use super::input::{BlockIterator, Input, OneInput, RowStage, per_row};
@@ -16,7 +16,8 @@ use std::any::Any;
 use std::hash::Hasher;
 use std::sync::Arc;
 
-/// One stage with its arguments: what it is called, what it does to the number and the columns of rows, what it holds, and how it runs.
+/// One stage with its arguments: its name, its effect on the number and the columns of rows, its memory, and how it
+/// runs.
 ///
 /// A stage runs in one of two ways. In the pass that reads rows of its input by number ([`index_step`](Stage::index_step), or
 /// [`compile`](Stage::compile) where it is [inline](Stage::is_inline)), or pulling rows of its inputs one after the other
@@ -25,29 +26,29 @@ pub(crate) trait Stage: Any + Send + Sync {
     /// Its name and arguments, such as `skip(3)`.
     fn describe(&self) -> String;
 
-    /// Whether it is no stage that a user wrote, and so is not shown.
+    /// Whether it was added by the library and is not shown to users.
     fn is_implicit(&self) -> bool {
         false
     }
 
-    // Rows by number.
+    // Rows by index.
 
-    /// Whether it always runs in the pass that reads its input.
+    /// Whether it is always fused with reading its input.
     fn is_inline(&self) -> bool {
         false
     }
 
-    /// Its rows as arithmetic on row numbers, if that is all it does.
+    /// Its effect as arithmetic on row indices, if it has no other.
     fn index_step(&self) -> Option<IndexStep> {
         None
     }
 
-    /// Changes the settings, where it is one of them.
+    /// Changes the settings, if it is a setting.
     fn set(&self, _settings: &mut Settings) -> Result<(), DataError> {
         Ok(())
     }
 
-    /// Adds what it does to rows to the pass that reads those of a data set.
+    /// Compiles it into the recipe that reads rows of a data set.
     fn compile(&self, recipe: &mut Recipe, _data: &Dataset) -> Result<(), DataError> {
         match self.index_step() {
             Some(step) => recipe.add_index_step(step, self.describe()),
@@ -55,40 +56,40 @@ pub(crate) trait Stage: Any + Send + Sync {
         }
     }
 
-    /// The column it maps and with what.
+    /// The column it maps and the operations.
     fn mapped(&self) -> Option<(&str, &[Arc<dyn Op>])> {
         None
     }
 
-    /// Whether it is about how files are decoded.
+    /// Whether it is about decoding files.
     fn concerns_decoding(&self) -> bool {
         false
     }
 
-    /// Whether what it says is part of what a row is, where rows with errors may be left out or not.
+    /// Whether it affects the content of rows, given whether rows with errors may be dropped.
     fn changes_rows(&self, _ignores_errors: bool) -> bool {
         self.index_step().is_some() || self.mapped().is_some()
     }
 
-    /// Whether it says which version of user code makes the rows up to here.
+    /// Whether it sets the version of user code before it.
     fn sets_version(&self) -> bool {
         false
     }
 
-    /// Where it caches rows, and why it does not.
+    /// Its cache, and why that was disabled.
     fn cache(&self) -> Option<(&Cache, &Arc<CacheBypass>)> {
         None
     }
 
-    // What comes out.
+    // Output.
 
-    /// Rows of an epoch, where that is known beforehand, by the rows of its inputs.
+    /// Rows of an epoch, if known in advance, computed from those of its inputs.
     fn rows(&self, inputs: &[Dataset], of: &dyn Fn(&Dataset) -> Option<u64>) -> Option<u64> {
         let rows = of(inputs.first()?)?;
         Some(self.index_step().map_or(rows, |step| step.rows(rows)))
     }
 
-    /// The most rows an epoch can have, where it is not known how many.
+    /// Upper bound of the rows of an epoch, if the exact number is unknown.
     fn max_rows(&self, inputs: &[Dataset]) -> u64 {
         inputs.first().map_or(u64::MAX, Dataset::len)
     }
@@ -98,93 +99,93 @@ pub(crate) trait Stage: Any + Send + Sync {
         first_schema(inputs, &self.describe())
     }
 
-    /// Bytes behind the columns of each of its rows.
+    /// Bytes after the columns of each of its rows.
     fn reference_bytes(&self) -> usize {
         0
     }
 
-    /// Whether it hands on rows as they are, so that files need to be opened only for the rows that it hands on.
+    /// Whether it passes rows through unchanged, so that files can be decoded after it, for the selected rows only.
     fn defers_decoding(&self) -> bool {
         false
     }
 
-    /// Whether it hands on rows without looking at them, so that a map of its output is a map of its inputs.
+    /// Whether it ignores the values of rows, so that a map of its output can move to its inputs.
     fn ignores_values(&self) -> bool {
         false
     }
 
-    /// Feeds `hash` with what its rows depend on, apart from its description and its inputs. Returns user code whose version is not known.
+    /// Hashes what its rows depend on, except its description and its inputs. Returns user code without a version.
     fn identify(&self, _hash: &mut dyn Hasher, _ignores_errors: bool) -> Result<Option<String>, DataError> {
         Ok(None)
     }
 
-    /// Whether it leaves out rows with errors.
+    /// Whether it drops rows with errors.
     fn ignores_errors(&self) -> bool {
         false
     }
 
-    /// How many it left out of an epoch, or of the latest, and what was wrong with the first.
+    /// The number of rows it dropped in an epoch (default: the latest), and the first errors.
     fn ignored(&self, _epoch: Option<u64>) -> (u64, Vec<String>) {
         (0, Vec::new())
     }
 
-    /// The epochs of its input that one of its epochs consists of.
+    /// The epochs of its input that make up one of its epochs.
     fn input_epochs(&self, epoch: u64) -> Vec<u64> {
         vec![epoch]
     }
 
     // Resuming with another number of shards.
 
-    /// How many shards there are and which this is.
+    /// The number of shards and the index of this one.
     fn shard(&self) -> Option<(u64, u64)> {
         None
     }
 
-    /// The same shard where others have consumed some rows of an epoch.
+    /// This shard after `consumed` rows of an epoch.
     fn after(&self, _consumed: Consumed) -> Option<Arc<dyn Stage>> {
         None
     }
 
-    // Rows one after the other.
+    // Rows in sequence.
 
-    /// What it holds itself, for rows of this many bytes.
+    /// Its own memory, for rows of this many bytes.
     fn holdings(&self, _inputs: &[Dataset], _row: Bytes, _budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
         Ok(Vec::new())
     }
 
-    /// How many of its inputs are read at a time.
+    /// Number of inputs that are read at a time.
     fn open_inputs(&self, inputs: usize) -> usize {
         inputs
     }
 
-    /// Whether each of those has threads of its own that read ahead.
+    /// Whether each of those is read ahead by threads of its own.
     fn reads_ahead(&self) -> bool {
         false
     }
 
-    /// Its rows; what it holds has been reserved.
+    /// Opens it; its memory is already reserved.
     fn open(&self, _inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
         unreachable!("{} runs in the pass that reads its input", self.describe())
     }
 
-    // Images in records, which are decoded where they are read.
+    // Images in records, which are decoded when the records are read.
 
-    /// The same with one more operation on a column of images.
+    /// This stage with one more operation on a column of images.
     fn with_op(&self, _column: &str, _op: &Arc<dyn Op>) -> Option<Arc<dyn Stage>> {
         None
     }
 
-    /// The same with the most that decoding an image may take.
+    /// This stage with a maximum number of bytes for decoding an image.
     fn with_max_item(&self, _bytes: Bytes) -> Option<Arc<dyn Stage>> {
         None
     }
 
-    /// The first random operation on them, and its column.
+    /// The first random operation on images, and its column.
     fn random_op(&self) -> Option<(String, String)> {
         None
     }
 
-    /// The most that decoding an image may take, if it was said, where it decodes images.
+    /// `Some` if it decodes images, with the maximum bytes for that if set.
     fn decodes(&self) -> Option<Option<Bytes>> {
         None
     }
@@ -198,7 +199,7 @@ pub(crate) fn first_schema(inputs: &[Dataset], stage: &str) -> Result<Schema, Da
     }
 }
 
-/// What opens a data set as the input of a stage, and says what that holds.
+/// Opens a data set as the input of a stage and computes its memory.
 pub(crate) trait OpenInput: Send + Sync {
     fn open(&self, data: &Dataset, budget: StreamBudget, ledger: &Ledger, timer: Arc<crate::meter::InputTimer>)
     -> Result<Input, DataError>;
@@ -206,10 +207,10 @@ pub(crate) trait OpenInput: Send + Sync {
     fn holdings(&self, data: &Dataset, budget: StreamBudget) -> Result<Vec<Holding>, DataError>;
 }
 
-/// What a stage is opened with.
+/// The arguments of [`Stage::open`].
 pub(crate) struct Opening<'o> {
     pub node: &'o Node,
-    /// What the inputs may hold.
+    /// The budget of the inputs.
     pub budget: StreamBudget,
     pub ledger: &'o Ledger,
     pub timer: &'o StageTimer,
@@ -217,12 +218,12 @@ pub(crate) struct Opening<'o> {
 }
 
 impl Opening<'_> {
-    /// The rows of an input.
+    /// Opens one input.
     pub fn input(&self, index: usize) -> Result<Input, DataError> {
         self.opener.open(&self.node.inputs[index], self.budget, self.ledger, self.timer.input(index))
     }
 
-    /// The rows of all inputs.
+    /// Opens all inputs.
     pub fn inputs(&self) -> Result<Vec<Input>, DataError> {
         (0..self.node.inputs.len()).map(|index| self.input(index)).collect()
     }
@@ -232,12 +233,12 @@ impl Opening<'_> {
         Ok(self.node.schema()?.row_bytes().get() + self.node.stage.reference_bytes())
     }
 
-    /// The rows that a stage makes of those of its only input.
+    /// Runs a stage that computes its rows from a single input.
     pub fn map_rows<S: RowStage + 'static>(&self, stage: S) -> Result<Box<dyn BlockIterator>, DataError> {
         self.rows(OneInput { input: self.input(0)?, stage })
     }
 
-    /// Rows that come one at a time, in blocks.
+    /// Adapts an iterator over single rows to one over blocks.
     pub fn rows<T: RowIterator + 'static>(&self, rows: T) -> Result<Box<dyn BlockIterator>, DataError> {
         Ok(per_row(self.row_bytes()?, rows))
     }

@@ -1,4 +1,4 @@
-//! Rows that are files: read, decoded and brought to one size, straight to where the row goes.
+//! Reads and decodes files to rows of one size, straight into their destination.
 
 use super::pool::{DecodeMemory, DecodePool, item_bytes};
 use crate::image::resample::{From, Resampler};
@@ -16,20 +16,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The way from a file to a row of a block.
+/// The operations from a file to a row of a block.
 #[derive(Clone)]
 pub(crate) struct DecodeRecipe {
     pub decode: Decode,
-    /// Left and right (or top and bottom) exchanged at random, and the seed.
+    /// Random flips: horizontal (or vertical), and the seed.
     pub flips: Vec<(bool, u64)>,
     pub end: End,
-    /// What comes out: u8 where it is cached or only cropped, else f32.
+    /// The output: u8 if it is cached or only cropped, else f32.
     pub output: Column,
-    /// Multiplied on the way out.
+    /// A factor applied to the output.
     pub factor: Option<f32>,
 }
 
-/// What makes all images alike in size.
+/// The operation that gives all images one size.
 #[derive(Clone, Copy)]
 pub(crate) enum End {
     Resize { height: usize, width: usize, method: Method },
@@ -39,7 +39,7 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// The size and the way of a resize, if it is one.
+    /// The size and method of a resize, if it is one.
     fn resize(&self) -> Option<(usize, usize, Method)> {
         match *self {
             End::Resize { height, width, method } => Some((height, width, method)),
@@ -50,7 +50,7 @@ impl End {
 }
 
 impl DecodeRecipe {
-    /// Puts the steps of one column together; `output` is the column after the last.
+    /// Combines the steps of one column; `output` is the column after the last.
     pub fn new(steps: &[ItemStep], output: Column) -> Option<DecodeRecipe> {
         let (&ItemStep::Decode(decode), rest) = steps.split_first()? else { return None };
         let (&last, flips) = rest.split_last()?;
@@ -68,56 +68,56 @@ impl DecodeRecipe {
         Some(DecodeRecipe { decode, flips: flips.collect::<Option<_>>()?, end, output, factor: None })
     }
 
-    /// The tables of a kernel, and the name of its file.
+    /// Bytes of the tables of a kernel and of its path buffer.
     pub fn kernel_bytes(&self) -> Bytes {
         let bytes = |(height, width, method)| Resampler::bytes(method, height, width, self.decode.channels.count());
         self.end.resize().map_or(Bytes::ZERO, bytes) + Bytes((image::jpeg::Decoder::BYTES + PATH) as u64)
     }
 }
 
-/// What one thread needs to make such rows.
+/// The state of one thread that decodes files.
 pub(crate) struct DecodeKernel {
     source: Arc<dyn Source>,
     recipe: DecodeRecipe,
     resampler: Option<Resampler>,
     baseline: image::jpeg::Decoder,
-    /// Where files and their pixels have their memory, and where rows are kept.
+    /// The memory for files and their pixels, and the cache of decoded rows.
     pool: Arc<DecodePool>,
     meter: Arc<Meter>,
     path: PathBuf,
-    /// What a single file may take.
+    /// The memory limit for a single file.
     cap: ItemCap,
     epoch: u64,
 }
 
-/// What a single file may take.
+/// The memory limits for a single file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ItemCap {
-    /// Under any limit: what was said, or what is usual. An image above it is a bad row.
+    /// The limit regardless of the budget: the user's setting or the default. An image above it counts as a bad row.
     pub stated: Bytes,
-    /// In the memory there is here.
+    /// The limit with the available memory.
     pub here: Bytes,
 }
 
-/// Where the bytes of an image are.
+/// The encoded bytes of an image.
 enum Encoded<'b> {
     /// In this part of a file.
     File(&'b File, Range<u64>),
-    /// In memory that somebody else soon uses again.
+    /// In a buffer that will be reused soon.
     Held(&'b [u8]),
 }
 
-/// An image that has its memory, with its bytes.
+/// An image with its bytes and the memory for decoding it.
 pub(crate) struct StartedImage {
     probe: Probe,
     transposed: bool,
     parts: Parts,
     memory: DecodeMemory,
-    /// What it takes.
+    /// Total bytes.
     needed: u128,
 }
 
-/// Longer than any path the system opens.
+/// Longer than any path the system can open.
 const PATH: usize = 4096;
 
 impl DecodeKernel {
@@ -147,12 +147,12 @@ impl DecodeKernel {
         Ok(())
     }
 
-    /// Says whether it is a giant.
+    /// Decodes one row; returns whether it is a giant.
     fn make(&mut self, row: u64, out: &mut [u8]) -> Result<bool, DataError> {
         self.source.file(row, &mut self.path);
         let part = self.source.file_part(row)?;
         let made = self.make_from(row, part.clone(), out);
-        // A file with many images in it is no help without the position.
+        // For a file with many images, add the position to the error.
         made.map_err(|error| match (error, part) {
             (DataError::Image { path, problem }, Some(part)) => {
                 DataError::Image { path, problem: format!("the image at byte {}: {problem}", part.start) }
@@ -176,7 +176,7 @@ impl DecodeKernel {
         made
     }
 
-    /// Takes memory for an image whose bytes are held, and copies them there. Errors name `path`.
+    /// Acquires memory for an encoded image in a buffer and copies the bytes. Errors name `path`.
     pub fn start(&self, path: &Path, encoded: &[u8]) -> Result<StartedImage, DataError> {
         self.start_with(path, Encoded::Held(encoded), Instant::now())
     }
@@ -213,7 +213,7 @@ impl DecodeKernel {
         Ok(StartedImage { probe, transposed, parts, memory, needed })
     }
 
-    /// Writes the row of an image that has its memory. Returns whether it took more than there is for files.
+    /// Decodes an image that has its memory. Returns whether it took more than the decode pool without the cache.
     pub fn finish(&mut self, row: u64, path: &Path, started: StartedImage, out: &mut [u8]) -> Result<bool, DataError> {
         let StartedImage { probe, transposed, parts, mut memory, needed } = started;
         let (channels, start) = (self.recipe.decode.channels, Instant::now());
@@ -249,7 +249,7 @@ impl DecodeKernel {
                 let resampler = self.resampler.as_mut().expect("made with the kernel");
                 resampler.aim(from);
                 match (self.recipe.output.dtype, self.recipe.factor) {
-                    // Half a step is added because a cast cuts off.
+                    // Add 0.5, because a cast truncates.
                     (DType::U8, _) => resampler.run(image, weights, out, |value| (value + 0.5) as u8),
                     (_, Some(factor)) => resampler.run(image, weights, out.as_chunks_mut().0, |value| (value * factor).to_ne_bytes()),
                     (_, None) => resampler.run(image, weights, out.as_chunks_mut().0, f32::to_ne_bytes),
@@ -270,7 +270,7 @@ impl DecodeKernel {
                 let count = channels.count();
                 let image = &mut (if transposed { turned } else { pixels })[..height * width * count];
                 if mirrored {
-                    // Lines are copied whole, so they are turned round first.
+                    // Lines are copied whole, so they are mirrored first.
                     image.chunks_exact_mut(width * count).for_each(|line| ops::reverse(line, count));
                 }
                 let line = |y: usize| &image[(if upside_down { height - 1 - y } else { y }) * width * count..][..width * count];
@@ -282,14 +282,14 @@ impl DecodeKernel {
     }
 }
 
-/// The memory of one item, in wide numbers because a header may promise anything.
+/// The memory of one item, in u128 because a header may contain any numbers.
 struct Parts {
     file: u128,
     pixels: u128,
     turned: u128,
-    /// What a resize weighs pixels with.
+    /// Weight tables of a resize.
     weights: u128,
-    /// What the decoder asks for.
+    /// Line buffers of the decoder.
     lines: u128,
 }
 
@@ -312,14 +312,14 @@ impl Parts {
     }
 }
 
-/// A window of what is seen of an image: what it is like, and which of the stored pixels is its first.
+/// A rectangle of the oriented image: its layout, and the offset of its first stored pixel.
 fn within(from: From, window: ops::CropRect) -> (From, usize) {
     let left = if from.mirrored { from.width - window.left - window.width } else { window.left };
     let top = if from.upside_down { from.height - window.top - window.height } else { window.top };
     (From { height: window.height, width: window.width, ..from }, top * from.line + left)
 }
 
-/// Copies the part of an image that begins at `corner` of what is seen.
+/// Copies the part of the oriented image that starts at `corner`.
 fn crop(image: &[u8], from: From, corner: (usize, usize), width: usize, channels: usize, out: &mut [u8]) {
     for (y, out) in out.chunks_exact_mut(width * channels).enumerate() {
         let y = corner.0 + y;

@@ -1,4 +1,4 @@
-//! Images: read, decoded and brought to one size in memory that all threads share, straight to where the row goes.
+//! Decodes images in memory shared by all threads, straight into the destination of the row.
 
 mod kernel;
 mod pool;
@@ -8,13 +8,13 @@ pub(crate) use pool::DecodePool;
 
 use plimsoll_core::Bytes;
 
-/// What a file and its pixels may take unless it is stated: a photograph of some forty million pixels.
+/// Default maximum for a file and its pixels: a photo of about forty megapixels.
 pub(crate) const AUTO_ITEM: Bytes = Bytes::mib(128);
 
-/// The minimum that is reserved for a file unless it is stated: an image of about a million pixels.
+/// Minimum that is reserved for a file by default: an image of about one megapixel.
 pub(crate) const MIN_ITEM: Bytes = Bytes::mib(4);
 
-/// What a file may take where memory is no question: what was stated, or what is usual.
+/// The limit for one file without a budget: the user's setting or the default.
 pub(crate) fn stated_item_bytes(stated: Option<Bytes>) -> Bytes {
     stated.unwrap_or(AUTO_ITEM)
 }

@@ -1,5 +1,5 @@
-//! The memory that files are decoded in. All threads share it, so that one large image can have what several small ones have together; the
-//! cache in memory gives rows up for an image that needs more.
+//! The decode pool: memory for decoding that all threads share, so that one large image can use what several small
+//! ones would. A cache in memory evicts rows for an image that needs more.
 //!
 //! An image gets all its memory at once, so no thread waits while holding a part; and requests are served in the order they came, so that small
 //! images do not starve a large one.
@@ -16,11 +16,11 @@ use plimsoll_core::budget::give_back_freed_memory;
 use std::sync::Arc;
 
 pub(crate) struct DecodePool {
-    /// What is for files alone.
+    /// Bytes for files alone.
     files: u64,
-    /// The same together with what the cache may hold.
+    /// Bytes for files and the cache together.
     all: u64,
-    /// What is for each thread, if all take alike.
+    /// Bytes per thread, if all use the same.
     share: u64,
     store: Option<Arc<Store>>,
     state: Mutex<PoolState>,
@@ -28,37 +28,37 @@ pub(crate) struct DecodePool {
 }
 
 struct PoolState {
-    /// What those hold that were let in.
+    /// Bytes in use.
     in_work: u64,
-    /// Memory of earlier files, for later ones.
+    /// Buffers of earlier files for reuse.
     idle: Vec<Vec<u8>>,
-    /// What the cache holds.
+    /// Bytes of the cache.
     cached: u64,
-    /// How many have come, and how many were let in.
+    /// Number of requests made, and of requests served.
     came: u64,
     let_in: u64,
 }
 
-/// The memory of one file in work.
+/// The memory of one file being decoded.
 pub(crate) struct DecodeMemory {
     pool: Arc<DecodePool>,
     pub region: Vec<u8>,
-    /// What the decoder takes beside it.
+    /// Bytes that the decoder allocates itself.
     beside: u64,
 }
 
-/// What an item may take in the allocator's books and by rounding to pages.
+/// Allocator overhead and page rounding per item.
 const ROUNDING: u64 = 12 << 10;
 
-/// What an item takes that needs so much memory, and whose decoder takes some for itself.
+/// Total bytes of an item with this buffer size and this much memory of the decoder.
 pub(crate) fn item_bytes(region: u128, work: Bytes) -> u128 {
     region.next_multiple_of(PAGE as u128) + u128::from(work.0) + u128::from(ROUNDING)
 }
 
 impl DecodePool {
-    /// For files, and beside that for what `store` keeps in memory.
+    /// A pool of `files` bytes, and `cache` bytes for rows of `store` in memory.
     pub fn new(files: Bytes, cache: Bytes, threads: usize, store: Option<Arc<Store>>) -> DecodePool {
-        // Nobody has more than one, and nothing is allocated later to remember them.
+        // One buffer per thread at most, so the list is never reallocated.
         let state = PoolState { in_work: 0, idle: Vec::with_capacity(threads), cached: 0, came: 0, let_in: 0 };
         DecodePool {
             files: files.0,
@@ -74,13 +74,13 @@ impl DecodePool {
         self.store.as_ref()
     }
 
-    /// Whether an item of this many bytes takes more than there is for files.
+    /// Whether an item of this many bytes exceeds the memory for files.
     pub fn is_giant(&self, bytes: u128) -> bool {
         bytes > u128::from(self.files)
     }
 
-    /// Waits until there is memory, and takes it. What [`item_bytes`] says must not be more than there is in all. The second is whether there
-    /// was any waiting.
+    /// Blocks until memory is available and acquires it. [`item_bytes`] must not exceed the total. Also returns
+    /// whether it had to wait.
     pub fn acquire(self: &Arc<Self>, region: usize, work: Bytes) -> (DecodeMemory, bool) {
         let beside = work.0 + ROUNDING;
         let mut state = self.lock();
@@ -102,25 +102,25 @@ impl DecodePool {
         }
     }
 
-    /// Copies a row that was kept.
+    /// Copies a cached row.
     pub fn find(&self, row: u64, out: &mut [u8]) -> Result<bool, DataError> {
         self.store.as_ref().map_or(Ok(false), |store| store.read(row, out))
     }
 
-    /// Caches a row, if there is memory for it now. A row that is not cached is recomputed. `dear` is one that the cache had to give way to: if
-    /// it gave way with others, they would take turns for ever.
+    /// Caches a row if memory is available now; otherwise the row is recomputed in later epochs. `dear` marks a row
+    /// for which the cache had to evict others: if it were evicted as easily, they would replace each other forever.
     pub fn keep(&self, row: u64, bytes: &[u8], dear: bool) -> Result<(), DataError> {
         let Some(store) = &self.store else { return Ok(()) };
         if let Insertion::Needs(bytes_needed) = store.write(row, bytes, dear)?
             && self.grow_cache(store, row, bytes_needed)
         {
-            // Unless it had to give way again meanwhile.
+            // Does nothing if the shard was evicted in the meantime.
             store.write(row, bytes, dear)?;
         }
         Ok(())
     }
 
-    /// Takes memory for the cache, which is counted before it exists, unless files need it.
+    /// Allocates memory for the cache, unless files need it. It is counted before it is allocated.
     fn grow_cache(&self, store: &Store, row: u64, bytes: u64) -> bool {
         let mut state = self.lock();
         if state.cached + bytes > self.all - self.files {
@@ -131,7 +131,7 @@ impl DecodePool {
             give_back_freed_memory();
         }
         let fits = self.free(&state) >= bytes;
-        // Another thread may have been faster.
+        // Another thread may have allocated it in the meantime.
         if fits && store.begin(row) {
             state.cached += bytes;
         }
@@ -139,7 +139,7 @@ impl DecodePool {
     }
 
     fn find_memory(&self, state: &mut PoolState, region: usize, beside: u64) -> Option<Vec<u8>> {
-        // A region for giants is wasted on a small image, and what it takes is missed elsewhere.
+        // A giant buffer is wasted on a small image, because its memory is missing elsewhere.
         let suits = |idle: &Vec<u8>| idle.len() >= region && (idle.len() as u64 <= self.share || idle.len() / 4 <= region);
         let best = (0..state.idle.len()).filter(|&at| suits(&state.idle[at])).min_by_key(|&at| state.idle[at].len());
         if let Some(at) = best.filter(|_| beside <= self.free(state)) {
@@ -147,7 +147,7 @@ impl DecodePool {
             state.in_work += region.len() as u64 + beside;
             return Some(region);
         }
-        // Given back before the new one is taken: the two never exist together.
+        // Freed before the new one is allocated, so that the two never exist together.
         let length = region.next_multiple_of(PAGE);
         let wanted = length as u64 + beside;
         let mut freed = state.drop_largest();
@@ -161,7 +161,7 @@ impl DecodePool {
             give_back_freed_memory();
         }
         let spare = self.free(state).checked_sub(wanted)?;
-        // A little longer than needed, so that it does not grow with every image that is slightly larger than all before.
+        // Allocate slightly more than needed, so that the buffer is not reallocated for every slightly larger image.
         let used = state.in_work + state.idle_bytes() + wanted;
         let longer = (length as u64 / 4).min(spare).min(self.files.saturating_sub(used)) as usize / PAGE * PAGE;
         let region = vec![0; length + longer];
@@ -183,7 +183,7 @@ impl PoolState {
         self.idle.iter().map(|region| region.len() as u64).sum()
     }
 
-    /// Says whether there was one.
+    /// Frees the largest idle buffer; returns whether there was one.
     fn drop_largest(&mut self) -> bool {
         let largest = (0..self.idle.len()).max_by_key(|&at| self.idle[at].len());
         largest.map(|at| self.idle.swap_remove(at)).is_some()

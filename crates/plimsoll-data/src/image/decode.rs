@@ -1,4 +1,4 @@
-//! Decoding a whole file into pixels, in memory that somebody else owns.
+//! Decodes a whole file to pixels, in memory of the caller.
 
 use super::jpeg::{Decoder, Undecoded};
 use super::probe::{Format, Probe};
@@ -28,7 +28,8 @@ impl Channels {
     }
 }
 
-/// Decodes `file` to the start of `pixels`, which has space for the channels the [probe](Probe) speaks of; `lines` has the bytes it asks for.
+/// Decodes `file` to the start of `pixels`, which has space for the channels in the [probe](Probe); `lines` has the
+/// number of bytes in it.
 pub(crate) fn decode(
     probe: &Probe,
     path: &Path,
@@ -55,7 +56,8 @@ pub(crate) fn decode(
     }
 }
 
-/// Decoders fill what is missing with grey. No end mark can hide in compressed data, so its absence is sure.
+/// Checks for the end marker, because decoders fill missing data with grey. Compressed data cannot contain the
+/// marker, so its absence is certain.
 fn ends(probe: &Probe, path: &Path, file: &[u8]) -> Result<(), DataError> {
     match file[probe.data as usize..].windows(2).rev().any(|pair| pair == [0xFF, 0xD9]) {
         true => Ok(()),
@@ -63,11 +65,11 @@ fn ends(probe: &Probe, path: &Path, file: &[u8]) -> Result<(), DataError> {
     }
 }
 
-/// Every kind of JPEG.
+/// All kinds of JPEG.
 fn jpeg(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut [u8]) -> Result<(), DataError> {
-    // The decoder makes no grey of inks; their colours become grey afterwards.
+    // The decoder cannot convert CMYK to grey, so decode to RGB and convert afterwards.
     let delivered = if probe.inks { Channels::Colour } else { channels };
-    // An image that is not whole is an error, not an image that is grey from some line on.
+    // A truncated image is an error, not an image that is grey from some line on.
     let options = DecoderOptions::default()
         .set_strict_mode(true)
         .set_max_width(usize::from(u16::MAX))
@@ -108,7 +110,7 @@ fn png(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut
     Ok(())
 }
 
-/// The image, or the first of several.
+/// WebP; the first frame of an animation.
 fn webp(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut [u8]) -> Result<(), DataError> {
     let problem = |error: image_webp::DecodingError| DataError::image(path, format!("its data is broken ({error})"));
     let mut decoder = image_webp::WebPDecoder::new(Cursor::new(file)).map_err(problem)?;
@@ -124,7 +126,7 @@ fn webp(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mu
     Ok(())
 }
 
-/// The first image of several, on black where it does not cover the whole or is transparent.
+/// GIF; the first frame of an animation, on black where it is transparent or does not cover the canvas.
 fn gif(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut [u8]) -> Result<(), DataError> {
     let problem = |error: gif::DecodingError| DataError::image(path, format!("its data is broken ({error})"));
     let mut options = gif::DecodeOptions::new();
@@ -138,7 +140,7 @@ fn gif(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut
     };
     let [left, top, width, height] = [frame.left, frame.top, frame.width, frame.height].map(usize::from);
     let transparent = frame.transparent.map(usize::from);
-    // Colours go to the front, and the numbers they are made from lie behind them.
+    // RGB goes to the front of the buffer, and the palette indices behind it.
     let (colours, numbers) = pixels[..4 * area].split_at_mut(3 * area);
     if (left + width > probe.width) || (top + height > probe.height) || decoder.buffer_size() != width * height {
         return Err(DataError::image(path, "it changed while it was read, or its header says two things"));
@@ -161,7 +163,7 @@ fn gif(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut
     Ok(())
 }
 
-/// Brings pixels of `have` samples to the channels asked for, in place; transparency is left out.
+/// Converts pixels of `have` channels to the requested channels, in place; alpha is dropped.
 fn convert(pixels: &mut [u8], count: usize, have: usize, grey: bool, channels: Channels) {
     match (grey, channels) {
         (true, Channels::Grey) => {
@@ -169,7 +171,7 @@ fn convert(pixels: &mut [u8], count: usize, have: usize, grey: bool, channels: C
                 pixels[index] = pixels[index * have];
             }
         }
-        // Each grows to three, so from the last to the first.
+        // Each pixel grows to three bytes, so convert from last to first.
         (true, Channels::Colour) => {
             for index in (0..count).rev() {
                 let value = pixels[index * have];

@@ -1,30 +1,30 @@
-//! Resampling with weights over a span of pixels: what `tf.image.resize` calls area, bicubic, and antialiasing.
+//! Resampling with a filter kernel over a span of pixels: area, bicubic and antialiasing of `tf.image.resize`.
 //!
 //! Weights and one line of the input are written to memory of the caller, because how many there are depends on the image.
 
 use super::method::Method;
 use super::resample::{From, ImageElement};
 
-/// Four bytes of the caller's memory: a number in a table, or an element of the line.
+/// Four bytes of the caller's memory: an entry of a weight table, or an element of the line.
 pub(crate) type Word = [u8; 4];
 
-/// How many words [`run`] needs, for images that become `to` (height and width).
+/// Number of words that [`run`] needs for output images of size `to` (height and width).
 pub(crate) fn words(method: Method, from: (usize, usize), to: (usize, usize), channels: usize) -> u128 {
     let table = |from: usize, to: usize| to as u128 * (taps(method, from, to) as u128 + 2);
     table(from.0, to.0) + table(from.1, to.1) + from.1 as u128 * channels as u128
 }
 
-/// Makes one image of `to` from one like `from`; `finish` is applied to each value on its way out.
+/// Resamples one image of size `from` to size `to`; `finish` is applied to each output value.
 pub(crate) fn run<E: ImageElement, O>(job: Job<'_>, image: &[E], scratch: &mut [Word], out: &mut [O], finish: impl Fn(f32) -> O + Copy) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2, just asked.
+        // SAFETY: AVX2 support was just checked.
         return unsafe { run_avx2(job, image, scratch, out, finish) };
     }
     run_plain(job, image, scratch, out, finish);
 }
 
-/// What is to become of an image.
+/// The parameters of a resampling.
 #[derive(Clone, Copy)]
 pub(crate) struct Job<'a> {
     pub method: Method,
@@ -40,7 +40,7 @@ fn run_avx2<E: ImageElement, O>(job: Job<'_>, image: &[E], scratch: &mut [Word],
     run_plain(job, image, scratch, out, finish);
 }
 
-/// Lines first: the line that an output line is made of has the input's width, and is the only one held.
+/// Vertical pass first: the intermediate line has the input's width, and only one is stored.
 #[inline(always)]
 fn run_plain<E: ImageElement, O>(job: Job<'_>, image: &[E], scratch: &mut [Word], out: &mut [O], finish: impl Fn(f32) -> O + Copy) {
     let Job { method, from, to, channels } = job;
@@ -92,21 +92,21 @@ fn across<O, const C: usize>(columns: &[Word], taps: usize, line: &[Word], out: 
     }
 }
 
-/// The first pixel and the weights from it on.
+/// The first pixel and its weights.
 #[inline(always)]
 fn span(entry: &[Word]) -> (usize, &[Word]) {
     let (start, count) = (u32::from_ne_bytes(entry[0]) as usize, u32::from_ne_bytes(entry[1]) as usize);
     (start, &entry[2..2 + count])
 }
 
-/// The most pixels that one pixel of the output is made of, along an axis.
+/// Maximum number of input pixels per output pixel, along an axis.
 fn taps(method: Method, from: usize, to: usize) -> usize {
     let scale = from as f32 / to as f32;
     let wide = |radius: f32| 2 * (radius * scale.max(1.0)).ceil() as usize + 1;
     let most = match method {
         Method::Nearest | Method::Bilinear => 1,
         Method::Bicubic => 4,
-        // Where positions are rounded, one more than the pixels that are touched.
+        // One more than the pixels covered, because positions are rounded.
         Method::Area => scale.ceil() as usize + 2,
         Method::BilinearAntialias => wide(1.0),
         Method::BicubicAntialias => wide(2.0),
@@ -114,8 +114,8 @@ fn taps(method: Method, from: usize, to: usize) -> usize {
     most.min(from)
 }
 
-/// Writes where each pixel of the output comes from: the first pixel, how many there are, and their weights. Reversed, the axis is read
-/// from its end.
+/// Writes the table of an axis: for each output pixel the first input pixel, the number of pixels, and their weights.
+/// If `reversed`, the axis is mirrored.
 fn spans(table: &mut [Word], method: Method, from: usize, to: usize, reversed: bool) {
     let taps = taps(method, from, to);
     for (place, entry) in table.chunks_exact_mut(taps + 2).enumerate() {
@@ -142,7 +142,7 @@ fn add(weights: &mut [Word], at: usize, weight: f32) {
     weights[at] = (f32::from_ne_bytes(weights[at]) + weight).to_ne_bytes();
 }
 
-/// The share of each pixel that lies under the output pixel, as TensorFlow's `ResizeArea`.
+/// The fraction of each pixel covered by the output pixel, as in TensorFlow's `ResizeArea`.
 fn area(weights: &mut [Word], place: usize, from: usize, to: usize) -> (usize, usize) {
     let scale = from as f32 / to as f32;
     let (begin, end) = (place as f32 * scale, (place + 1) as f32 * scale);
@@ -161,7 +161,8 @@ fn area(weights: &mut [Word], place: usize, from: usize, to: usize) -> (usize, u
     (start, stop.min(from))
 }
 
-/// Keys' cubic with a = −½ at 1024 positions between two pixels, as TensorFlow's `ResizeBicubic`; what lies outside has no weight.
+/// Keys' cubic with a = −½ at 1024 positions between two pixels, as in TensorFlow's `ResizeBicubic`; pixels outside
+/// have no weight.
 fn bicubic(weights: &mut [Word], place: usize, from: usize, to: usize) -> (usize, usize) {
     const STEPS: f32 = 1024.0;
     let at = (place as f32 + 0.5) * (from as f32 / to as f32) - 0.5;
@@ -176,7 +177,7 @@ fn bicubic(weights: &mut [Word], place: usize, from: usize, to: usize) -> (usize
     (start as usize, stop as usize)
 }
 
-/// A kernel made as wide as the image shrinks, as TensorFlow's `ScaleAndTranslate`.
+/// A kernel scaled with the downsampling factor, as in TensorFlow's `ScaleAndTranslate`.
 fn antialias(weights: &mut [Word], place: usize, from: usize, to: usize, radius: f32, kernel: impl Fn(f32) -> f32) -> (usize, usize) {
     let scale = 1.0 / (to as f32 / from as f32);
     let wide = scale.max(1.0);
@@ -184,7 +185,7 @@ fn antialias(weights: &mut [Word], place: usize, from: usize, to: usize, radius:
     let last = from as i64 - 1;
     let start = ((centre - radius * wide - 0.5).ceil() as i64).clamp(0, last);
     let stop = ((centre + radius * wide - 0.5).floor() as i64).clamp(0, last) + 1;
-    // The cast to a table's size may be off by one where sides are not exact in f32; the outermost weights are next to nothing.
+    // The table size may be off by one because sizes are inexact in f32; the outermost weights are negligible.
     let stop = stop.min(start + weights.len() as i64);
     let narrow = 1.0 / wide;
     normalised(weights, (start..stop).map(|pixel| kernel(((pixel as f32 + 0.5 - centre) * narrow).abs())));

@@ -2,29 +2,29 @@
 
 use std::fmt;
 
-/// How a pixel between pixels is made.
+/// An interpolation method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// The pixel whose centre is nearest.
+    /// The pixel with the nearest center.
     Nearest,
-    /// The four pixels around it, weighted by distance.
+    /// The four nearest pixels, weighted by distance.
     Bilinear,
-    /// The sixteen pixels around it, by Keys' cubic; sharper than bilinear, and may go beyond the darkest and brightest pixel.
+    /// The sixteen nearest pixels, by Keys' cubic; sharper than bilinear, and may overshoot.
     Bicubic,
-    /// All pixels it covers, by how much of each: the best way to make images much smaller.
+    /// All covered pixels, weighted by area: the best choice for strong downsampling.
     Area,
-    /// Bilinear over all pixels it covers where images become smaller: `antialias=True`.
+    /// Bilinear with `antialias=True`: the kernel is scaled when downsampling.
     BilinearAntialias,
-    /// Bicubic over all pixels it covers where images become smaller: `antialias=True`.
+    /// Bicubic with `antialias=True`: the kernel is scaled when downsampling.
     BicubicAntialias,
 }
 
 impl Method {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Method; 6] =
         [Method::Nearest, Method::Bilinear, Method::Bicubic, Method::Area, Method::BilinearAntialias, Method::BicubicAntialias];
 
-    /// As configurations write it.
+    /// Its name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Method::Nearest => "nearest",
@@ -36,7 +36,7 @@ impl Method {
         }
     }
 
-    /// Whether pixels have weights over a span that depends on the image.
+    /// Whether it uses a weight table whose size depends on the image.
     pub(crate) fn is_filter(self) -> bool {
         !matches!(self, Method::Nearest | Method::Bilinear)
     }

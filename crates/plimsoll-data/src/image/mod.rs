@@ -1,4 +1,4 @@
-//! Images: what a file's header says, decoding into memory that was counted, and resampling.
+//! Images: parsing headers, decoding into preallocated memory, and resampling.
 
 mod decode;
 pub(crate) mod filter;

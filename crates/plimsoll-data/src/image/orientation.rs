@@ -1,10 +1,10 @@
-//! How a camera was held, as EXIF tells it, and turning images accordingly.
+//! The EXIF orientation of an image, and transposing images.
 
-/// How the stored image has to be turned to be seen upright.
+/// How to transform the stored image to display it upright.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Orientation {
     Upright,
-    /// EXIF's numbers 2 to 8, taken apart: rows and columns exchanged first, then mirrored, then turned upside down.
+    /// EXIF orientations 2 to 8 as three steps: transpose, then mirror, then flip vertically.
     Turned {
         transposed: bool,
         mirrored: bool,
@@ -13,7 +13,7 @@ pub(crate) enum Orientation {
 }
 
 impl Orientation {
-    /// From the contents of an APP1 segment; upright where it says nothing that can be understood.
+    /// Parses an APP1 segment; upright if there is no valid orientation.
     pub fn from_exif(segment: &[u8]) -> Orientation {
         number(segment).map_or(Orientation::Upright, Orientation::from_number)
     }
@@ -36,7 +36,7 @@ impl Orientation {
         matches!(self, Orientation::Turned { transposed: true, .. })
     }
 
-    /// Mirrored and upside down, after a transposition.
+    /// Whether to mirror and to flip vertically, after a transposition.
     pub fn flips(self) -> (bool, bool) {
         match self {
             Orientation::Upright => (false, false),
@@ -45,7 +45,7 @@ impl Orientation {
     }
 }
 
-/// The orientation tag of the first directory.
+/// The orientation tag of the first IFD.
 fn number(segment: &[u8]) -> Option<u16> {
     let tiff = segment.strip_prefix(b"Exif\0\0")?;
     let little = match tiff.get(..4)? {
@@ -67,7 +67,7 @@ fn number(segment: &[u8]) -> Option<u16> {
     short(entry + 8)
 }
 
-/// Writes `image` (`height` × `width`) with rows and columns exchanged.
+/// Writes the transposition of `image` (`height` × `width`).
 pub(crate) fn transpose(image: &[u8], height: usize, width: usize, channels: usize, out: &mut [u8]) {
     for (x, line) in out.chunks_exact_mut(height * channels).enumerate() {
         for (y, pixel) in line.chunks_exact_mut(channels).enumerate() {

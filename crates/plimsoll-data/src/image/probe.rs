@@ -1,4 +1,4 @@
-//! What an image's header says, read a few bytes at a time: nothing is held or decoded until its size is known.
+//! Parses the header of an image, a few bytes at a time, so that its size is known before memory is allocated.
 
 use super::{Orientation, ReadAt, jpeg};
 use crate::DataError;
@@ -6,23 +6,23 @@ use plimsoll_core::Bytes;
 use std::ops::Range;
 use std::path::Path;
 
-/// An image's kind and size, and what reading it takes.
+/// The format and size of an image, and the memory for decoding it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Probe {
     pub format: Format,
     pub width: usize,
     pub height: usize,
-    /// Channels as the decoder may deliver them before they are brought to those asked for.
+    /// Channels that the decoder may produce before conversion to the requested ones.
     pub channels: usize,
     pub file: Bytes,
-    /// What the decoder holds for itself while it works: an upper bound.
+    /// Upper bound of the memory that the decoder allocates itself.
     pub work: Bytes,
-    /// What it asks for beside the pixels: lines in work.
+    /// Bytes of line buffers that the decoder takes from the caller.
     pub lines: usize,
     pub orientation: Orientation,
-    /// Whether its colours are four inks.
+    /// Whether it is CMYK.
     pub inks: bool,
-    /// Where the compressed data begins.
+    /// Offset of the compressed data.
     pub data: u64,
 }
 
@@ -34,19 +34,19 @@ pub(crate) enum Format {
     Gif,
 }
 
-/// Read at once: the header of most files.
+/// Bytes per read; enough for the header of most files.
 const WINDOW: usize = 2048;
 
-/// Tables and state of a decoder, and what the allocator adds to its pieces.
+/// Tables and state of a decoder, with allocator overhead.
 const DECODER: Bytes = Bytes::kib(256);
 
-/// Inflating a PNG: the window, the buffers around it, a line or two.
+/// Inflating a PNG: the window, its buffers, one or two lines.
 const INFLATE: Bytes = Bytes::kib(512);
 
-/// The table and the lines of a GIF in work.
+/// The table and the line buffers of a GIF decoder.
 const LZW: Bytes = Bytes::kib(128);
 
-/// Reads the header of an image that is a part of a file, or all of it.
+/// Parses the header of an image that is a part of a file, or all of it.
 pub(crate) fn probe(file: &dyn ReadAt, path: &Path, part: Range<u64>) -> Result<Probe, DataError> {
     let (base, length) = (part.start, part.end - part.start);
     let mut reader = HeaderReader { file, base, path, window: [0; WINDOW], start: 0, length: 0 };
@@ -63,7 +63,7 @@ pub(crate) fn probe(file: &dyn ReadAt, path: &Path, part: Range<u64>) -> Result<
     }
 }
 
-/// Whether this is the beginning of an image of a kind that can be decoded.
+/// Whether the bytes start with the signature of a supported format.
 pub(crate) fn begins_like_one(bytes: &[u8]) -> bool {
     let starts: [&[u8]; 4] = [&[0xFF, 0xD8, 0xFF], b"\x89PNG\r\n\x1a\n", b"RIFF", b"GIF8"];
     starts.iter().any(|start| bytes.starts_with(start))
@@ -71,17 +71,17 @@ pub(crate) fn begins_like_one(bytes: &[u8]) -> bool {
 
 struct HeaderReader<'a> {
     file: &'a dyn ReadAt,
-    /// Where the image begins.
+    /// Offset of the image in the file.
     base: u64,
     path: &'a Path,
     window: [u8; WINDOW],
-    /// What the window holds.
+    /// The range of the file in the window.
     start: u64,
     length: usize,
 }
 
 impl HeaderReader<'_> {
-    /// `count` bytes from `offset` on, at most a window.
+    /// `count` bytes at `offset`, at most a window.
     fn at(&mut self, offset: u64, count: usize) -> Result<&[u8], DataError> {
         if offset < self.start || offset + count as u64 > self.start + self.length as u64 {
             (self.start, self.length) = (offset, 0);
@@ -118,7 +118,7 @@ fn png(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {
         height,
         channels: 4,
         file: Bytes(length),
-        // Lines of up to eight bytes a pixel: the one before, this one, and what is being unpacked.
+        // Lines of up to eight bytes per pixel: the previous one, the current one, and the decompressed data.
         work: INFLATE + Bytes(4 * 8 * width as u64),
         lines: 0,
         orientation: Orientation::Upright,
@@ -133,7 +133,7 @@ fn webp(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> 
     let three = |at: usize| wide(at) | usize::from(header[at + 2]) << 16;
     let (width, height) = match (&header[8..12], &header[12..16]) {
         (b"WEBP", b"VP8 ") => (wide(26) & 0x3FFF, wide(28) & 0x3FFF),
-        // After a mark of one byte, fourteen bits each.
+        // After a signature byte, fourteen bits each.
         (b"WEBP", b"VP8L") => {
             let bits = wide(21) | wide(23) << 16;
             ((bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
@@ -149,7 +149,8 @@ fn webp(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> 
         height,
         channels: 4,
         file: Bytes(length),
-        // Planes of a frame, or its pixels before they are brought back; its data once more; and tables that the data has to pay for.
+        // Planes of a frame or untransformed pixels, a copy of the data, and tables whose size is bounded by the
+        // data.
         work: DECODER + Bytes(area * 12) + Bytes(length) * 32,
         lines: 0,
         orientation: Orientation::Upright,
@@ -167,7 +168,7 @@ fn gif(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {
         format: Format::Gif,
         width,
         height,
-        // Three of its colours, one of the numbers they come from.
+        // Three channels of RGB and one of palette indices.
         channels: 4,
         file: Bytes(length),
         work: LZW,
@@ -235,7 +236,7 @@ struct JpegFrame {
     width: usize,
     height: usize,
     components: usize,
-    /// The sum over components of their sampling factors multiplied.
+    /// The sum over components of the product of their sampling factors.
     samples: usize,
     progressive: bool,
 }
@@ -255,7 +256,7 @@ impl JpegFrame {
         Ok(JpegFrame { height: side(1), width: side(3), components, samples, progressive })
     }
 
-    /// Lines in work; and all coefficients at once where the image comes in several scans.
+    /// Line buffers, and all coefficients if the image has several scans.
     fn work(&self, several_scans: bool) -> Bytes {
         let lines = (self.width as u64 + 64) * self.samples.max(self.components) as u64 * 128;
         let coefficients = (self.width as u64 + 64) * (self.height as u64 + 64) * self.samples as u64 * 2;

@@ -1,12 +1,12 @@
-//! Where the bytes of an image are: in a file, or held already.
+//! Random access to the bytes of an image, in a file or in memory.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Bytes that can be read anywhere.
+/// Bytes with random access.
 pub(crate) trait ReadAt {
-    /// Reads some bytes from `at` on; none only behind the end.
+    /// Reads some bytes at offset `at`; zero only at the end.
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize>;
 }
 

@@ -1,4 +1,4 @@
-//! Images one by one, without a pipeline.
+//! Reads single images, without a pipeline.
 
 use super::jpeg::Decoder;
 use super::{Channels, decode, probe};
@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Reads images one by one, by the decoders of the pipeline: for a single prediction, or to see what decoding alone takes.
+/// Reads single images with the decoders of the pipeline: for a prediction, or to measure decoding alone.
 ///
 /// ```no_run
 /// use plimsoll_data::ImageReader;
@@ -23,13 +23,13 @@ pub struct ImageReader {
 }
 
 impl ImageReader {
-    /// Takes memory as images need it, and keeps it for the next.
+    /// Allocates memory as images need it and reuses it.
     #[allow(clippy::new_without_default, reason = "it reads as what it does")]
     pub fn new() -> ImageReader {
         ImageReader { baseline: Decoder::new(), file: Vec::new(), lines: Vec::new() }
     }
 
-    /// Makes `pixels` those of a file, red, green and blue as they are stored; returns height and width.
+    /// Reads a file into `pixels` as RGB, without applying the EXIF orientation; returns height and width.
     pub fn read(&mut self, path: impl AsRef<Path>, pixels: &mut Vec<u8>) -> Result<(usize, usize), DataError> {
         let path = path.as_ref();
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
@@ -39,7 +39,7 @@ impl ImageReader {
         self.lines.resize(probe.lines, 0);
         file.read_exact_at(&mut self.file, 0).map_err(|error| DataError::io("read", path, error))?;
         let area = probe.width * probe.height;
-        // Some decoders deliver more channels before they are brought to three.
+        // Some decoders produce more channels before conversion to three.
         pixels.resize(area * probe.channels.max(3), 0);
         decode(&probe, path, &self.file, Channels::Colour, &mut self.baseline, &mut self.lines, pixels)?;
         pixels.truncate(area * 3);

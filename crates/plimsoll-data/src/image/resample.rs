@@ -1,11 +1,11 @@
-//! Resampling as `tf.image.resize` does: half-pixel centres, TensorFlow's order of float operations.
+//! Resampling like `tf.image.resize`: half-pixel centers, and TensorFlow's order of float operations.
 
 use super::filter::{self, Job, Word};
 use super::method::Method;
 use super::windows::{GROUP, Level, TapWindows};
 use plimsoll_core::Bytes;
 
-/// Makes images of one size from images of any size. Its tables and lines are sized by what comes out.
+/// Resamples images of any size to one size. Its tables and line buffers have the size of the output.
 pub(crate) struct Resampler {
     method: Method,
     channels: usize,
@@ -15,29 +15,29 @@ pub(crate) struct Resampler {
     rows: Vec<Tap>,
     columns: Vec<Tap>,
     level: Level,
-    /// The columns again, for lines of bytes.
+    /// The columns for lines of bytes.
     windows: TapWindows,
     /// Two input lines, interpolated to the output's width.
     lines: [Vec<f32>; 2],
 }
 
-/// What an input image is like.
+/// The layout of an input image.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct From {
     pub height: usize,
     pub width: usize,
-    /// Pixels from one line to the next: more than its width where it is a part of an image.
+    /// Pixels per line in memory; more than the width for a crop.
     pub line: usize,
     /// Whether it is read from right to left, and from bottom to top.
     pub mirrored: bool,
     pub upside_down: bool,
 }
 
-/// An element of an image as it lies in memory.
+/// An element of an image.
 pub(crate) trait ImageElement: Copy {
     fn value(self) -> f32;
 
-    /// A line as bytes, if that is what its elements are.
+    /// The line as bytes, if the elements are u8.
     fn bytes(_line: &[Self]) -> Option<&[u8]> {
         None
     }
@@ -59,23 +59,23 @@ impl ImageElement for [u8; 4] {
     }
 }
 
-/// Where one output pixel comes from along one axis.
+/// The source of one output pixel along one axis.
 #[derive(Clone, Copy)]
 pub(crate) struct Tap {
-    /// The pixels before and after, as offsets of elements.
+    /// The pixels before and after, as element offsets.
     pub lower: usize,
     pub upper: usize,
-    /// How far from `lower` to `upper`.
+    /// The weight of `upper`.
     pub weight: f32,
 }
 
 impl Resampler {
-    /// Words that [`run`](Self::run) needs beside its own tables, for an image of this height and width.
+    /// Number of scratch words that [`run`](Self::run) needs for an image of this height and width.
     pub fn words(method: Method, from: (usize, usize), to: (usize, usize), channels: usize) -> u128 {
         if method.is_filter() { filter::words(method, from, to, channels) } else { 0 }
     }
 
-    /// What [`new`](Self::new) takes.
+    /// Bytes that [`new`](Self::new) allocates.
     pub fn bytes(method: Method, height: usize, width: usize, channels: usize) -> Bytes {
         if method.is_filter() {
             return Bytes::ZERO;
@@ -106,7 +106,7 @@ impl Resampler {
         }
     }
 
-    /// Gets ready for images like this.
+    /// Prepares the tables for images of this layout.
     pub fn aim(&mut self, from: From) {
         if self.from != Some(from) {
             if !self.method.is_filter() {
@@ -120,8 +120,8 @@ impl Resampler {
         }
     }
 
-    /// Makes one image from one like it was [aimed](Self::aim) at, from its first pixel on; `finish` is applied to each value on its way
-    /// out. `scratch` has the [words](Self::words) it takes.
+    /// Resamples one image of the layout passed to [`aim`](Self::aim); `finish` is applied to each output value.
+    /// `scratch` has [`words`](Self::words) elements.
     pub fn run<E: ImageElement, O>(&mut self, image: &[E], scratch: &mut [Word], out: &mut [O], finish: impl Fn(f32) -> O + Copy) {
         match self.method {
             method if method.is_filter() => {
@@ -130,7 +130,7 @@ impl Resampler {
             }
             Method::Nearest => self.nearest(image, out, finish),
             _ => match self.level {
-                // SAFETY: there is such a level only where the processor has what it takes.
+                // SAFETY: a `Level` is constructed only if the CPU supports its instructions.
                 #[cfg(target_arch = "x86_64")]
                 Level::Avx512 => unsafe { self.bilinear_avx512(image, out, finish) },
                 // SAFETY: as above.
@@ -165,8 +165,8 @@ impl Resampler {
         self.bilinear(image, out, finish);
     }
 
-    /// TensorFlow interpolates along the line above, along the line below, then between the two. So does this, but an
-    /// input line that serves several output lines is interpolated once.
+    /// Like TensorFlow, interpolates along the upper line and the lower line, then between them. An input line that
+    /// several output lines need is interpolated once.
     #[inline(always)]
     fn bilinear<E: ImageElement, O>(&mut self, image: &[E], out: &mut [O], finish: impl Fn(f32) -> O) {
         let mut held = [usize::MAX; 2];
@@ -174,7 +174,7 @@ impl Resampler {
         let to_row = self.width * self.channels;
         for (index, (row, out)) in self.rows.iter().zip(out.chunks_exact_mut(to_row)).enumerate() {
             let wanted = [row.lower, row.upper];
-            // Lines that no other output line is made from need not be held.
+            // A line that no other output line needs is not stored.
             let again = self.rows.get(index + 1).is_some_and(|next| wanted.contains(&next.lower) || wanted.contains(&next.upper));
             if self.windows.are_used() && !again && !held.iter().any(|held| wanted.contains(held)) {
                 let lines = wanted.map(|wanted| E::bytes(&image[wanted..][..from_row]));
@@ -209,7 +209,8 @@ impl Resampler {
     }
 }
 
-/// Elements of a held line: one more than the output's, so that three channels can be written four at a time, and whole groups.
+/// Elements of a stored line: one more than the output's, so that three channels can be written four at a time,
+/// rounded up to whole groups.
 fn line(method: Method, width: usize, channels: usize) -> usize {
     match method {
         Method::Bilinear => (width * channels + 1).next_multiple_of(GROUP),
@@ -217,17 +218,17 @@ fn line(method: Method, width: usize, channels: usize) -> usize {
     }
 }
 
-/// Elements of a line that is made through windows.
+/// Elements of a line that is interpolated through windows.
 fn windows(method: Method, width: usize, channels: usize) -> usize {
     if method == Method::Bilinear { width * channels } else { 0 }
 }
 
-/// TensorFlow's `HalfPixelScaler` and `HalfPixelScalerForNN`, operation by operation; `stride` elements lie between
-/// neighbours of the axis. Reversed, the axis is read from its end.
+/// TensorFlow's `HalfPixelScaler` and `HalfPixelScalerForNN`, operation by operation; `stride` is the distance of
+/// neighbors in elements. If `reversed`, the axis is mirrored.
 fn taps(taps: &mut Vec<Tap>, method: Method, from: usize, to: usize, stride: usize, reversed: bool) {
     let scale = from as f32 / to as f32;
     let pixel = |at: f32| {
-        // A cast to unsigned takes what is below the first pixel to 0.
+        // The cast saturates negative positions to 0.
         let pixel = (at as usize).min(from - 1);
         (if reversed { from - 1 - pixel } else { pixel }) * stride
     };
@@ -245,7 +246,7 @@ fn taps(taps: &mut Vec<Tap>, method: Method, from: usize, to: usize, stride: usi
     }));
 }
 
-/// Interpolates along a line. The usual numbers of channels are known to the compiler, which then needs no inner loop.
+/// Interpolates along a line. Specialized for the usual numbers of channels, so that the inner loop is unrolled.
 #[inline(always)]
 fn widen<E: ImageElement>(columns: &[Tap], channels: usize, line: &[E], out: &mut [f32]) {
     match channels {
@@ -271,7 +272,7 @@ fn widen_by<E: ImageElement, const C: usize>(columns: &[Tap], line: &[E], out: &
     }
 }
 
-/// Three channels four at a time: the fourth is the next pixel's first, which is then written again.
+/// Writes three channels four at a time: the fourth is the next pixel's first, which is overwritten later.
 #[inline(always)]
 fn widen_three<E: ImageElement>(columns: &[Tap], line: &[E], out: &mut [f32]) {
     let last = line.len() - 3;
@@ -298,7 +299,7 @@ fn between(lower: f32, upper: f32, weight: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// Every way a processor may have, over sizes around those of its registers: the same bits, and those of the formula.
+    /// All SIMD levels, over sizes around the register widths, must be bit-identical to the formula.
     #[test]
     fn all_ways_give_the_same_bits() {
         let sides = [1, 2, 3, 5, 7, 15, 16, 17, 21, 22, 31, 33, 64, 85, 129, 400];

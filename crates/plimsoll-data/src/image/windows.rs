@@ -1,24 +1,24 @@
-//! Interpolation along a line of bytes by shuffles. A few neighbouring output elements take all they need from one window of the line: it
-//! is loaded once and shuffled into place, where the pixels before and after would otherwise be fetched one by one.
+//! Interpolation along a line of bytes with shuffles. A few adjacent output elements take their inputs from one
+//! window of the line, which is loaded once and shuffled into place instead of gathering the pixels one by one.
 
 use super::resample::Tap;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// What the processor can do for a line.
+/// A SIMD level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     Plain,
-    /// With BMI2, which all that have AVX2 have too.
+    /// AVX2 with BMI2, which all CPUs with AVX2 have.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// With shuffles of bytes across whole registers.
+    /// AVX-512 with byte shuffles across whole registers (VBMI).
     #[cfg(target_arch = "x86_64")]
     Avx512,
 }
 
 impl Level {
-    /// What this processor has, the best last.
+    /// The levels that this CPU supports, best last.
     pub fn all() -> Vec<Level> {
         let mut levels = vec![Level::Plain];
         #[cfg(target_arch = "x86_64")]
@@ -40,27 +40,27 @@ impl Level {
     }
 }
 
-/// Output elements that a line's length is rounded up to.
+/// A line's length is rounded up to a multiple of this.
 pub(crate) const GROUP: usize = 16;
 
-/// Where the elements of an output line come from, for shuffles.
+/// The shuffle tables of an output line.
 pub(crate) struct TapWindows {
     level: Level,
-    /// Bytes of a window; none where the line is not read through windows.
+    /// Bytes of a window; zero if the line is not read through windows.
     reach: usize,
-    /// Where windows begin.
+    /// Offsets of the windows.
     starts: Vec<u32>,
-    /// Four bytes an element: where in its window its pixel before is, nothing, the pixel after, nothing.
+    /// Four bytes per element: index of the pixel before, zero, index of the pixel after, zero.
     picks: Vec<[u8; 4]>,
-    /// How far from the one to the other.
+    /// The weight of the pixel after.
     weights: Vec<f32>,
 }
 
-/// Marks a byte that becomes zero.
+/// A shuffle index that yields zero.
 const NOTHING: u8 = 0x80;
 
 impl TapWindows {
-    /// What [`new`](Self::new) takes for lines of so many elements.
+    /// Bytes that [`new`](Self::new) allocates for lines of this many elements.
     pub fn bytes(elements: usize) -> usize {
         let room = elements.next_multiple_of(GROUP);
         room / 4 * size_of::<u32>() + room * (size_of::<[u8; 4]>() + size_of::<f32>())
@@ -77,7 +77,7 @@ impl TapWindows {
         }
     }
 
-    /// Gets ready for lines of `length` bytes that are read at `columns`, pixels of `channels` bytes.
+    /// Prepares the tables for lines of `length` bytes that are read at `columns`, with pixels of `channels` bytes.
     pub fn aim(&mut self, columns: &[Tap], channels: usize, length: usize) {
         let reaches: &[(usize, usize)] = match self.level {
             Level::Plain => &[],
@@ -95,18 +95,19 @@ impl TapWindows {
         self.reach > 0
     }
 
-    /// Makes the tables for windows of `reach` bytes that serve so many elements each, if they are large enough.
+    /// Builds the tables for windows of `reach` bytes with `elements` elements each; `false` if the windows are too
+    /// small.
     fn fit(&mut self, columns: &[Tap], channels: usize, length: usize, reach: usize, elements: usize) -> bool {
         self.starts.clear();
         self.picks.clear();
         self.weights.clear();
-        // The smaller windows are loaded whole.
+        // Small windows are loaded without a mask.
         if length > u32::MAX as usize || (reach == 16 && length < reach) {
             return false;
         }
         let count = columns.len() * channels;
         let mut first = 0;
-        // The pixel and the channel that an element is of, counted along rather than divided out.
+        // The pixel and the channel of an element, incremented instead of divided.
         let (mut column, mut channel) = (0, 0);
         while first < count {
             let last = (first + elements).min(count) - 1;
@@ -135,10 +136,10 @@ impl TapWindows {
         true
     }
 
-    /// Interpolates along a line of the length that was [aimed](Self::aim) at.
+    /// Interpolates along a line of the length passed to [`aim`](Self::aim).
     pub fn run(&self, line: &[u8], out: &mut [f32]) {
         match (self.level, self.reach) {
-            // SAFETY: there is such a level only where the processor has what it takes.
+            // SAFETY: a `Level` is constructed only if the CPU supports its instructions.
             #[cfg(target_arch = "x86_64")]
             (Level::Avx2, _) => unsafe { self.avx2(line, out) },
             // SAFETY: as above.
@@ -151,10 +152,11 @@ impl TapWindows {
         }
     }
 
-    /// Interpolates along two lines and between them, `weight` from the first to the second: for lines that are wanted only once.
+    /// Interpolates along two lines and between them, with `weight` for the second: for lines that are needed only
+    /// once.
     pub fn run_between(&self, lines: [&[u8]; 2], weight: f32, out: &mut [f32]) {
         match (self.level, self.reach) {
-            // SAFETY: there is such a level only where the processor has what it takes.
+            // SAFETY: a `Level` is constructed only if the CPU supports its instructions.
             #[cfg(target_arch = "x86_64")]
             (Level::Avx2, _) => unsafe { self.avx2_between(lines, weight, out) },
             // SAFETY: as above.
@@ -171,7 +173,7 @@ impl TapWindows {
     #[target_feature(enable = "avx2")]
     fn avx2(&self, line: &[u8], out: &mut [f32]) {
         for (eight, out) in self.eights().zip(out.as_chunks_mut::<8>().0) {
-            // SAFETY: the array is of eight elements.
+            // SAFETY: the array has eight elements.
             unsafe { _mm256_storeu_ps(out.as_mut_ptr(), eight.along(line)) };
         }
     }
@@ -183,17 +185,17 @@ impl TapWindows {
         for (eight, out) in self.eights().zip(out.as_chunks_mut::<8>().0) {
             let (top, bottom) = (eight.along(top), eight.along(bottom));
             let value = _mm256_add_ps(top, _mm256_mul_ps(_mm256_sub_ps(bottom, top), weight));
-            // SAFETY: the array is of eight elements.
+            // SAFETY: the array has eight elements.
             unsafe { _mm256_storeu_ps(out.as_mut_ptr(), value) };
         }
     }
 
-    /// With windows of one register or, `WIDE`, of two.
+    /// With windows of one register or, if `WIDE`, of two.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     fn avx512<const WIDE: bool>(&self, line: &[u8], out: &mut [f32]) {
         for (group, out) in self.groups().zip(out.as_chunks_mut::<GROUP>().0) {
-            // SAFETY: the array is of sixteen elements.
+            // SAFETY: the array has sixteen elements.
             unsafe { _mm512_storeu_ps(out.as_mut_ptr(), group.along::<WIDE>(line)) };
         }
     }
@@ -205,7 +207,7 @@ impl TapWindows {
         for (group, out) in self.groups().zip(out.as_chunks_mut::<GROUP>().0) {
             let (top, bottom) = (group.along::<WIDE>(top), group.along::<WIDE>(bottom));
             let value = _mm512_add_ps(top, _mm512_mul_ps(_mm512_sub_ps(bottom, top), weight));
-            // SAFETY: the array is of sixteen elements.
+            // SAFETY: the array has sixteen elements.
             unsafe { _mm512_storeu_ps(out.as_mut_ptr(), value) };
         }
     }
@@ -223,11 +225,11 @@ impl TapWindows {
     }
 }
 
-/// Bytes of a register that hold something: two of four.
+/// A mask of the used bytes of a register: two of four.
 #[cfg(target_arch = "x86_64")]
 const PAIRS: u64 = 0x5555_5555_5555_5555;
 
-/// The elements that one register of AVX2 holds, from two windows.
+/// The elements of one AVX2 register, from two windows.
 #[cfg(target_arch = "x86_64")]
 struct Eight<'a> {
     starts: &'a [u32; 2],
@@ -241,19 +243,19 @@ impl Eight<'_> {
     #[target_feature(enable = "avx2")]
     fn along(&self, line: &[u8]) -> __m256 {
         let [low, high] = self.starts.map(|start| line[start as usize..].first_chunk::<16>().expect("windows lie inside"));
-        // SAFETY: each pointer is to an array of exactly what is loaded.
+        // SAFETY: each pointer is to an array of exactly the size loaded.
         unsafe {
             let window = _mm256_set_m128i(_mm_loadu_si128(high.as_ptr().cast()), _mm_loadu_si128(low.as_ptr().cast()));
             let pairs = _mm256_shuffle_epi8(window, _mm256_loadu_si256(self.picks.as_ptr().cast()));
             let before = _mm256_cvtepi32_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(0xFFFF)));
-            // From the one to the other, which is an integer that a float holds exactly.
+            // The difference of the two pixels, which is exact in f32.
             let way = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi32(0x0001_FFFF)));
             _mm256_add_ps(before, _mm256_mul_ps(way, _mm256_loadu_ps(self.weights.as_ptr())))
         }
     }
 }
 
-/// The elements that one register of AVX-512 holds.
+/// The elements of one AVX-512 register.
 #[cfg(target_arch = "x86_64")]
 struct LaneGroup<'a> {
     start: usize,
@@ -267,7 +269,7 @@ impl LaneGroup<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     fn along<const WIDE: bool>(&self, line: &[u8]) -> __m512 {
         let line = &line[self.start..];
-        // SAFETY: both arrays are of 64 bytes.
+        // SAFETY: both arrays have 64 bytes.
         let (picks, weights) = unsafe { (_mm512_loadu_si512(self.picks.as_ptr().cast()), _mm512_loadu_ps(self.weights.as_ptr())) };
         let pairs = if WIDE {
             _mm512_maskz_permutex2var_epi8(PAIRS, load(line), picks, load(line.get(64..).unwrap_or(&[])))
@@ -275,18 +277,18 @@ impl LaneGroup<'_> {
             _mm512_maskz_permutexvar_epi8(PAIRS, picks, load(line))
         };
         let before = _mm512_cvtepi32_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xFFFF)));
-        // From the one to the other, which is an integer that a float holds exactly.
+        // The difference of the two pixels, which is exact in f32.
         let way = _mm512_cvtepi32_ps(_mm512_madd_epi16(pairs, _mm512_set1_epi32(0x0001_FFFF)));
         _mm512_add_ps(before, _mm512_mul_ps(way, weights))
     }
 }
 
-/// The first 64 bytes, or as many as there are and zeros.
+/// The first 64 bytes, padded with zeros.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 fn load(bytes: &[u8]) -> __m512i {
     let there = if bytes.len() >= 64 { u64::MAX } else { (1 << bytes.len()) - 1 };
-    // SAFETY: bytes that are masked out are not touched, all others are of the slice.
+    // SAFETY: masked bytes are not accessed, all others are in the slice.
     unsafe { _mm512_maskz_loadu_epi8(there, bytes.as_ptr().cast()) }
 }

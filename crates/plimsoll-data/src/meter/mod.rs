@@ -1,4 +1,4 @@
-//! Where the time of making rows goes, added up over all threads.
+//! Where the time of producing rows goes, summed over all threads.
 
 mod stage;
 
@@ -8,36 +8,36 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Nanoseconds by what was done.
+/// Nanoseconds by kind of work.
 #[derive(Default)]
 pub(crate) struct Meter {
     pub read: AtomicU64,
-    /// Waiting until there is memory to decode a file in.
+    /// Waiting for memory of the decode pool.
     pub pool: AtomicU64,
     pub decode: AtomicU64,
     pub resize: AtomicU64,
     pub cache: AtomicU64,
     pub map: AtomicU64,
-    /// Rows of batches mixed with each other.
+    /// Mixing rows of batches.
     pub mix: AtomicU64,
-    /// Rows of a stream that has no maps, written to where they go.
+    /// Writing rows of a stream without maps.
     pub stream: AtomicU64,
-    /// Rows that were made.
+    /// Rows produced.
     pub rows: AtomicU64,
-    /// Where rows come from that come one after the other.
+    /// The timer of the last stage, for a stream.
     pub stage: OnceLock<Arc<StageTimer>>,
 }
 
-/// What one kind of work took, or one stage of a stream.
+/// The time of one kind of work, or of one stage of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spent {
-    /// What was done.
+    /// The kind of work or the stage.
     pub name: String,
-    /// The time of all threads that did it.
+    /// The sum over all threads.
     pub time: Duration,
-    /// How many rows it was done for.
+    /// Number of rows.
     pub rows: u64,
-    /// How many threads can do it at a time.
+    /// Number of threads that can do it in parallel.
     pub threads: usize,
 }
 
@@ -67,7 +67,7 @@ impl Meter {
         lap(&self.resize, start)
     }
 
-    /// What took time at all, in the order in which it is done by so many threads.
+    /// The nonzero times, in pipeline order, for this many threads.
     pub fn spent(&self, threads: usize) -> Vec<Spent> {
         let (mut all, rows) = (Vec::new(), self.rows.load(Relaxed));
         self.stage.get().iter().for_each(|stage| stage.spent(&mut all));

@@ -1,4 +1,4 @@
-//! Where the time of sequential stages goes. One thread asks a stage for rows, which asks the one before it: a stage's self time is its total
+//! Times of sequential stages. One thread pulls rows through the chain of stages, so a stage's self time is its total
 //! time minus the time it was blocked on its inputs.
 
 use super::{Meter, Spent};
@@ -6,52 +6,53 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Inputs that are reported separately. Of more, such as the many files of an interleave, the first stands for all.
+/// Maximum number of inputs that are reported separately. Of more, such as the files of an interleave, the first
+/// represents all.
 const MAX_INPUTS: usize = 4;
 
-/// One stage of a stream.
+/// The timer of one stage of a stream.
 pub(crate) struct StageTimer {
     name: String,
-    /// Nanoseconds until its rows were there, with all that comes before it.
+    /// Total nanoseconds, including everything upstream.
     waited: AtomicU64,
     rows: AtomicU64,
     inputs: Vec<Arc<InputTimer>>,
 }
 
-/// What a stage reads.
+/// The timer of an input.
 #[derive(Default)]
 pub(crate) struct InputTimer {
-    /// Nanoseconds that the stage waited for rows.
+    /// Nanoseconds that the stage was blocked on this input.
     waited: AtomicU64,
-    /// Whether rows are mapped on the way.
+    /// Whether the input has maps.
     mapped: bool,
-    /// Threads of its own that make rows ahead: now, and the most there were.
+    /// Threads that read ahead: the current number, and the maximum so far.
     threads: AtomicUsize,
     most: AtomicUsize,
-    /// What was done for its rows, by those threads or by the one that waits.
+    /// Times of the work on its rows, by those threads or by the calling one.
     pub meter: Arc<Meter>,
 }
 
 impl StageTimer {
-    /// For a stage whose inputs are mapped on the way or not.
+    /// For a stage with these inputs; each states whether it has maps.
     pub fn new(name: String, mapped: impl ExactSizeIterator<Item = bool>) -> Arc<StageTimer> {
         let apart = if mapped.len() <= MAX_INPUTS { mapped.len() } else { 1 };
         let inputs = mapped.take(apart).map(|mapped| Arc::new(InputTimer { mapped, ..InputTimer::default() })).collect();
         Arc::new(StageTimer { name, waited: AtomicU64::new(0), rows: AtomicU64::new(0), inputs })
     }
 
-    /// Where the rows of an input are counted.
+    /// The timer of an input.
     pub fn input(&self, input: usize) -> Arc<InputTimer> {
         self.inputs.get(input).or(self.inputs.last()).cloned().unwrap_or_default()
     }
 
-    /// Rows came that were asked for at `start`.
+    /// Records rows that were requested at `start`.
     pub fn add(&self, rows: usize, start: Instant) {
         Meter::add(&self.waited, start);
         self.rows.fetch_add(rows as u64, Relaxed);
     }
 
-    /// What it and all before it took, the first stage first.
+    /// Appends the times of this stage and everything upstream, in pipeline order.
     pub fn spent(&self, all: &mut Vec<Spent>) {
         let elsewhere: Duration = self.inputs.iter().map(|input| input.spent(all)).sum();
         let waited = nanos(&self.waited);
@@ -60,23 +61,23 @@ impl StageTimer {
 }
 
 impl InputTimer {
-    /// Rows came that were asked for at `start`.
+    /// Records rows that were requested at `start`.
     pub fn add(&self, start: Instant) {
         Meter::add(&self.waited, start);
     }
 
-    /// So many threads began to make rows ahead.
+    /// Records that this many threads started to read ahead.
     pub fn begin(&self, threads: usize) {
         let now = self.threads.fetch_add(threads, Relaxed) + threads;
         self.most.fetch_max(now, Relaxed);
     }
 
-    /// So many of them are no more.
+    /// Records that this many threads ended.
     pub fn end(&self, threads: usize) {
         self.threads.fetch_sub(threads, Relaxed);
     }
 
-    /// What was done for its rows. Returns how much of the time that the stage waited is reported with that, or was only waiting.
+    /// Appends the times of its rows. Returns how much of the stage's time is reported there or was spent blocked.
     fn spent(&self, all: &mut Vec<Spent>) -> Duration {
         let (waited, threads) = (nanos(&self.waited), self.most.load(Relaxed));
         let first = all.len();

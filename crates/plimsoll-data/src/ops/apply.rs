@@ -9,9 +9,10 @@ use plimsoll_core::{Bytes, DType};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Maps each row by a function of its numbers: it is given the row's number, its values as f32 (whatever the column holds), and where to
-/// write the values of the new row, which is f32 of the given shape. Any thread may call it, rows come out in order all the same, and what
-/// it says is wrong, or a panic, is an error that names the row, or a row that [`ignore_errors`](crate::Dataset::ignore_errors) leaves out.
+/// Maps each row with a user function. It receives the row index, the values as f32 (regardless of the column's
+/// dtype), and the output row, which is f32 of the given shape. Any thread may call it; the row order is preserved.
+/// An error or a panic is reported with the row, or the row is dropped by
+/// [`ignore_errors`](crate::Dataset::ignore_errors).
 ///
 /// ```
 /// use plimsoll_data::{Dataset, ops::apply};
@@ -78,7 +79,7 @@ struct ApplyKernel {
     column: String,
     function: Arc<RowFunction>,
     dtype: DType,
-    /// One row going in and coming out.
+    /// One input row and one output row.
     from: Vec<f32>,
     to: Vec<f32>,
 }
@@ -100,7 +101,7 @@ impl Kernel for ApplyKernel {
     }
 }
 
-/// The numbers of a row, as f32.
+/// Converts the values of a row to f32.
 fn read(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     match dtype {
         DType::U8 => bytes.iter().zip(out).for_each(|(byte, out)| *out = f32::from(*byte)),

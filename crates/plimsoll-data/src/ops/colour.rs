@@ -1,4 +1,4 @@
-//! Brightness, contrast, saturation, hue and grey, as `tf.image` has them.
+//! Brightness, contrast, saturation, hue and greyscale, like `tf.image`.
 //!
 //! Pixels of u8 are taken as 0 to 1 for the arithmetic and brought back as TensorFlow does it; those of f32 are taken as they are.
 
@@ -9,7 +9,8 @@ use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;
 
-/// Adds `by` to every element, as `tf.image.adjust_brightness`: a share of the whole range for u8, the number itself for f32.
+/// Adds `by` to every element, like `tf.image.adjust_brightness`: a fraction of the value range for u8, the number
+/// itself for f32.
 ///
 /// ```
 /// use plimsoll_core::DType;
@@ -24,37 +25,39 @@ pub fn brightness(by: f32) -> Arc<dyn Op> {
     Arc::new(Colour { kind: ColourOp::Brightness, range: (by, by), seed: None })
 }
 
-/// Adds up to `most` or takes as much away, chosen by `seed`, the epoch and the row; as `tf.image.random_brightness`.
+/// Adds a random number from −`most` to `most`, a function of `seed`, the epoch and the row; like
+/// `tf.image.random_brightness`.
 pub fn random_brightness(most: f32, seed: u64) -> Arc<dyn Op> {
     Arc::new(Colour { kind: ColourOp::Brightness, range: (-most, most), seed: Some(seed) })
 }
 
-/// Multiplies each element's distance from the mean of its channel, as `tf.image.adjust_contrast`.
+/// Multiplies each element's distance from the mean of its channel, like `tf.image.adjust_contrast`.
 pub fn contrast(by: f32) -> Arc<dyn Op> {
     Arc::new(Colour { kind: ColourOp::Contrast, range: (by, by), seed: None })
 }
 
-/// Contrast by a factor from `least` to `most`, chosen by `seed`, the epoch and the row.
+/// Adjusts the contrast by a random factor from `least` to `most`, a function of `seed`, the epoch and the row.
 pub fn random_contrast(least: f32, most: f32, seed: u64) -> Arc<dyn Op> {
     Arc::new(Colour { kind: ColourOp::Contrast, range: (least, most), seed: Some(seed) })
 }
 
-/// Multiplies the saturation of each pixel, as `tf.image.adjust_saturation`; 0 leaves no colour.
+/// Multiplies the saturation of each pixel, like `tf.image.adjust_saturation`; 0 yields grey.
 pub fn saturation(by: f32) -> Arc<dyn Op> {
     Arc::new(Colour { kind: ColourOp::Saturation, range: (by, by), seed: None })
 }
 
-/// Saturation by a factor from `least` to `most`, chosen by `seed`, the epoch and the row.
+/// Adjusts the saturation by a random factor from `least` to `most`, a function of `seed`, the epoch and the row.
 pub fn random_saturation(least: f32, most: f32, seed: u64) -> Arc<dyn Op> {
     Arc::new(Colour { kind: ColourOp::Saturation, range: (least, most), seed: Some(seed) })
 }
 
-/// Turns the hue of each pixel by a share of the full circle, as `tf.image.adjust_hue`.
+/// Rotates the hue of each pixel by a fraction of the full circle, like `tf.image.adjust_hue`.
 pub fn hue(by: f32) -> Arc<dyn Op> {
     Arc::new(Colour { kind: ColourOp::Hue, range: (by, by), seed: None })
 }
 
-/// Turns the hue by up to `most` of the full circle in either direction, chosen by `seed`, the epoch and the row.
+/// Rotates the hue by a random fraction of the full circle from −`most` to `most`, a function of `seed`, the epoch
+/// and the row.
 pub fn random_hue(most: f32, seed: u64) -> Arc<dyn Op> {
     Arc::new(Colour { kind: ColourOp::Hue, range: (-most, most), seed: Some(seed) })
 }
@@ -170,7 +173,7 @@ impl Kernel for ColourKernel {
     }
 }
 
-/// An element of an image: its value for arithmetic, and back.
+/// An element of an image, with conversion to and from f32.
 trait ColourElement: Copy {
     fn load(self) -> f32;
     fn store(value: f32) -> Self;
@@ -181,7 +184,7 @@ impl ColourElement for u8 {
         f32::from(self) * (1.0 / 255.0)
     }
 
-    /// `tf.image.convert_image_dtype` with saturation; a cast cuts off, and goes no further than the range.
+    /// `tf.image.convert_image_dtype` with saturation; the cast truncates and saturates.
     fn store(value: f32) -> u8 {
         (value * 255.5) as u8
     }
@@ -220,7 +223,7 @@ fn each_pixel<E: ColourElement>(image: &mut [E], change: impl Fn([f32; 3]) -> [f
     }
 }
 
-/// Hue, saturation, value; the hue as a share of the circle.
+/// Hue, saturation and value; the hue as a fraction of the circle.
 fn to_hsv([red, green, blue]: [f32; 3]) -> [f32; 3] {
     let most = red.max(green).max(blue);
     let range = most - red.min(green).min(blue);
@@ -255,7 +258,7 @@ fn from_hsv([hue, saturation, value]: [f32; 3]) -> [f32; 3] {
     [red + least, green + least, blue + least]
 }
 
-/// Makes red, green and blue one channel, as `tf.image.rgb_to_grayscale` does.
+/// Converts RGB to one channel, like `tf.image.rgb_to_grayscale`.
 ///
 /// ```
 /// use plimsoll_core::DType;

@@ -1,4 +1,4 @@
-//! Cutting a part out of images.
+//! Cropping images.
 
 use super::{ItemStep, Kernel, Op, refuse};
 use crate::block::Rows;
@@ -8,8 +8,7 @@ use crate::{Column, DataError};
 use plimsoll_core::Bytes;
 use std::sync::Arc;
 
-/// Keeps the `height` × `width` pixels in the middle of each image; where that is between two pixels, as
-/// `tf.image.resize_with_crop_or_pad` does.
+/// Crops the central `height` × `width` pixels of each image, rounding like `tf.image.resize_with_crop_or_pad`.
 ///
 /// ```
 /// use plimsoll_core::DType;
@@ -22,7 +21,7 @@ pub fn center_crop(height: usize, width: usize) -> Arc<dyn Op> {
     Arc::new(Crop { height, width, seed: None })
 }
 
-/// Keeps `height` × `width` pixels from a place that `seed`, the epoch and the row choose.
+/// Crops `height` × `width` pixels at a random position, a function of `seed`, the epoch and the row.
 pub fn random_crop(height: usize, width: usize, seed: u64) -> Arc<dyn Op> {
     Arc::new(Crop { height, width, seed: Some(seed) })
 }
@@ -91,12 +90,12 @@ impl Op for Crop {
     }
 }
 
-/// Where the part begins: its first row and its first column.
+/// The top left corner of the crop: row and column.
 pub(crate) fn corner(from: (usize, usize), to: (usize, usize), seed: Option<u64>, epoch: u64, row: u64) -> (usize, usize) {
     let room = (from.0 - to.0, from.1 - to.1);
     let Some(seed) = seed else { return (room.0 / 2, room.1 / 2) };
     let bits = random_bits(seed, epoch, row);
-    // The upper half of a product of 32-bit numbers is even over the range to within one in 2³².
+    // The upper half of a 64-bit product is uniform over the range to within 2⁻³².
     let pick = |bits: u64, room: usize| (((bits & 0xFFFF_FFFF) * (room as u64 + 1)) >> 32) as usize;
     (pick(bits >> 32, room.0), pick(bits, room.1))
 }

@@ -1,4 +1,4 @@
-//! Files become images.
+//! Decoding files to images.
 
 use super::{ItemStep, Kernel, Op, refuse};
 use crate::image::Channels;
@@ -7,7 +7,7 @@ use crate::{Column, DataError};
 use plimsoll_core::Bytes;
 use std::sync::Arc;
 
-/// How files are decoded, where it is not the usual way of [`decode`].
+/// Options of [`decode`].
 ///
 /// ```
 /// use plimsoll_data::{Column, ops::Decode};
@@ -21,8 +21,9 @@ pub struct Decode {
     pub(crate) orient: bool,
 }
 
-/// Decodes JPEG (baseline, progressive, grey, CMYK), PNG, WebP and GIF files, distinguished by their contents, to u8 images of three
-/// channels: red, green, blue. Transparency is left out; of an animation the first image is taken. Each image keeps its own size until it is resized or cropped.
+/// Decodes JPEG (baseline, progressive, grey, CMYK), PNG, WebP and GIF files, detected by content, to u8 RGB images.
+/// Alpha is dropped; for an animation, the first frame is decoded. Images have different sizes until they are resized
+/// or cropped.
 ///
 /// ```
 /// use plimsoll_data::{Column, ops::decode};
@@ -34,18 +35,18 @@ pub fn decode() -> Arc<dyn Op> {
 }
 
 impl Decode {
-    /// As [`decode`] does it.
+    /// The options of [`decode`].
     #[allow(clippy::new_without_default, reason = "there is a function of the same meaning")]
     pub fn new() -> Decode {
         Decode { channels: Channels::Colour, orient: false }
     }
 
-    /// To one channel, the brightness.
+    /// Decodes to one channel, the luma.
     pub fn grey(self) -> Decode {
         Decode { channels: Channels::Grey, ..self }
     }
 
-    /// Turned as the camera's EXIF note says; otherwise pixels are taken as they are stored.
+    /// Applies the EXIF orientation; by default it is ignored.
     pub fn upright(self) -> Decode {
         Decode { orient: true, ..self }
     }

@@ -1,4 +1,4 @@
-//! Rows that vary in length, padded to the longest that was declared or to the longest of their batch.
+//! Pads rows that vary in length, to the declared maximum or to the longest of their batch.
 
 use super::{Kernel, Op};
 use crate::block::Rows;
@@ -13,7 +13,7 @@ pub(crate) fn is_ragged(column: &Column) -> bool {
     column.extent == Extent::UpTo
 }
 
-/// Fills up rows that [vary in length](Column::up_to) with `value`, so that all are as long as the longest that was declared.
+/// Pads rows that [vary in length](Column::up_to) with `value` to the declared maximum.
 ///
 /// ```
 /// use plimsoll_core::DType;
@@ -63,9 +63,9 @@ impl Op for FillUp {
 /// How rows of one column are padded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Padding {
-    /// Bytes of a row, its length included.
+    /// Bytes of a row, including its length.
     row: usize,
-    /// Bytes of one step along the first dimension.
+    /// Bytes per step along the first dimension.
     step: usize,
     most: usize,
     size: usize,
@@ -90,21 +90,22 @@ impl Padding {
         }
     }
 
-    /// How long a row is.
+    /// The length of a row.
     fn length(&self, row: &[u8]) -> usize {
         (length_of(row) as usize).min(self.most)
     }
 
-    /// Bytes of a row, its length included.
+    /// Bytes of a row, including its length.
     pub fn row_bytes(&self) -> usize {
         self.row
     }
 
-    /// Pads the rows of a batch to its longest, one after the other from its start, and writes that length at its end.
+    /// Pads the rows of a batch to its longest, packs them at the start of the batch, and writes that length to its
+    /// end.
     pub fn pad_batch(&self, batch: &mut [u8]) {
         let longest = batch.chunks_exact(self.row).map(|row| self.length(row)).max().unwrap_or(0);
         let width = longest * self.step;
-        // A row goes to where it is or before it, so the lengths of those after it are still there.
+        // A row moves only towards the start, so the lengths of later rows are still intact.
         for index in 0..batch.len() / self.row {
             let bytes = self.length(&batch[index * self.row..][..self.row]) * self.step;
             batch.copy_within(index * self.row..index * self.row + bytes, index * width);
@@ -113,7 +114,7 @@ impl Padding {
         write_length(batch, longest as u32);
     }
 
-    /// The elements of a batch that was brought together, and how long its rows are.
+    /// The elements of a padded batch, and the length of its rows.
     pub fn of_batch<'b>(&self, batch: &'b [u8]) -> (&'b [u8], usize) {
         let longest = self.length(batch);
         (&batch[..batch.len() / self.row * longest * self.step], longest)
@@ -132,14 +133,14 @@ impl Kernel for Padding {
     }
 }
 
-/// The columns of a schema that are padded batch by batch.
+/// The columns of a schema that are padded per batch.
 pub(crate) struct Padder {
     columns: Vec<Option<Padding>>,
     batch: usize,
 }
 
 impl Padder {
-    /// Nothing where there is nothing to pad.
+    /// `None` if there is nothing to pad.
     pub fn new(schema: &Schema, value: Option<f32>, batch: usize) -> Option<Padder> {
         let value = value?;
         let columns = schema.columns().iter().map(|column| is_ragged(column).then(|| Padding::new(column, value)));

@@ -1,4 +1,4 @@
-//! Refusing rows that hold no number.
+//! Rejects rows with NaN or infinities.
 
 use super::{Kernel, Op, refuse};
 use crate::block::Rows;
@@ -6,8 +6,8 @@ use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;
 
-/// Lets numbers through as they are; a row with one that is not finite (NaN or infinite) is an error that names it, or left out by
-/// [`ignore_errors`](crate::Dataset::ignore_errors).
+/// Passes values through. A row with a value that is not finite (NaN or infinite) is an error that names it, or is
+/// dropped by [`ignore_errors`](crate::Dataset::ignore_errors).
 ///
 /// ```
 /// use plimsoll_core::DType;
@@ -53,7 +53,7 @@ impl Op for Finite {
 
 struct FiniteKernel {
     column: String,
-    /// Of one row.
+    /// Elements of one row.
     elements: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Mirroring images at random.
+//! Random flips of images.
 
 use super::{ItemStep, Kernel, Op, refuse};
 use crate::block::Rows;
@@ -8,7 +8,7 @@ use crate::{Column, DataError};
 use plimsoll_core::Bytes;
 use std::sync::Arc;
 
-/// Exchanges left and right in half of the images, chosen by `seed`, the epoch and the row.
+/// Flips half of the images horizontally, chosen by `seed`, the epoch and the row.
 ///
 /// ```
 /// use plimsoll_core::DType;
@@ -21,7 +21,7 @@ pub fn flip_left_right(seed: u64) -> Arc<dyn Op> {
     Arc::new(Flip { left_right: true, seed })
 }
 
-/// Exchanges top and bottom in half of the images, chosen by `seed`, the epoch and the row.
+/// Flips half of the images vertically, chosen by `seed`, the epoch and the row.
 pub fn flip_up_down(seed: u64) -> Arc<dyn Op> {
     Arc::new(Flip { left_right: false, seed })
 }
@@ -76,7 +76,7 @@ impl Op for Flip {
     }
 }
 
-/// Whether this row is one of those that are mirrored.
+/// Whether this row is flipped.
 pub(crate) fn flips(seed: u64, epoch: u64, row: u64) -> bool {
     random_bits(seed, epoch, row) >> 63 == 1
 }
@@ -115,7 +115,7 @@ impl Kernel for FlipKernel {
     }
 }
 
-/// Puts pieces of `size` bytes into the opposite order.
+/// Reverses the order of elements of `size` bytes.
 pub(crate) fn reverse(bytes: &mut [u8], size: usize) {
     let (mut first, mut last) = (0, bytes.len() - size);
     while first < last {

@@ -1,4 +1,4 @@
-//! Batches whose rows are mixed in pairs: mixup and cutmix.
+//! Mixes the rows of a batch in pairs: mixup and cutmix.
 //!
 //! A batch is mixed in place, by the worker that completes its slot, before anyone else sees it. The first row goes with the last, the
 //! second with the last but one: in a shuffled batch that is as good as any pairing, and it needs no second batch.
@@ -8,7 +8,7 @@ use crate::{Column, DataError, Extent, Schema};
 use plimsoll_core::DType;
 use std::fmt;
 
-/// How rows of a batch are mixed. Labels are shares per class, and become shares of both rows' classes.
+/// How rows of a batch are mixed. Labels are class probabilities (such as one-hot vectors) and are mixed as well.
 ///
 /// ```
 /// use plimsoll_data::{Dataset, Mix, Split, ops::{one_hot, scale}};
@@ -31,27 +31,27 @@ enum Way {
 }
 
 impl Mix {
-    /// Mixup: the weighted mean of two rows, the weight drawn from a beta distribution with both parameters `alpha`.
+    /// Mixup: the weighted mean of two rows, with a weight from the beta distribution Beta(`alpha`, `alpha`).
     pub fn up(alpha: f32) -> Mix {
         Mix { way: Way::Up, alpha, seed: 0, images: "x".into(), labels: "y".into() }
     }
 
-    /// Cutmix: a rectangle of each image exchanged with the other's; its share of the area is drawn as the weight of mixup.
+    /// CutMix: two images exchange a rectangle, whose fraction of the area is drawn like the weight of mixup.
     pub fn cut(alpha: f32) -> Mix {
         Mix { way: Way::Cut, ..Mix::up(alpha) }
     }
 
-    /// Draws other random numbers.
+    /// Sets the random seed.
     pub fn seed(self, seed: u64) -> Mix {
         Mix { seed, ..self }
     }
 
-    /// Columns of other names than `x` and `y`.
+    /// Sets the column names, which are `x` and `y` by default.
     pub fn columns(self, images: &str, labels: &str) -> Mix {
         Mix { images: images.into(), labels: labels.into(), ..self }
     }
 
-    /// Made ready for batches of `batch` rows of this schema.
+    /// Prepares it for batches of `batch` rows of this schema.
     pub(crate) fn mixer(&self, schema: &Schema, batch: usize) -> Result<Mixer, DataError> {
         let refuse = |problem: String| DataError::Stage(format!("{self} cannot be done: {problem}"));
         let find = |name: &str| {
@@ -98,10 +98,10 @@ impl fmt::Display for Mix {
     }
 }
 
-/// A mix for one schema and batch size.
+/// A `Mix` for one schema and batch size.
 pub(crate) struct Mixer {
     mix: Mix,
-    /// The columns.
+    /// Indices of the columns.
     image: usize,
     label: usize,
     /// Height, width, and bytes of a pixel.
@@ -113,7 +113,7 @@ pub(crate) struct Mixer {
 }
 
 impl Mixer {
-    /// Mixes all batches of some rows, the first of which is number `place` of the epoch.
+    /// Mixes all batches of some rows; the first row is at position `place` of the epoch.
     pub fn run<'c>(&self, epoch: u64, place: u64, columns: impl Iterator<Item = &'c mut [u8]>) {
         let (mut images, mut labels): (&mut [u8], &mut [u8]) = (&mut [], &mut []);
         for (index, column) in columns.enumerate() {
@@ -123,7 +123,7 @@ impl Mixer {
                 labels = column;
             }
         }
-        // A batch may be larger than what there is.
+        // The batch size may exceed the number of rows.
         let of_batch = |row: usize| self.batch.saturating_mul(row.max(1));
         let batches = images.chunks_mut(of_batch(self.row)).zip(labels.chunks_mut(of_batch(self.classes)));
         for (number, (images, labels)) in batches.enumerate() {
@@ -146,7 +146,7 @@ impl Mixer {
         }
     }
 
-    /// Exchanges a rectangle about a place drawn at random, and says what share of each image is still its own.
+    /// Exchanges a rectangle at a random position; returns the fraction of each image that is its own.
     fn exchange(&self, one: &mut [u8], other: &mut [u8], own: f64, lots: &mut MixDraws) -> f32 {
         let [height, width, pixel] = self.shape;
         let side = (1.0 - own).sqrt();
@@ -165,13 +165,13 @@ impl Mixer {
     }
 }
 
-/// Two rows.
+/// Mutable references to two rows.
 fn pair(rows: &mut [u8], row: usize, first: usize, second: usize) -> (&mut [u8], &mut [u8]) {
     let (before, after) = rows.split_at_mut(second * row);
     (&mut before[first * row..][..row], &mut after[..row])
 }
 
-/// Both become weighted means, each with `own` of itself.
+/// Replaces both rows by weighted means, each with weight `own` for itself.
 fn blend(one: &mut [u8], other: &mut [u8], own: f32) {
     for (one, other) in one.as_chunks_mut::<4>().0.iter_mut().zip(other.as_chunks_mut::<4>().0) {
         let (a, b) = (f32::from_ne_bytes(*one), f32::from_ne_bytes(*other));
@@ -180,7 +180,7 @@ fn blend(one: &mut [u8], other: &mut [u8], own: f32) {
     }
 }
 
-/// Random numbers of one pair, one after the other.
+/// The random numbers of one pair.
 struct MixDraws {
     seed: u64,
     epoch: u64,
@@ -189,7 +189,7 @@ struct MixDraws {
 }
 
 impl MixDraws {
-    /// From 0 to just below 1.
+    /// Uniform in [0, 1).
     fn next(&mut self) -> f64 {
         self.drawn += 1;
         uniform(self.seed, Salt::Mix, self.epoch, self.row.wrapping_add(self.drawn))
@@ -201,14 +201,14 @@ impl MixDraws {
     }
 }
 
-/// A number with the beta distribution, both parameters `alpha`: two gamma-distributed ones in proportion.
+/// A sample of Beta(`alpha`, `alpha`), from two gamma samples.
 fn beta(alpha: f64, lots: &mut MixDraws) -> f64 {
     let (one, other) = (log_gamma_lot(alpha, lots), log_gamma_lot(alpha, lots));
-    // By logarithms, because for small parameters both are often too small for a number.
+    // With logarithms, because for small parameters both samples often underflow.
     1.0 / (1.0 + (other - one).exp())
 }
 
-/// The logarithm of a gamma-distributed number, by Marsaglia and Tsang's method.
+/// The logarithm of a gamma sample, by the method of Marsaglia and Tsang.
 fn log_gamma_lot(alpha: f64, lots: &mut MixDraws) -> f64 {
     let boost = if alpha < 1.0 { (1.0 - lots.next()).ln() / alpha } else { 0.0 };
     let d = if alpha < 1.0 { alpha + 1.0 } else { alpha } - 1.0 / 3.0;

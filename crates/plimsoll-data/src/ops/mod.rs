@@ -1,4 +1,4 @@
-//! What `map` does to a column, row by row, into memory that somebody else owns.
+//! Operations for `map`: they transform one column, row by row, in memory of the caller.
 
 mod apply;
 mod colour;
@@ -47,117 +47,117 @@ use crate::schema::Extent;
 use crate::{Column, DataError};
 use plimsoll_core::Bytes;
 
-/// An operation on the rows of one column. What comes out and what it takes are known before anything runs.
+/// An operation on the rows of one column. Its output and its memory are known before anything runs.
 pub trait Op: Send + Sync {
-    /// As people write it, such as `scale(0.0625)`.
+    /// Its name and arguments, such as `scale(0.0625)`.
     fn describe(&self) -> String;
 
-    /// The column that comes out, or why the operation cannot be applied.
+    /// The output column, or why the operation cannot be applied.
     fn output(&self, input: &Column) -> Result<Column, DataError>;
 
-    /// Whether rows of `input` may be mapped in place, their type and shape unchanged; that needs no buffer.
+    /// Whether rows of `input` can be mapped in place, without changing dtype or shape; that needs no buffer.
     fn in_place(&self, _input: &Column) -> bool {
         false
     }
 
-    /// The memory a [`kernel`](Self::kernel) for `input` holds: tables and scratch. `input` is one that
-    /// [`output`](Self::output) accepts.
+    /// Bytes of the tables and scratch memory of a [`kernel`](Self::kernel) for `input`, which
+    /// [`output`](Self::output) must accept.
     fn kernel_bytes(&self, input: &Column) -> Bytes;
 
-    /// Tables and code for exactly this column; the same condition holds.
+    /// Creates the kernel for this column, which [`output`](Self::output) must accept.
     fn kernel(&self, input: &Column) -> Box<dyn Kernel>;
 
-    /// What it does to a row whose size is its own, if it can.
+    /// Its effect on rows of variable size, if it supports them.
     fn item(&self) -> Option<ItemStep> {
         None
     }
 
-    /// The factor, if all it does is multiply; the operation before may then do it on the way.
+    /// The factor, if the operation only multiplies; the previous operation may then apply it.
     fn factor(&self) -> Option<f32> {
         None
     }
 
-    /// Whether it takes rows that vary in length, with their lengths behind them.
+    /// Whether it accepts rows that vary in length, followed by their lengths.
     fn takes_lengths(&self) -> bool {
         false
     }
 
-    /// Whether a row takes it long enough that more threads are a help: microseconds, where taking a row out of a file or a stream is quicker.
-    /// With [`Parallelism::Auto`](crate::Parallelism::Auto) it then has one for each core.
+    /// Whether a row takes long enough (microseconds) that more threads help, compared to reading it.
+    /// [`Parallelism::Auto`](crate::Parallelism::Auto) then uses one thread per core.
     fn takes_long(&self) -> bool {
         true
     }
 
-    /// Whether it changes from epoch to epoch; what comes after cannot be cached.
+    /// Whether its output differs between epochs; it cannot come before a cache.
     fn is_random(&self) -> bool {
         false
     }
 
-    /// Whether it is code that its description does not tell all about: a cache in a file behind it needs a
+    /// Whether it is user code that its description does not identify: a cache file after it needs a
     /// [version](crate::Dataset::version).
     fn is_code(&self) -> bool {
         false
     }
 }
 
-/// What can be done to files and to images that differ in size, one row at a time.
+/// An operation on files and on images of variable size, one row at a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ItemStep {
-    /// A file becomes an image.
+    /// Decodes a file to an image.
     Decode(Decode),
-    /// Mirrors half of the images, chosen by seed, epoch and row.
+    /// Flips half of the images, chosen by seed, epoch and row.
     Flip {
-        /// Left and right exchanged; otherwise top and bottom.
+        /// Horizontally; otherwise vertically.
         left_right: bool,
-        /// Chooses which.
+        /// The random seed.
         seed: u64,
     },
-    /// All images become alike in size.
+    /// Resizes all images to one size.
     Resize {
-        /// Rows of pixels.
+        /// Height in pixels.
         height: usize,
-        /// Pixels in a row.
+        /// Width in pixels.
         width: usize,
-        /// How pixels between pixels are made.
+        /// The interpolation method.
         method: Method,
     },
-    /// A part of each image, all alike in size.
+    /// Crops all images to one size.
     Crop {
-        /// Rows of pixels.
+        /// Height in pixels.
         height: usize,
-        /// Pixels in a row.
+        /// Width in pixels.
         width: usize,
-        /// Chooses where, together with epoch and row; the middle if there is none.
+        /// The random seed of the position; the center if `None`.
         seed: Option<u64>,
     },
-    /// A part of each image chosen at random, brought to one size.
+    /// Crops a random part of each image and resizes it.
     ResizedCrop {
-        /// Rows of pixels.
+        /// Height in pixels.
         height: usize,
-        /// Pixels in a row.
+        /// Width in pixels.
         width: usize,
         /// How it is chosen.
         part: CropArea,
     },
-    /// Each image in the middle of a frame.
+    /// Centers each image in a frame.
     Fit(Fit),
 }
 
-/// An operation made ready for one column. Each thread has its own.
+/// An operation prepared for one column. Each thread has its own.
 pub trait Kernel: Send {
-    /// Maps whole rows from `input` to `output`; `rows` says which they are, for errors.
+    /// Maps whole rows from `input` to `output`; `rows` are their indices, for errors and random operations.
     fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError>;
 
-    /// Maps whole rows where they are. Called only where [`Op::in_place`] says so.
+    /// Maps whole rows in place. Called only if [`Op::in_place`] returns true.
     fn run_in_place(&mut self, _rows: Rows<'_>, _data: &mut [u8]) -> Result<(), DataError> {
         unreachable!("this operation does not say it works in place")
     }
 
-    /// The rows that follow are of this epoch; operations that are random do so by epoch and row.
+    /// Sets the epoch of the rows that follow; random operations depend on epoch and row.
     fn set_epoch(&mut self, _epoch: u64) {}
 }
 
-/// Height, width and channels of a column that an operation takes as images of one size.
+/// Height, width and channels of a column of images of one size, or an error.
 fn image_shape(op: &dyn Op, input: &Column) -> Result<[usize; 3], DataError> {
     match (input.extent, input.shape.as_slice()) {
         (Extent::Fixed, &[height, width, channels]) => Ok([height, width, channels]),
@@ -165,7 +165,7 @@ fn image_shape(op: &dyn Op, input: &Column) -> Result<[usize; 3], DataError> {
     }
 }
 
-/// The same where the operation has accepted the column.
+/// Height, width and channels of a column that was accepted.
 fn shape_of(input: &Column) -> [usize; 3] {
     [input.shape[0], input.shape[1], input.shape[2]]
 }

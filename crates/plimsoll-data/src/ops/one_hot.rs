@@ -1,4 +1,4 @@
-//! Labels as vectors.
+//! One-hot encoding.
 
 use super::{Kernel, Op, refuse};
 use crate::block::Rows;
@@ -6,7 +6,7 @@ use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;
 
-/// Turns each integer `k` into `classes` f32 that are 0, except for a 1 at place `k`; adds a last dimension.
+/// Encodes each integer `k` as a one-hot f32 vector of `classes` elements, as a new last dimension.
 ///
 /// ```
 /// use plimsoll_core::DType;

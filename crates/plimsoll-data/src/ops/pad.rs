@@ -1,4 +1,4 @@
-//! Images in a frame: padded, or padded and cut, to one size.
+//! Padding and center-cropping images to one size.
 
 use super::{ItemStep, Kernel, Op, image_shape, refuse};
 use crate::block::Rows;
@@ -7,7 +7,7 @@ use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;
 
-/// Puts each image into the middle of `height` × `width` pixels and fills what is around it with `value`. A larger image is an error.
+/// Centers each image in `height` × `width` pixels and pads with `value`. A larger image is an error.
 ///
 /// ```
 /// use plimsoll_core::DType;
@@ -20,7 +20,7 @@ pub fn pad(height: usize, width: usize, value: f32) -> Arc<dyn Op> {
     Arc::new(Pad { fit: Fit { height, width, value, cuts: false } })
 }
 
-/// The same, and what is larger is cut to its middle, as `tf.image.resize_with_crop_or_pad` does.
+/// Like [`pad`], but crops the center of larger images, like `tf.image.resize_with_crop_or_pad`.
 pub fn crop_or_pad(height: usize, width: usize, value: f32) -> Arc<dyn Op> {
     Arc::new(Pad { fit: Fit { height, width, value, cuts: true } })
 }
@@ -32,23 +32,23 @@ struct Pad {
 /// The frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fit {
-    /// Rows of pixels.
+    /// Height in pixels.
     pub height: usize,
-    /// Pixels in a row.
+    /// Width in pixels.
     pub width: usize,
-    /// What is around the image.
+    /// The padding value.
     pub value: f32,
-    /// Whether larger images are cut.
+    /// Whether larger images are cropped.
     pub cuts: bool,
 }
 
 impl Fit {
-    /// Where an axis is read from and written to: the first pixel of each, and how many there are.
+    /// For one axis: the first source pixel, the first destination pixel, and the number of pixels.
     fn axis(from: usize, to: usize) -> (usize, usize, usize) {
         (from.saturating_sub(to) / 2, to.saturating_sub(from) / 2, from.min(to))
     }
 
-    /// Puts an image into `out`; `line` gives the bytes of one of its lines and `pixel` says how many a pixel has.
+    /// Writes an image into the frame `out`; `line` returns the bytes of a line, and `pixel` is the size of a pixel.
     pub(crate) fn run<'i>(
         &self,
         size: (usize, usize),
@@ -124,7 +124,7 @@ struct PadKernel {
     from: (usize, usize),
     /// Bytes of a pixel.
     pixel: usize,
-    /// What fills the frame.
+    /// The bytes of the padding value.
     element: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! Operations on single elements: cast, scale, normalise. All arithmetic is in f32.
+//! Elementwise operations: cast, scale, normalize. All arithmetic is in f32.
 
 use super::{Kernel, Op, refuse};
 use crate::block::Rows;
@@ -6,12 +6,12 @@ use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;
 
-/// Makes numbers f32.
+/// Casts to f32.
 pub fn cast_f32() -> Arc<dyn Op> {
     Arc::new(Pointwise::Cast)
 }
 
-/// Makes numbers f32 and multiplies them by `by`.
+/// Casts to f32 and multiplies by `by`.
 ///
 /// ```
 /// use plimsoll_core::DType;
@@ -24,8 +24,8 @@ pub fn scale(by: f32) -> Arc<dyn Op> {
     Arc::new(Pointwise::Scale { by })
 }
 
-/// Makes numbers f32, subtracts `mean` and divides by `std`: one pair for all elements, or one for each entry of the
-/// last dimension (the channels of an image).
+/// Casts to f32, subtracts `mean` and divides by `std`: one pair for all elements, or one per entry of the last
+/// dimension (the channels of an image).
 pub fn normalize(mean: impl Into<Vec<f32>>, std: impl Into<Vec<f32>>) -> Arc<dyn Op> {
     Arc::new(Pointwise::Normalize { mean: mean.into(), std: std.into() })
 }
@@ -36,7 +36,7 @@ enum Pointwise {
     Normalize { mean: Vec<f32>, std: Vec<f32> },
 }
 
-/// Means and deviations are repeated until a tile is at least this long, so that channels do not break up vectors.
+/// Means and deviations are repeated up to at least this length, so that the loop over channels vectorizes.
 const TILE: usize = 64;
 
 impl Pointwise {

@@ -1,4 +1,4 @@
-//! Resizing images as `tf.image.resize` does.
+//! Resizing images like `tf.image.resize`.
 
 use super::{ItemStep, Kernel, Op, refuse};
 use crate::block::Rows;
@@ -9,7 +9,7 @@ use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;
 
-/// Resizes images of u8 or f32, all of one shape `[H, W, C]` or each of its own, to `height` × `width` f32.
+/// Resizes images of u8 or f32, of a fixed shape `[H, W, C]` or of variable size, to `height` × `width` f32.
 ///
 /// ```
 /// use plimsoll_core::DType;
@@ -48,7 +48,7 @@ impl Op for Resize {
         if !matches!(input.dtype, DType::U8 | DType::F32) {
             return Err(refuse(self, input, format!("its elements are {}, and pixels are u8 or f32", input.dtype)));
         }
-        // Above this a pixel's position is no longer exact in f32, and the tables would not hold it.
+        // Above this, pixel positions are not exact in f32 and the tables would overflow.
         const LARGEST: usize = 1 << 24;
         if [self.height, self.width].iter().any(|side| !(1..=LARGEST).contains(side)) || height.max(width) > LARGEST {
             return Err(refuse(self, input, format!("sides go from 1 to {LARGEST} pixels")));
@@ -82,7 +82,7 @@ impl Op for Resize {
 
 struct ResizeKernel {
     dtype: DType,
-    /// Elements of one image before and after.
+    /// Elements of one input image and one output image.
     from_image: usize,
     to_image: usize,
     resampler: Resampler,

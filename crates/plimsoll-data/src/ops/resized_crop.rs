@@ -1,4 +1,4 @@
-//! A part of each image, chosen at random in place, size and proportions, and brought to one size.
+//! Random crops of random size and aspect ratio, resized to one size.
 
 use super::{ItemStep, Kernel, Method, Op, refuse, resize, shape_of};
 use crate::block::Rows;
@@ -8,7 +8,7 @@ use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;
 
-/// How a part is chosen by [`random_resized_crop`].
+/// How [`random_resized_crop`] chooses a crop.
 ///
 /// ```
 /// use plimsoll_data::ops::{CropArea, random_resized_crop};
@@ -17,25 +17,25 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CropArea {
-    /// The minimum and the most of the image's area.
+    /// Minimum and maximum fraction of the image's area.
     pub share: (f32, f32),
-    /// Its width by its height, least and most.
+    /// Minimum and maximum aspect ratio (width by height).
     pub ratio: (f32, f32),
-    /// How it is brought to size.
+    /// The interpolation method.
     pub method: Method,
-    /// Chooses, together with epoch and row.
+    /// The random seed, combined with epoch and row.
     pub seed: u64,
 }
 
 impl Default for CropArea {
-    /// What networks on ImageNet are usually taught with: 8 % to all of the area, between 3:4 and 4:3.
+    /// The usual values for ImageNet: 8 % to 100 % of the area, aspect ratio from 3:4 to 4:3.
     fn default() -> CropArea {
         CropArea { share: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), method: Method::Bilinear, seed: 0 }
     }
 }
 
-/// Cuts a part out of each image at random and resizes it to `height` × `width` f32. Where no part of the wanted proportions fits, the largest
-/// in the middle is taken.
+/// Crops a random part of each image and resizes it to `height` × `width` f32. If no part with an allowed aspect
+/// ratio fits, it takes the largest one in the center.
 pub fn random_resized_crop(height: usize, width: usize, part: CropArea) -> Arc<dyn Op> {
     Arc::new(ResizedCrop { height, width, part })
 }
@@ -46,7 +46,7 @@ struct ResizedCrop {
     part: CropArea,
 }
 
-/// A part of an image in pixels.
+/// A rectangle of an image in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CropRect {
     pub top: usize,
@@ -56,7 +56,7 @@ pub(crate) struct CropRect {
 }
 
 impl CropArea {
-    /// The part of an image of `height` × `width` for this epoch and row.
+    /// The crop of an image of `height` × `width` for this epoch and row.
     pub(crate) fn window(&self, height: usize, width: usize, epoch: u64, row: u64) -> CropRect {
         const TRIES: u64 = 10;
         let area = height as f64 * width as f64;
@@ -131,7 +131,7 @@ struct ResizedCropKernel {
     part: CropArea,
     dtype: DType,
     from: [usize; 3],
-    /// Elements of one image after.
+    /// Elements of one output image.
     to_image: usize,
     resampler: Resampler,
     scratch: Vec<[u8; 4]>,

@@ -1,4 +1,4 @@
-//! Rot90ing images by quarters.
+//! Rotating images by multiples of 90°.
 
 use super::{Kernel, Op, image_shape, refuse, shape_of};
 use crate::block::Rows;
@@ -7,7 +7,7 @@ use crate::{Column, DataError};
 use plimsoll_core::Bytes;
 use std::sync::Arc;
 
-/// Rot90s images counter-clockwise by `quarters` of a full turn, as `tf.image.rot90` does.
+/// Rotates images counterclockwise by `quarters` × 90°, like `tf.image.rot90`.
 ///
 /// ```
 /// use plimsoll_core::DType;
@@ -20,7 +20,7 @@ pub fn rot90(quarters: u32) -> Arc<dyn Op> {
     Arc::new(Rot90::Quarters(quarters % 4))
 }
 
-/// Rot90s square images by none to three quarters, chosen by `seed`, the epoch and the row.
+/// Rotates square images by 0 to 3 quarter turns, chosen by `seed`, the epoch and the row.
 pub fn random_rot90(seed: u64) -> Arc<dyn Op> {
     Arc::new(Rot90::Random { seed })
 }

@@ -7,8 +7,8 @@ use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;
 
-/// Rotates images counter-clockwise about their middle, as Keras' `RandomRotation` does with bilinear interpolation; what comes from
-/// outside is `fill`.
+/// Rotates images counterclockwise about their center, like Keras' `RandomRotation` with bilinear interpolation;
+/// pixels outside the image are `fill`.
 pub fn rotate(degrees: f32, fill: f32) -> Arc<dyn Op> {
     Arc::new(Rotate { degrees: (degrees, degrees), fill, seed: None })
 }
@@ -80,7 +80,7 @@ impl Kernel for RotateKernel {
             let lot = self.op.seed.map_or(0.0, |seed| uniform(seed, Salt::Rotate, self.epoch, rows.row(index)));
             let degrees = f64::from(least) + lot * f64::from(most - least);
             match self.dtype {
-                // Half a step is added because a cast cuts off.
+                // Add 0.5, because a cast truncates.
                 DType::U8 => turned(self.shape, degrees, self.op.fill, image, out, |byte| f32::from(*byte), |value| (value + 0.5) as u8),
                 _ => turned(
                     self.shape,

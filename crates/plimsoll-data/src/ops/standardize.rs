@@ -1,4 +1,4 @@
-//! Each image by itself brought to mean zero and deviation one.
+//! Standardizes each image to mean 0 and standard deviation 1.
 
 use super::{Kernel, Op, image_shape, refuse, shape_of};
 use crate::block::Rows;
@@ -6,8 +6,8 @@ use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;
 
-/// Subtracts each image's own mean and divides by its own deviation (at least one over the root of its elements), as
-/// `tf.image.per_image_standardization` does. Makes f32 of u8.
+/// Subtracts each image's mean and divides by its standard deviation (at least one over the square root of its number
+/// of elements), like `tf.image.per_image_standardization`. The output is f32.
 ///
 /// ```
 /// use plimsoll_core::DType;
@@ -52,7 +52,7 @@ impl Op for PerImageStandardize {
 }
 
 struct StandardizeKernel {
-    /// Of one image.
+    /// Elements of one image.
     elements: usize,
 }
 
@@ -79,7 +79,7 @@ impl Kernel for StandardizeKernel {
     }
 }
 
-/// The mean, and what to divide by.
+/// The mean and the divisor.
 fn statistics(values: impl Iterator<Item = f64> + Clone, count: usize) -> (f32, f32) {
     let mean = values.clone().sum::<f64>() / count as f64;
     let variance = values.map(|value| (value - mean).powi(2)).sum::<f64>() / count as f64;

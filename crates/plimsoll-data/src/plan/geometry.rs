@@ -1,4 +1,4 @@
-//! What a plan is free to choose, sized for speed, and how it gives way to a limit.
+//! The free parameters of a plan: chosen for speed, and shrunk until they fit the limit.
 
 use super::slot_bytes;
 use crate::DataError;
@@ -8,51 +8,51 @@ use crate::decode::{AUTO_ITEM, MIN_ITEM, stated_item_bytes};
 use plimsoll_core::Bytes;
 use std::thread;
 
-/// Handing a slot over costs a lock and sometimes a wake-up; this many bytes make that cheap beside filling it.
+/// Passing on a slot costs a lock and sometimes a wake-up; with this many bytes that is cheap compared to filling it.
 const SLOT_TARGET: Bytes = Bytes::kib(512);
 
-/// Rows gathered from all over a file are read in the file's order, many at a time: the more there are, the closer together they lie, and
-/// the fewer calls it takes. So such slots are large.
+/// Rows gathered from all over a file are read in file order, many at a time. More rows means smaller gaps and fewer
+/// calls, so such slots are large.
 const SWEEP_TARGET: Bytes = Bytes::mib(14);
 
-/// What is read, mapped and written at a time should stay in the second-level cache.
+/// A chunk that is read, mapped and written should fit in the L2 cache.
 const CHUNK_TARGET: Bytes = Bytes::kib(128);
 
-/// Of rows that take long each, so many make a slot worth handing over, and so many a claim.
+/// For rows that are slow to produce: the number of rows per slot, and per claim.
 const SLOW_ROWS: usize = 1024;
 const SLOW_SHARE: usize = 16;
 
 /// One slot with the consumer, one ready, one being filled.
 const AUTO_SLOTS: usize = 3;
 
-/// Past this the numbers are a mistake; below it they can be added and multiplied without a thought.
+/// Numbers above this are a mistake; below it, sums and products cannot overflow.
 const ABSURD: u128 = 1 << 50;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub slots: usize,
-    /// How often a slot holds the rows that belong together: a batch, or several.
+    /// Number of groups per slot. A group is one batch, or several that must stay together.
     pub groups_per_slot: usize,
-    /// Rows that fit a slot: those of all groups, or all rows of a small data set.
+    /// Rows per slot: those of all groups, or all rows of a small data set.
     pub slot_rows: usize,
     /// Rows read and mapped at a time.
     pub chunk_rows: usize,
-    /// Threads that make rows.
+    /// Number of worker threads.
     pub workers: usize,
-    /// What files are decoded in, by all of them together; nothing where there are none.
+    /// Bytes of the decode pool, shared by all workers; zero without files.
     pub decode: Bytes,
-    /// What a single file may take: at most that, and what a cache in memory can give way.
+    /// Maximum bytes for a single file: at most the decode pool plus what a cache in memory can release.
     pub max_item: Bytes,
-    /// Rows that have a place in the cache.
+    /// Number of rows that the cache can hold.
     pub cache_rows: u64,
-    /// Whether the source's rows are brought into memory first.
+    /// Whether the source's rows are loaded into memory first.
     pub resident: bool,
-    /// Of a stream: with as little as works, and the limit its stages share.
+    /// For a stream: whether to use the minimum, and the limit shared by its stages.
     pub budget: StreamBudget,
 }
 
 impl Geometry {
-    /// Only what is done to rows of a stream, by the thread that wants them in blocks of so many.
+    /// For the maps after a stream that run on the calling thread, in blocks of `rows` rows.
     pub fn of_block(recipe: &Recipe, rows: usize, budget: StreamBudget) -> Geometry {
         let decode = if recipe.item().is_some() { budget.item_bytes(recipe.settings.max_item) } else { Bytes::ZERO };
         let geometry = Geometry {
@@ -70,18 +70,18 @@ impl Geometry {
         geometry.bounded(recipe)
     }
 
-    /// The same with a single thread.
+    /// This geometry with a single worker.
     pub fn alone(self, recipe: &Recipe) -> Geometry {
         Geometry { workers: 1, decode: decode_bytes(recipe, 1, AUTO_ITEM), ..self }.bounded(recipe)
     }
 
-    /// The same with what a single file may take of all that there is.
+    /// This geometry with `max_item` bounded by the available memory.
     pub fn bounded(self, recipe: &Recipe) -> Geometry {
         let there = self.decode + cached_bytes(recipe, self.cache_rows);
         Geometry { max_item: stated_item_bytes(recipe.settings.max_item).min(there), ..self }
     }
 
-    /// Rows that a worker takes at a time. One alone takes a whole slot, which saves it the locks in between.
+    /// Rows per claim. A single worker claims a whole slot, which saves locking.
     pub fn claim_rows(&self) -> usize {
         if self.workers == 1 { self.slot_rows.max(1) } else { self.chunk_rows }
     }
@@ -104,7 +104,7 @@ pub(crate) fn smallest(recipe: &Recipe, group: usize) -> Geometry {
     .bounded(recipe)
 }
 
-/// What is fastest, where memory is no question.
+/// The fastest geometry, regardless of memory.
 pub(crate) fn for_speed(recipe: &Recipe, group: usize) -> Result<Geometry, DataError> {
     let work_row = row_of_work(recipe);
     let group_rows = slot_rows(recipe, group, 1).max(1);
@@ -127,9 +127,9 @@ pub(crate) fn for_speed(recipe: &Recipe, group: usize) -> Result<Geometry, DataE
     let groups = (target.0 / per_group).clamp(1, at_most) as usize;
     let (slots, groups_per_slot) = match recipe.settings.prefetch {
         Prefetch::Auto => (AUTO_SLOTS, groups),
-        // There is nothing to be ahead with.
+        // An empty data set has nothing to prefetch.
         Prefetch::Batches(_) if recipe.rows == 0 => (1, 1),
-        // One slot more than is asked for: the consumer holds it.
+        // One slot more than requested: the consumer holds it.
         Prefetch::Batches(ahead) => {
             let ahead = ahead.div_ceil((group / recipe.settings.batch.unwrap_or(group)).max(1));
             let groups = groups.min(ahead.max(1));
@@ -141,14 +141,14 @@ pub(crate) fn for_speed(recipe: &Recipe, group: usize) -> Result<Geometry, DataE
     }
     let slot_rows = slot_rows(recipe, group, groups_per_slot);
     let workers = match recipe.settings.parallelism {
-        // They take turns at a stream: of what it gives, there has to be something to be done.
+        // Workers take turns at a stream, so more than one helps only if there are maps.
         _ if recipe.node.is_some() && !recipe.is_mapped() => 1,
         Parallelism::Threads(threads) => threads,
         Parallelism::Auto if sweeps => thread::available_parallelism().map_or(1, usize::from).min(AUTO_SLOTS - 1),
         Parallelism::Auto if recipe.takes_long() => thread::available_parallelism().map_or(1, usize::from),
         Parallelism::Auto => 1,
     };
-    // Files are rows of their own: each goes to a free thread. Of other rows, all threads have some of each slot.
+    // Each file is a claim of its own and goes to a free worker. Other rows of a slot are divided among all workers.
     let share = match workers {
         1 => slot_rows,
         _ if slow => SLOW_SHARE,
@@ -183,7 +183,8 @@ pub(crate) fn for_speed(recipe: &Recipe, group: usize) -> Result<Geometry, DataE
     Ok(geometry.bounded(recipe))
 }
 
-/// Whether rows are small, lie all over a file and go straight to the slot, so that many can be read in one sweep.
+/// Whether rows are small, scattered over a file and written straight to the slot, so that many can be read in one
+/// sweep.
 fn sweeps(recipe: &Recipe) -> bool {
     let straight = recipe.maps.iter().flat_map(|map| &map.steps).all(|step| step.in_place);
     recipe.is_gathered()
@@ -193,7 +194,7 @@ fn sweeps(recipe: &Recipe) -> bool {
         && recipe.source.schema().row_bytes() < Bytes::kib(4)
 }
 
-/// What so many threads decode in, if each may take `each`; but what was said for one file is there for one.
+/// The decode pool for this many workers with `each` bytes each, and at least the configured maximum for one file.
 fn decode_bytes(recipe: &Recipe, workers: usize, each: Bytes) -> Bytes {
     match recipe.item() {
         Some(_) => (recipe.settings.max_item.map_or(each, |said| said.min(each)) * workers as u64)
@@ -202,7 +203,7 @@ fn decode_bytes(recipe: &Recipe, workers: usize, each: Bytes) -> Bytes {
     }
 }
 
-/// A cache in a file has all rows, and of each only a flag in memory.
+/// The rows of a cache in a file: all of them, with only a flag each in memory.
 fn flags_only(recipe: &Recipe) -> u64 {
     match recipe.cache.as_ref().and_then(Cache::path) {
         Some(_) => recipe.span.rows,
@@ -210,37 +211,37 @@ fn flags_only(recipe: &Recipe) -> u64 {
     }
 }
 
-/// What this many rows in the cache take in memory, apart from their flags.
+/// Bytes of memory for this many cached rows, without their flags.
 pub(crate) fn cached_bytes(recipe: &Recipe, rows: u64) -> Bytes {
     recipe.cached_row().map_or(Bytes::ZERO, |(cache, row)| cache.kept_bytes(row) * rows)
 }
 
-/// Without a limit, a source whose rows take more than this is read again and again.
+/// Without a limit, a source whose rows take more than this is not loaded into memory.
 const AUTO_RESIDENT: Bytes = Bytes::mib(256);
 
-/// Whether the source's rows fit what is left under the limit. Where rows are kept, that is what memory is for.
+/// Whether the source's rows fit in what is left of the limit. If rows are cached, the cache has priority.
 pub(crate) fn resident(recipe: &Recipe, left: Option<Bytes>) -> bool {
     let bytes = recipe.source.resident_bytes();
     recipe.cached_rows.is_none() && bytes > Bytes::ZERO && bytes <= left.unwrap_or(AUTO_RESIDENT)
 }
 
-/// A slot never holds more than one epoch.
+/// Rows per slot, at most one epoch.
 fn slot_rows(recipe: &Recipe, group: usize, groups: usize) -> usize {
     (groups as u128 * group as u128).min(u128::from(recipe.rows)) as usize
 }
 
-/// Bytes that pass through the caches for one row on its way to the slot.
+/// Bytes that one row moves through the CPU caches on its way to the slot.
 fn row_of_work(recipe: &Recipe) -> Bytes {
     let before = recipe.cached_rows.iter().flat_map(|kept| &kept.maps);
     let steps = recipe.maps.iter().chain(before).flat_map(|map| &map.steps);
     let maps = steps.filter(|step| !step.in_place).map(|step| step.input.row_bytes()).sum();
     let made = recipe.cached_rows.as_ref().map_or(Bytes::ZERO, |kept| kept.schema.row_bytes());
-    // What a source holds however many rows it reads is no reason to read few.
+    // The fixed part of a source's scratch memory is no reason to read fewer rows.
     let scratch = |rows| recipe.source.scratch_bytes(rows).0;
     Bytes(scratch(2).saturating_sub(scratch(1))) + maps + made + recipe.schema.row_bytes()
 }
 
-/// The next smaller geometry. Ends at the smallest there is.
+/// The next smaller geometry; returns its argument at the minimum.
 pub(crate) fn shrink(recipe: &Recipe, group: usize, geometry: Geometry) -> Geometry {
     if recipe.item().is_some() {
         return shrink_files(recipe, group, geometry);
@@ -250,8 +251,8 @@ pub(crate) fn shrink(recipe: &Recipe, group: usize, geometry: Geometry) -> Geome
         true => recipe.source.scratch_bytes(geometry.chunk_rows),
         false => row_of_work(recipe) * geometry.chunk_rows as u64,
     };
-    // Of the ring and the work buffers, the larger gives way. Threads that nobody asked for are worth more than what is prefetched, and less
-    // than the slot that is filled while another is used; those that were asked for go last.
+    // Shrinks the larger of the ring and the work buffers. Automatic workers are kept longer than prefetched slots,
+    // but not longer than double buffering; a number of threads set by the user shrinks last.
     if recipe.settings.parallelism == Parallelism::Auto && geometry.workers > 1 && geometry.groups_per_slot == 1 && geometry.slots <= 2 {
         return Geometry { workers: geometry.workers - 1, ..geometry };
     }
@@ -267,8 +268,8 @@ pub(crate) fn shrink(recipe: &Recipe, group: usize, geometry: Geometry) -> Geome
     shrink_ring(recipe, group, geometry)
 }
 
-/// Decoding takes nearly all the time, so all threads are kept as long as possible: first goes what only unusually large files need, then
-/// what is ready beside the batch being made, then what large files need, then the slot that is filled while another is used.
+/// Decoding dominates the time, so all workers are kept as long as possible. Shrinks in this order: memory only
+/// needed by unusually large files, prefetched slots, memory needed by large files, double buffering.
 fn shrink_files(recipe: &Recipe, group: usize, geometry: Geometry) -> Geometry {
     let floors = [Bytes::mib(16), Bytes::mib(8), MIN_ITEM];
     let slots = [AUTO_SLOTS, 2, 1];
@@ -304,9 +305,9 @@ fn shrink_ring(recipe: &Recipe, group: usize, geometry: Geometry) -> Geometry {
     Geometry { slots: geometry.slots - 1, ..geometry }
 }
 
-/// Rows in the cache, in what is left under a limit. A row from the cache takes a tenth of the time of one that is decoded, so a cache that
-/// can have all rows gets the memory for that before slots and before files larger than usual, which it gives way to where it must; one
-/// that cannot gets what large files would.
+/// Assigns what is left of a limit to the cache. A cached row takes a tenth of the time of a decoded one, so a cache
+/// that can hold all rows gets its memory before extra slots and unusually large files (for which it evicts rows if
+/// needed). A cache that cannot hold all rows gets what large files would.
 pub(crate) fn with_cache(recipe: &Recipe, geometry: Geometry, left: impl Fn(Geometry) -> Option<Bytes>) -> Geometry {
     let Some((cache, row)) = recipe.cached_row().filter(|(cache, _)| cache.path().is_none()) else { return geometry };
     let row = cache.row_bytes(row).0.max(1);
@@ -315,7 +316,7 @@ pub(crate) fn with_cache(recipe: &Recipe, geometry: Geometry, left: impl Fn(Geom
         return Geometry { cache_rows: left(geometry).map_or(rows, |left| rows.min(left.0 / row)), ..geometry };
     }
     let fill = |each: Bytes, slots: usize| {
-        // What was asked for is left alone, and what one file may take has to be there, in one place or the other.
+        // Settings of the user are kept, and the memory for one file must be available in the pool or the cache.
         let slots = if recipe.settings.prefetch == Prefetch::Auto { geometry.slots.min(slots) } else { geometry.slots };
         let decode = geometry.decode.min(each * geometry.workers as u64);
         let leaner = Geometry { slots, decode, ..geometry };

@@ -1,4 +1,4 @@
-//! What a pipeline will hold, stage by stage, before it runs.
+//! Computes the memory of a pipeline, stage by stage, before it runs.
 
 mod geometry;
 mod stream;
@@ -16,10 +16,11 @@ use plimsoll_core::Bytes;
 use std::any::Any;
 use std::fmt;
 
-/// The stack of a thread that makes rows. Sources and operations work in planned buffers and call no deeper than this.
+/// The stack size of a worker thread. Sources and operations work in planned buffers and need no more stack than
+/// this.
 pub const PRODUCER_STACK: Bytes = Bytes::kib(512);
 
-/// How a pipeline uses memory, exactly: a [`Feed`](crate::Feed) started with it reserves these bytes and no others.
+/// The memory of a pipeline: a [`Feed`](crate::Feed) started with this plan reserves exactly these bytes.
 ///
 /// ```
 /// use plimsoll_data::{Dataset, Split};
@@ -35,42 +36,42 @@ pub struct PipelinePlan {
     minimum: Bytes,
     pub(crate) geometry: Geometry,
     pub(crate) batch: usize,
-    /// Rows that belong into one slot, of which there are as many as the geometry says.
+    /// Rows that must stay in one slot. The geometry states how many such groups a slot has.
     pub(crate) group: usize,
 }
 
 impl PipelinePlan {
-    /// Each stage and what it holds.
+    /// The bytes of each stage.
     pub fn stages(&self) -> &[(String, Bytes)] {
         &self.stages
     }
 
-    /// All stages together.
+    /// The sum over all stages.
     pub fn total(&self) -> Bytes {
         self.total
     }
 
-    /// The smallest limit this data set can be planned in.
+    /// The smallest limit that this data set can be planned in.
     pub fn minimum(&self) -> Bytes {
         self.minimum
     }
 
-    /// How many slots the staging ring has.
+    /// Number of slots of the staging ring.
     pub fn slots(&self) -> usize {
         self.geometry.slots
     }
 
-    /// How many batches a slot holds.
+    /// Batches per slot.
     pub fn batches_per_slot(&self) -> usize {
         self.geometry.groups_per_slot * (self.group / self.batch)
     }
 
-    /// How many threads make rows.
+    /// Number of worker threads.
     pub fn workers(&self) -> usize {
         self.geometry.workers
     }
 
-    /// How many rows of the data set have a place in its cache.
+    /// Rows of the data set that fit in its cache.
     pub fn cached_rows(&self) -> u64 {
         self.geometry.cache_rows
     }
@@ -94,8 +95,8 @@ impl fmt::Display for PipelinePlan {
 }
 
 impl Dataset {
-    /// Chooses how the pipeline uses memory: sized for speed without a limit, and as close to that as fits with one.
-    /// The same data set and limit always give the same plan.
+    /// Plans the memory of the pipeline: without a limit for speed, with one as close to that as fits. Deterministic:
+    /// the same data set and limit always give the same plan.
     ///
     /// ```
     /// use plimsoll_core::Bytes;
@@ -111,7 +112,7 @@ impl Dataset {
         self.plan_keeping(limit, Keep::Rest, None)
     }
 
-    /// The same, with how much caches in memory may hold, and decoding an image may take if that was decided.
+    /// Like [`plan`](Self::plan), with the memory for caches and, if set, for decoding one image.
     pub(crate) fn plan_keeping(&self, limit: Option<Bytes>, keep: Keep, item: Option<Bytes>) -> Result<PipelinePlan, DataError> {
         let recipe = self.recipe()?;
         recipe.check_padded()?;
@@ -131,7 +132,7 @@ impl Dataset {
                 stages = costs.of(geometry)?;
             }
         }
-        // What nothing else has a use for.
+        // What no other stage can use.
         let left = limit.map(|limit| limit - total(&stages));
         geometry.resident = geometry::resident(&recipe, left);
         let left = match keep {
@@ -145,15 +146,15 @@ impl Dataset {
     }
 }
 
-/// What caches in memory may hold.
+/// The memory that caches may use.
 pub(crate) enum Keep {
-    /// What is left under the limit.
+    /// What is left of the limit.
     Rest,
-    /// This much beside it, or anything.
+    /// This much in addition to the limit, or any amount.
     UpTo(Option<Bytes>),
 }
 
-/// What each cache of a stream may hold, if all of them together may hold so much: the most with which they do.
+/// The largest per-cache size with which all caches of a stream fit in `left` together.
 fn share(costs: &mut Costs<'_>, geometry: Geometry, left: Option<Bytes>) -> Result<Option<Bytes>, DataError> {
     let Some(node) = &costs.recipe.node else { return Ok(None) };
     let all = node.memory_caches();
@@ -174,8 +175,8 @@ fn share(costs: &mut Costs<'_>, geometry: Geometry, left: Option<Bytes>) -> Resu
     Ok(Some(Bytes(left.0 / all as u64)))
 }
 
-/// What geometries cost. Sequential stages are planned for a budget, each with all before it, and most of the many steps in which a geometry
-/// shrinks leave that budget as it is: so the result is kept.
+/// Memoizes the cost of geometries. Sequential stages are planned recursively for a budget, and most shrink steps
+/// leave that budget unchanged.
 struct Costs<'r> {
     recipe: &'r Recipe,
     streams: Vec<(StreamBudget, Vec<Holding>)>,
@@ -196,7 +197,7 @@ impl Costs<'_> {
     }
 }
 
-/// What each stage holds in this geometry. The feed allocates by the same rules.
+/// The bytes of each stage for this geometry. The feed allocates by the same rules.
 pub(crate) fn cost(recipe: &Recipe, geometry: Geometry) -> Result<Vec<(String, Bytes)>, DataError> {
     Ok(named(holdings(recipe, geometry)?))
 }
@@ -205,13 +206,13 @@ fn named(all: Vec<Holding>) -> Vec<(String, Bytes)> {
     all.into_iter().map(|held| (held.name, held.bytes)).collect()
 }
 
-/// The same, with who reserves it.
+/// Like `cost`, with whether an inner feed makes the reservation.
 pub(crate) fn holdings(recipe: &Recipe, geometry: Geometry) -> Result<Vec<Holding>, DataError> {
     let stream = recipe.node.as_ref().map(|node| stream::node_holdings(node, geometry.budget)).transpose()?;
     holdings_with(recipe, geometry, stream.unwrap_or_default())
 }
 
-/// The same, where it is known what the stages of its stream hold.
+/// Like `holdings`, with the holdings of the stream already computed.
 fn holdings_with(recipe: &Recipe, geometry: Geometry, stream: Vec<Holding>) -> Result<Vec<Holding>, DataError> {
     let Geometry { slots, slot_rows, chunk_rows, workers, decode, max_item, cache_rows, resident, .. } = geometry;
     let each = workers as u64;
@@ -257,7 +258,7 @@ fn holdings_with(recipe: &Recipe, geometry: Geometry, stream: Vec<Holding>) -> R
     for (map, column) in recipe.maps.iter().zip(recipe.schema.columns()) {
         hold(format!("map {}", column.name), map.bytes(chunk_rows) * each);
     }
-    // Images are cached as they come out of the first part of their map.
+    // Images are cached after the first part of their map.
     if recipe.cached_rows.is_none() {
         hold(name, cache);
     }
@@ -265,7 +266,7 @@ fn holdings_with(recipe: &Recipe, geometry: Geometry, stream: Vec<Holding>) -> R
     Ok(stages)
 }
 
-/// What the second holds less than the first, in its ring and for decoding.
+/// Bytes of the ring and the decode pool saved by the second geometry.
 fn saved(recipe: &Recipe, geometry: Geometry, leaner: Geometry) -> Bytes {
     let ring = slot_bytes(&recipe.schema, geometry.slot_rows) * (geometry.slots - leaner.slots) as u64;
     ring + (geometry.decode - leaner.decode)
@@ -283,12 +284,12 @@ pub(crate) fn slot_bytes(schema: &Schema, rows: usize) -> Bytes {
     BlockLayout::new(schema, rows).bytes()
 }
 
-/// The packed records that a node reads, where it reads some.
+/// The compressed records that a node reads, if it reads any.
 pub(crate) fn packed_images(node: &Node) -> Option<&PackedImages> {
     (&*node.stage as &dyn Any).downcast_ref()
 }
 
-/// What one thread holds to cache whole rows, apart from the buffers of maps.
+/// Bytes per thread for caching whole rows, without the buffers of maps.
 fn row_cache_bytes(recipe: &Recipe, cached: &CachedRows, cache: &Cache, rows: usize) -> Bytes {
     let in_file = cache.path().is_some();
     let lists = size_of::<u64>()
@@ -299,10 +300,10 @@ fn row_cache_bytes(recipe: &Recipe, cached: &CachedRows, cache: &Cache, rows: us
     column_bytes(&cached.schema, rows) + Bytes((rows * lists + window) as u64)
 }
 
-/// What is read or written with one call, unless a row is larger.
+/// Bytes read or written per call, unless a row is larger.
 const WINDOW: usize = 64 << 10;
 
-/// The buffer for some rows with their checksums, or for one on its way to memory.
+/// The size of the buffer for some rows with their checksums, or for one row of a cache in memory.
 pub(crate) fn row_cache_window(row: usize, in_file: bool) -> usize {
     let record = row + CHECK;
     if in_file { (WINDOW / record).max(1) * record } else { row }

@@ -1,4 +1,4 @@
-//! What a sequential stage and all before it hold, and how it gets the rows of its inputs.
+//! Plans a sequential stage with its inputs: their memory, and which thread produces their rows.
 
 use super::geometry::{self, Geometry};
 use super::{Keep, PipelinePlan};
@@ -10,7 +10,7 @@ use plimsoll_core::Bytes;
 use std::sync::Arc;
 use std::thread;
 
-/// What a node and all before it hold.
+/// Memory of a node and everything upstream.
 pub(crate) fn node_holdings(node: &Node, budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
     let mut holdings = Vec::new();
     let (mut here, mut ahead) = (Vec::new(), Vec::new());
@@ -25,7 +25,7 @@ pub(crate) fn node_holdings(node: &Node, budget: StreamBudget) -> Result<Vec<Hol
             false => holdings.extend(own),
         }
     }
-    // Only so many are open at a time; which, is not known.
+    // Only so many inputs are open at a time, but not known which, so count the largest.
     let largest = |mut each: Vec<Bytes>| {
         each.sort_unstable_by(|a, b| b.cmp(a));
         each.into_iter().take(node.open_inputs()).sum::<Bytes>()
@@ -40,48 +40,48 @@ pub(crate) fn node_holdings(node: &Node, budget: StreamBudget) -> Result<Vec<Hol
     Ok(holdings)
 }
 
-/// Bytes of the rows that are passed from stage to stage at a time.
+/// Bytes per block passed between stages.
 const BLOCK: Bytes = Bytes::kib(64);
 
-/// Rows that are passed from stage to stage at a time.
+/// Rows per block passed between stages.
 pub(crate) fn block_rows(row: Bytes, budget: StreamBudget) -> usize {
     if budget.minimal { 1 } else { (BLOCK.0 / row.0.max(1)).clamp(1, 1024) as usize }
 }
 
-/// How a sequential stage gets the rows of an input.
+/// How a sequential stage reads an input.
 pub(crate) struct InputPlan {
     pub recipe: Recipe,
     pub route: Route,
-    /// The errors of rows that are marked in their last byte, where another thread or a whole block of rows at a time makes them.
+    /// Errors of rows, which are marked in their last byte. Set if rows are produced in blocks or by another thread.
     pub errors: Option<Arc<RowErrors>>,
 }
 
-/// Who makes the rows of an input.
+/// What produces the rows of an input.
 pub(crate) enum Route {
-    /// Another stage, and the maps behind it.
+    /// Another stage and the maps after it, on the calling thread.
     Stage,
-    /// The thread that wants them, by their numbers.
+    /// An indexed source, on the calling thread.
     Indexed(Geometry),
-    /// Threads of their own, ahead of who wants them.
+    /// An inner feed, which reads ahead on its own threads.
     ReadAhead(Box<Dataset>, PipelinePlan),
 }
 
 impl InputPlan {
     pub fn new(data: &Dataset, budget: StreamBudget) -> Result<InputPlan, DataError> {
         let recipe = data.recipe()?;
-        // Rows are prefetched of those that are wanted: an error of one is reported at its own position, which may never be asked for.
+        // Prefetching may read rows that are never requested, so an error is reported at its own position.
         let errors = Arc::new(RowErrors::new(budget.ignores_errors));
         let marked = data.clone().then(MarkErrors(Arc::clone(&errors)));
         let with_marks = marked.recipe()?;
         match route(&marked, &with_marks, budget)? {
-            // A stage reports errors at once.
+            // A stage reports errors immediately.
             Route::Stage => Ok(InputPlan { recipe, route: Route::Stage, errors: None }),
             route => Ok(InputPlan { recipe: with_marks, route, errors: Some(errors) }),
         }
     }
 }
 
-/// Rows with errors are marked in a last column.
+/// Marks rows with errors in an extra last column.
 struct MarkErrors(Arc<RowErrors>);
 
 impl Stage for MarkErrors {
@@ -125,16 +125,17 @@ fn route(data: &Dataset, recipe: &Recipe, budget: StreamBudget) -> Result<Route,
     let ahead = budget.parallel_inputs > 0 || threads || recipe.item().is_some();
     if ahead && !budget.minimal {
         let rows = rows.min(16);
-        // Each row comes, and in its place.
+        // All rows, in order.
         let batched = data.clone().with_setting(format!("batch({rows})"), move |settings| {
             (settings.batch, settings.drop_remainder, settings.deterministic) = (Some(rows), None, None);
             Ok(())
         });
         let one_each = budget.parallel_inputs > 0 && parallelism == Parallelism::Auto;
         let batched = if one_each { batched.parallelism(Parallelism::Threads(1)) } else { batched };
-        // Half of what there is: the rest is for the stages that follow.
+        // Half of the limit; the rest is for later stages.
         let limit = budget.limit.map(|limit| Bytes(limit.0 / 2 / budget.parallel_inputs.max(1) as u64));
-        // An image that the thread that wants it can decode may be as large on another thread, unless there are many at a time.
+        // Another thread may decode images as large as the calling thread could, unless many inputs are read in
+        // parallel.
         let decodes = budget.parallel_inputs == 0 && recipe.node.as_ref().is_some_and(|node| node.decodes_within_limit());
         let item = decodes.then(|| budget.item_bytes(None));
         if let Ok(plan) = batched.plan_keeping(limit, Keep::UpTo(budget.cache), item)
@@ -151,7 +152,7 @@ fn route(data: &Dataset, recipe: &Recipe, budget: StreamBudget) -> Result<Route,
     Ok(Route::Indexed(geometry::with_cache(recipe, geometry, |_| budget.cache)))
 }
 
-/// What the rows of an input hold on their way to a stage.
+/// Memory of an input on its way to a stage.
 pub(crate) fn input_holdings(data: &Dataset, budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
     let InputPlan { recipe, route, .. } = InputPlan::new(data, budget)?;
     let row = recipe.schema.row_bytes();
@@ -159,7 +160,7 @@ pub(crate) fn input_holdings(data: &Dataset, budget: StreamBudget) -> Result<Vec
         Route::Stage => {
             let rows = block_rows(row, budget);
             let mut holdings = super::holdings(&recipe, Geometry::of_block(&recipe, rows, budget))?;
-            // It has no thread of its own; those that make rows ahead further up do.
+            // It runs on the calling thread; inner feeds further upstream have their own stacks.
             holdings.retain(|holding| holding.reserved_elsewhere || !holding.name.ends_with("stack"));
             holdings.push(Holding::here("columns", column_bytes(&recipe.schema, rows)));
             holdings

@@ -1,4 +1,4 @@
-//! The feed: batches, made by one or more threads ahead of the consumer.
+//! The feed: worker threads that produce batches ahead of the consumer.
 
 use super::input::Opener;
 use super::path::{decode_pool, row_store};
@@ -22,8 +22,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Batches of a data set, epoch after epoch. All memory is reserved and allocated when it starts; dropping it stops
-/// its threads and gives everything back.
+/// Iterates over the batches of a data set, epoch after epoch. `start` reserves and allocates all memory; dropping
+/// the feed stops its threads and frees everything.
 pub struct Feed {
     recipe: Recipe,
     layout: Arc<BlockLayout>,
@@ -32,51 +32,51 @@ pub struct Feed {
     workers: Vec<JoinHandle<()>>,
     meter: Arc<Meter>,
     padder: Option<Arc<Padder>>,
-    /// The slot batches are being handed out from.
+    /// The slot that the current batches come from.
     current: Option<Slot>,
-    /// Rows of it already handed out, and how many of them last.
+    /// Rows of it already returned, and the size of the last batch returned.
     used: usize,
     last: usize,
-    /// Rows of the first slot that were handed out before the feed was started.
+    /// Rows of the first slot that were consumed before the feed was started.
     passed: usize,
     epoch: u64,
-    /// Batches of the epoch already handed out.
+    /// Batches of the epoch already returned.
     batches: u64,
-    // Last, so that the books say free only when it is.
+    // Dropped last, so that the ledger releases the bytes only after the memory is freed.
     _reserved: Vec<Reservation>,
 }
 
-/// Where a feed begins and ends.
+/// Where a feed starts and ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The epoch to begin with; it chooses the order of shuffled rows.
+    /// The first epoch; it determines the order of shuffled rows.
     pub first_epoch: u64,
-    /// Rows of that epoch that were consumed before by another number of shards, all together.
+    /// Rows of the first epoch already consumed with a different number of shards, summed over the shards.
     pub first_row: u64,
-    /// Batches of that epoch to leave out after those, because they were consumed before.
+    /// Batches of the first epoch to skip after those rows, because they were already consumed.
     pub first_batch: u64,
-    /// How many epochs to feed, the first included; without end if `None`.
+    /// Number of epochs, including the first; infinite if `None`.
     pub epochs: Option<u64>,
 }
 
-/// A position between two batches. Small, and all that a checkpoint needs: see [`Options::resume`].
+/// A position between two batches: everything a checkpoint has to save. See [`Options::resume`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeedState {
     /// The epoch of the next batch.
     pub epoch: u64,
-    /// Batches of that epoch already consumed.
+    /// Batches of the epoch already consumed.
     pub batches: u64,
-    /// Rows of the epoch consumed before those batches, by another number of shards.
+    /// Rows of the epoch consumed before those batches, with a different number of shards.
     #[serde(default)]
     pub first_row: u64,
-    /// How many shards there are.
+    /// Number of shards.
     #[serde(default = "one")]
     pub shards: u64,
     /// Rows in a batch.
     pub batch: usize,
-    /// Rows in an epoch of all shards together.
+    /// Rows in an epoch, summed over all shards.
     pub rows: u64,
-    /// How rows are reordered, seeds included.
+    /// The order of rows, including the seeds of shuffles.
     pub order: String,
 }
 
@@ -84,49 +84,49 @@ fn one() -> u64 {
     1
 }
 
-/// Some rows of one epoch. It borrows the feed: the next batch may reuse its memory.
+/// Some rows of one epoch. A batch borrows the feed, because the next batch may reuse its memory.
 pub struct Batch<'a> {
     /// The epoch it belongs to.
     pub epoch: u64,
-    /// The place of its first row in the epoch.
+    /// The position of its first row in the epoch.
     pub first_row: u64,
-    /// How many rows it has; fewer than the batch size only at the end of an epoch.
+    /// Number of rows; less than the batch size only at the end of an epoch.
     pub rows: usize,
     memory: &'a [u8],
     layout: &'a BlockLayout,
     schema: &'a Schema,
     padder: Option<&'a Padder>,
-    /// Where it begins in the slot.
+    /// The row of the slot at which the batch starts.
     offset: usize,
 }
 
-/// What a feed did since it was started.
+/// Statistics of a feed since it was started.
 #[derive(Clone, Debug)]
 pub struct Activity {
-    /// Rows that were made, also those not yet handed out.
+    /// Rows produced, including those not yet consumed.
     pub rows: u64,
     /// How long ago it was started.
     pub elapsed: Duration,
-    /// Threads that make rows.
+    /// Number of worker threads.
     pub workers: usize,
-    /// How many of them are at work now: fewer where the consumer is slower than they are.
+    /// Worker threads active now; fewer than `workers` if the consumer is the bottleneck.
     pub active_workers: usize,
-    /// How many slots of the ring are in use now, likewise.
+    /// Slots of the ring in use now; fewer than planned if the consumer is the bottleneck.
     pub slots_in_use: usize,
-    /// How long the consumer waited for batches.
+    /// Time the consumer was blocked waiting for batches.
     pub consumer_waited: Duration,
-    /// How long threads waited for a free slot, added up.
+    /// Time the workers were blocked waiting for a free slot, summed over threads.
     pub workers_waited: Duration,
-    /// Where the time of the threads went, in the order in which rows pass through it; of a [stream](Dataset#streams) stage by stage.
+    /// Time the threads spent, by step in pipeline order; for a [stream](Dataset#streams), by stage.
     pub times: Vec<Spent>,
-    /// Why a cache is not used, if so: a full disk, or a limit.
+    /// Why a cache was disabled (a full disk, or a limit), if it was.
     pub cache_given_up: Option<String>,
 }
 
 impl Options {
-    /// The rest of the run `state` was taken from; the remaining batches are exactly those it would have given. With another number of
-    /// shards than it was taken with (each of them at this position), the rows that are left of the epoch are shared out from scratch: every row of
-    /// it comes once. Of a [stream](Dataset#streams) that needs `shard` to be the last stage but for maps.
+    /// Resumes the run that `state` was saved from: the remaining batches are the same. If the number of shards
+    /// changed (and every shard saved this position), the remaining rows of the epoch are sharded anew, and each row
+    /// still comes exactly once. For a [stream](Dataset#streams) this requires that only maps follow `shard`.
     ///
     /// ```
     /// use plimsoll_core::Ledger;
@@ -159,20 +159,20 @@ impl Options {
         if state.shards == shards {
             return Ok(Options { first_epoch, first_row: state.first_row, first_batch: state.batches, epochs: None });
         }
-        // Shards take turns, so what all of them have consumed together is the beginning of the epoch.
+        // Shards take rows round-robin, so the rows that all of them consumed are a prefix of the epoch.
         let consumed = state.batches.saturating_mul(state.batch as u64).saturating_mul(state.shards).saturating_add(state.first_row);
         Ok(Options { first_epoch, first_row: consumed.min(state.rows), first_batch: 0, epochs: None })
     }
 }
 
 impl Feed {
-    /// Reserves the plan's bytes in `ledger`, allocates them in host memory, and starts making batches.
+    /// Reserves the plan's bytes in `ledger`, allocates them in host memory and starts the worker threads.
     pub fn start(dataset: &Dataset, plan: &PipelinePlan, ledger: &Ledger, options: Options) -> Result<Feed, DataError> {
         Feed::start_in(dataset, plan, ledger, options, &mut |bytes| Ok(Box::new(AlignedBuf::new(bytes.get()))))
     }
 
-    /// The same, with the slots in memory that `slot_memory` supplies, such as memory pinned for a device. It is asked
-    /// once for each slot, after the bytes are reserved.
+    /// Like [`start`](Self::start), but with slots allocated by `slot_memory`, for example in pinned memory. It is
+    /// called once per slot, after the bytes are reserved.
     pub fn start_in(
         dataset: &Dataset,
         plan: &PipelinePlan,
@@ -183,8 +183,8 @@ impl Feed {
         Feed::start_metered(dataset, plan, ledger, options, slot_memory, Inside::default())
     }
 
-    /// One that makes rows for a stage of another, which goes on counting where a feed before it ended. After the epochs that were asked for
-    /// it can be asked for [another](Self::another_epoch).
+    /// Starts a feed that reads ahead for a stage of another feed and continues the counters of an earlier one. After
+    /// its epochs, it can be extended by [one more](Self::another_epoch).
     pub(crate) fn start_inside(
         dataset: &Dataset,
         plan: &PipelinePlan,
@@ -196,7 +196,7 @@ impl Feed {
         Feed::start_metered(dataset, plan, ledger, options, host, Inside { meter: Arc::clone(meter), stays: true })
     }
 
-    /// The epoch after the last is wanted, too.
+    /// Extends the feed by one epoch.
     pub(crate) fn another_epoch(&mut self) {
         self.ring.another_epoch();
     }
@@ -215,7 +215,7 @@ impl Feed {
         if stages != plan.stages() || (recipe.batch()?, recipe.group()?) != (plan.batch, plan.group) {
             return Err(DataError::OtherPlan { planned: plan.total(), needed: plan::total(&stages) });
         }
-        // What inner feeds hold they reserve themselves.
+        // Inner feeds make their own reservations.
         let here = plan::holdings(&recipe, plan.geometry)?.into_iter().filter(|held| !held.reserved_elsewhere);
         let reserved =
             here.map(|held| ledger.reserve(Owner::Stage(format!("data: {}", held.name)), held.bytes)).collect::<Result<Vec<_>, _>>()?;
@@ -242,7 +242,7 @@ impl Feed {
             (_, None) => left,
         };
         let first = options.first_batch.saturating_mul(plan.batch as u64).min(first_rows);
-        // Slots begin where rows that belong together begin; the first may then hold some that were handed out before.
+        // A slot starts at a group boundary, so the first one may contain rows that were already consumed.
         let passed = if first < first_rows { first % plan.group as u64 } else { 0 };
         let schedule = Schedule {
             epoch: options.first_epoch,
@@ -275,7 +275,7 @@ impl Feed {
             seals: mixer.is_some() || padder.is_some(),
             stays: *stays,
         };
-        // Made first: if a thread cannot be started, dropping it stops those that could.
+        // Created before the threads: if one cannot be spawned, dropping the feed stops the others.
         let mut feed = Feed {
             ring: Arc::new(Ring::new(slots, Arc::clone(&layout), schedule, crew)),
             recipe,
@@ -307,7 +307,7 @@ impl Feed {
                 .map_err(|error| DataError::Stage(format!("a thread that prepares batches could not be started: {error}; set a smaller `parallelism`, or raise the limit on processes (`ulimit -u`)")))?;
             feed.workers.push(worker);
         }
-        // A thread takes some memory of its own when it begins: that is over, however late the system lets it, before anyone relies on it.
+        // A thread allocates some memory when it starts. Wait for that, so that later measurements do not see it.
         drop(begun);
         let _ = all_begun.recv();
         Ok(feed)
@@ -318,9 +318,9 @@ impl Feed {
         &self.recipe.schema
     }
 
-    /// The next batch; `None` at the end of each epoch, after which the next epoch follows, and again and again after
-    /// the last. Waits if the batch is not ready; allocates nothing.
-    // Not an iterator: a batch borrows the feed, and errors differ from the ends of epochs.
+    /// Returns the next batch; `None` at the end of each epoch, and on every call after the last one. Blocks until
+    /// the batch is ready. Does not allocate.
+    // Not an `Iterator`: a batch borrows the feed, and an error is distinct from the end of an epoch.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Batch<'_>>, DataError> {
         while self.current.as_ref().is_none_or(|slot| self.used == slot.fill.rows) {
@@ -344,7 +344,7 @@ impl Feed {
         Ok(self.last())
     }
 
-    /// The batch that was handed out last, until the next is asked for.
+    /// The batch returned last, until the next call of `next`.
     pub(crate) fn last(&self) -> Option<Batch<'_>> {
         let (slot, offset) = (self.current.as_ref()?, self.used - self.last);
         Some(Batch {
@@ -359,7 +359,7 @@ impl Feed {
         })
     }
 
-    /// How busy everyone was so far, and where the time of making rows has gone.
+    /// Statistics of the feed so far.
     pub fn activity(&self) -> Activity {
         let busy = self.ring.busy();
         Activity {
@@ -375,12 +375,12 @@ impl Feed {
         }
     }
 
-    /// The epoch of the next batch, and how many of that were handed out.
+    /// The epoch of the next batch, and the number of its batches already returned.
     pub(crate) fn stands(&self) -> (u64, u64) {
         (self.epoch, self.batches)
     }
 
-    /// Where the feed stands: after the batch handed out last.
+    /// The position after the batch returned last.
     pub fn state(&self) -> FeedState {
         FeedState {
             epoch: self.epoch,
@@ -395,7 +395,7 @@ impl Feed {
 }
 
 impl Dataset {
-    /// Reads the first epoch to count its rows.
+    /// Reads the first epoch and counts its rows.
     pub fn count_rows(&self) -> Result<u64, DataError> {
         let plan = self.plan(None)?;
         let mut feed = Feed::start(self, &plan, &Ledger::new("count", None), Options { epochs: Some(1), ..Options::default() })?;
@@ -411,26 +411,26 @@ impl Drop for Feed {
     fn drop(&mut self) {
         self.ring.stop();
         for worker in self.workers.drain(..) {
-            // It catches its panics, so there is nothing left to train on how it ended.
+            // The worker catches its own panics, so the result carries no information.
             let _ = worker.join();
         }
     }
 }
 
 impl<'a> Batch<'a> {
-    /// How many columns there are.
+    /// Number of columns.
     pub fn columns(&self) -> usize {
         self.layout.columns()
     }
 
-    /// The bytes of one column: `rows` rows, one after the other, in the schema's type.
+    /// The bytes of one column: `rows` consecutive rows in the dtype of the schema.
     pub fn column(&self, index: usize) -> &'a [u8] {
         let rows = self.layout.column(self.memory, index, self.offset, self.rows);
         self.padding(index).map_or(rows, |padding| padding.of_batch(rows).0)
     }
 
-    /// The shape of one column: how many rows, and the shape of each. Padded to the longest row of the batch, it differs from batch to
-    /// batch.
+    /// The shape of one column: the number of rows, then the shape of a row. A padded column has the length of the
+    /// longest row of the batch.
     pub fn shape(&self, index: usize) -> Vec<usize> {
         let mut shape = vec![self.rows];
         shape.extend_from_slice(&self.schema.columns()[index].shape);
@@ -445,22 +445,22 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// How a feed stands inside another.
+/// Options of a feed that runs inside another one.
 #[derive(Default)]
 struct Inside {
-    /// What counts its times.
+    /// Collects its times.
     meter: Arc<Meter>,
-    /// Whether its threads wait after the last epoch.
+    /// Whether its threads wait for another epoch after the last one.
     stays: bool,
 }
 
-/// What a thread does.
+/// The work of one thread.
 enum Worker {
     Rows(Box<Work>),
     Stream(Box<SharedWork>),
 }
 
-/// What is done to the batches of a whole slot before it is handed on.
+/// Steps applied to the batches of a filled slot before it is passed to the consumer.
 struct Seal {
     mixer: Option<Arc<Mixer>>,
     padder: Option<Arc<Padder>>,
@@ -474,7 +474,7 @@ impl Seal {
     }
 }
 
-/// Makes rows until there are no more to be made.
+/// Produces rows until the schedule is exhausted.
 fn produce(number: usize, mut worker: Worker, seal: &Seal, meter: &Meter, ring: &Ring) {
     while let Some(mut claim) = ring.claim(number) {
         let made = catch_unwind(AssertUnwindSafe(|| match &mut worker {
@@ -483,7 +483,7 @@ fn produce(number: usize, mut worker: Worker, seal: &Seal, meter: &Meter, ring: 
         }));
         let whole = match made.unwrap_or_else(|panic| Err(DataError::from_panic(panic))) {
             Ok(true) => ring.finish(claim, Ok(())),
-            // The consumer has gone.
+            // The consumer was dropped.
             Ok(false) => return,
             Err(error) => ring.finish(claim, Err(error)),
         };

@@ -1,4 +1,4 @@
-//! Opens the inputs of sequential stages: rows made by another stage, by number, or ahead by an inner feed.
+//! Opens the inputs of sequential stages: another stage, an indexed source, or an inner feed that reads ahead.
 
 use super::path::{Target, decode_pool, row_store};
 use super::read_ahead::{Epochs, ReadAhead};
@@ -14,7 +14,7 @@ use plimsoll_core::Ledger;
 use plimsoll_core::budget::SlotMemory;
 use std::sync::Arc;
 
-/// Opens inputs as they are planned.
+/// Opens inputs according to their plan.
 pub(super) struct Opener;
 
 impl OpenInput for Opener {
@@ -47,7 +47,7 @@ impl Columns {
         Columns { buffers: row_bytes.iter().map(|bytes| AlignedBuf::new(bytes * rows)).collect(), row_bytes }
     }
 
-    /// Writes the first `rows` rows, each with its columns one after the other.
+    /// Writes the first `rows` rows in row-major order, the columns of a row adjacent.
     pub fn to_rows(&self, rows: usize, out: &mut [u8]) {
         let all: usize = self.row_bytes.iter().sum();
         let mut at = 0;
@@ -66,7 +66,7 @@ impl Target for Columns {
     }
 }
 
-/// Rows of an indexed source, made by the thread that wants them.
+/// Rows of an indexed source, produced on the calling thread.
 struct IndexedRows {
     work: Work,
     rows: u64,
@@ -109,7 +109,7 @@ impl BlockIterator for IndexedRows {
     }
 }
 
-/// Rows of another stream, mapped.
+/// Rows of another stream, after its maps.
 struct MappedRows {
     work: StreamWork,
     columns: Columns,

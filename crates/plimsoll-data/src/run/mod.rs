@@ -1,4 +1,4 @@
-//! Running a plan: threads that make rows, the staging ring they write batches to, and the feed that hands these out.
+//! Runs a plan: worker threads, the staging ring they write batches to, and the feed that returns the batches.
 //!
 //! | file | what |
 //! |---|---|

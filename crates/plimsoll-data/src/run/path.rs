@@ -1,4 +1,4 @@
-//! The operations on one column, from where the source writes rows to where the consumer finds them.
+//! The operations on one column, from the source's output to the slot.
 
 use super::ring::Claim;
 use crate::block::Rows;
@@ -13,9 +13,9 @@ use crate::{Column, DataError};
 use plimsoll_core::budget::SlotMemory;
 use std::sync::Arc;
 
-/// Where rows are written: the memory of each column.
+/// A destination for rows: the memory of each column.
 pub(crate) trait Target {
-    /// The memory of `rows` rows from row `from` on, column by column.
+    /// The memory of `rows` rows starting at row `from`, one slice per column.
     fn columns(&mut self, from: usize, rows: usize) -> impl Iterator<Item = &mut [u8]>;
 }
 
@@ -25,32 +25,32 @@ impl Target for Claim<'_> {
     }
 }
 
-/// Says in the last column whether rows are there.
+/// Writes the error mark of rows, which is their last column.
 pub(crate) fn mark(claim: &mut impl Target, at: usize, rows: usize, with: u8) {
     claim.columns(at, rows).last().expect("the mark is the last column").fill(with);
 }
 
-/// The way of one column from the source to the slot.
+/// The operations on one column between the source and the slot.
 pub(crate) struct Path {
-    /// Makes rows from files, where the source gives those.
+    /// Decodes files to rows, if the source provides files.
     item: Option<DecodeKernel>,
-    /// Bytes of one row as the source, or `item`, writes it.
+    /// Bytes of one row as written by the source or by `item`.
     row_bytes: usize,
     steps: Vec<PathStep>,
-    /// The input of each step that does not work in place; the first is where the source writes. The last such step
-    /// writes to the slot, and without one the source does.
+    /// The input of each step that does not work in place; the source writes to the first one. The last such step
+    /// writes to the slot; if there is none, the source does.
     buffers: Vec<AlignedBuf>,
 }
 
 struct PathStep {
     kernel: Box<dyn Kernel>,
     in_place: bool,
-    /// Bytes of one row going in.
+    /// Bytes of one input row.
     row_bytes: usize,
 }
 
 impl Path {
-    /// The way of rows as they are `written` by the source, by `item` or by a cache.
+    /// The operations on rows of schema `written`, which come from the source, from `item` or from a cache.
     pub fn new(map: &ColumnRecipe, written: &Column, rows: usize, item: Option<DecodeKernel>) -> Path {
         let buffers = map.steps.iter().filter(|step| !step.in_place).map(|step| AlignedBuf::new(step.input.row_bytes().get() * rows));
         let bound = map.steps.iter().map(|step| PathStep {
@@ -67,7 +67,7 @@ impl Path {
         self.steps.iter_mut().for_each(|step| step.kernel.set_epoch(epoch));
     }
 
-    /// Where the source writes `rows` rows on their way to `slot`; nowhere where files come later, one by one.
+    /// The buffer that the source writes `rows` rows to; empty if the rows are decoded from files later, one by one.
     pub fn block<'p>(&'p mut self, rows: usize, slot: &'p mut [u8]) -> &'p mut [u8] {
         if self.item.is_some() { &mut [] } else { self.input(rows, slot) }
     }
@@ -76,17 +76,17 @@ impl Path {
         !self.steps.is_empty()
     }
 
-    /// Whether rows are made from files.
+    /// Whether rows are decoded from files.
     pub fn has_items(&self) -> bool {
         self.item.is_some()
     }
 
-    /// Bytes of one row as the source writes it.
+    /// Bytes of one row as written by the source.
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
     }
 
-    /// Where the source writes `rows` rows on their way to `slot`.
+    /// The buffer that holds `rows` input rows of the first step.
     pub fn input<'p>(&'p mut self, rows: usize, slot: &'p mut [u8]) -> &'p mut [u8] {
         match self.buffers.first_mut() {
             Some(buffer) => &mut buffer.bytes_mut()[..rows * self.row_bytes],
@@ -94,7 +94,7 @@ impl Path {
         }
     }
 
-    /// Makes rows from files where the source would have written them.
+    /// Decodes files into the buffer that the source would otherwise write to.
     pub fn make_items(&mut self, which: impl Fn(usize) -> u64, rows: usize, slot: &mut [u8]) -> Result<(), DataError> {
         let out = match self.buffers.first_mut() {
             Some(buffer) => &mut buffer.bytes_mut()[..rows * self.row_bytes],
@@ -107,11 +107,12 @@ impl Path {
         Ok(())
     }
 
-    /// Takes `rows` rows from where the source wrote them to `slot`.
+    /// Applies all steps to `rows` rows and writes the result to `slot`.
     pub fn run(&mut self, which: Rows<'_>, rows: usize, slot: &mut [u8]) -> Result<(), DataError> {
         let mut rest = &mut self.buffers[..];
         for index in 0..self.steps.len() {
-            // A step's output is as large as the next one's input; the last writes to the slot, which is sized for it.
+            // The output of a step has the size of the next step's input. The last step writes to the slot, which has
+            // its output size.
             let next = self.steps.get(index + 1).map(|step| rows * step.row_bytes);
             let step = &mut self.steps[index];
             match rest {
@@ -131,7 +132,7 @@ impl Path {
     }
 }
 
-/// What makes rows of files on one thread.
+/// The kernel that decodes files to rows on one thread.
 pub(super) fn decode_kernel(
     recipe: &Recipe,
     item: &DecodeRecipe,
@@ -143,7 +144,7 @@ pub(super) fn decode_kernel(
     DecodeKernel::new(Arc::clone(&recipe.source), item.clone(), cap, Arc::clone(pool), Arc::clone(meter))
 }
 
-/// Where files are decoded and cached, if there are any.
+/// The pool that files are decoded in, with its cache, if the data set has files.
 pub(super) fn decode_pool(recipe: &Recipe, geometry: Geometry) -> Result<Option<Arc<DecodePool>>, DataError> {
     if recipe.item().is_none() {
         return Ok(None);
@@ -152,7 +153,7 @@ pub(super) fn decode_pool(recipe: &Recipe, geometry: Geometry) -> Result<Option<
     Ok(Some(Arc::new(DecodePool::new(geometry.decode, cache, geometry.workers, store(recipe, geometry)?))))
 }
 
-/// Where whole rows are cached, if they are.
+/// The cache of whole rows, if there is one.
 pub(super) fn row_store(recipe: &Recipe, geometry: Geometry) -> Result<Option<Arc<Store>>, DataError> {
     if recipe.cached_rows.is_some() { store(recipe, geometry) } else { Ok(None) }
 }

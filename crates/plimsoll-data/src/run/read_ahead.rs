@@ -1,4 +1,4 @@
-//! What a stage of a stream reads, prefetched by threads of their own.
+//! Inputs of sequential stages that are read ahead by threads of their own.
 
 use super::feed::{Feed, Options};
 use crate::dataset::{BlockIterator, Dataset, Recipe, StreamBudget};
@@ -8,33 +8,33 @@ use crate::plan::PipelinePlan;
 use plimsoll_core::Ledger;
 use std::sync::Arc;
 
-/// Rows of a data set, prefetched by a feed.
+/// Rows of a data set, prefetched by an inner feed.
 pub(super) struct ReadAhead {
     data: Dataset,
     plan: PipelinePlan,
     ledger: Ledger,
     feed: Option<Feed>,
-    /// Rows of the batch that were handed out, and that there are.
+    /// Rows of the batch already returned, and its total rows.
     from: usize,
     to: usize,
     over: bool,
     row_bytes: usize,
     epochs: Epochs,
-    /// The epoch that was asked for last.
+    /// The epoch requested last.
     asked: Option<u64>,
-    /// Whether rows are kept on the way, which go with the feed.
+    /// Whether a stage of the input caches rows, which are lost when the feed is dropped.
     keeps: bool,
     timer: Arc<InputTimer>,
 }
 
-/// How a feed that makes rows ahead goes from one epoch to the next.
+/// How a feed that reads ahead continues from one epoch to the next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Epochs {
-    /// It makes rows of the next before that is asked for.
+    /// It produces rows of the next epoch before that is requested.
     Ahead,
-    /// It waits, since beginning one may mean something to user code.
+    /// It waits for the request, because the start of an epoch may have side effects in user code.
     Asked,
-    /// It is closed after each, and what it holds is given back.
+    /// It is dropped after each epoch, and its memory is freed.
     Closed,
 }
 
@@ -55,7 +55,7 @@ impl ReadAhead {
         ReadAhead { data, plan, ledger, feed: None, from: 0, to: 0, over: true, row_bytes, epochs, asked: None, keeps, timer }
     }
 
-    /// Threads and what they hold are given back.
+    /// Drops the feed, which stops its threads and frees its memory.
     fn end(&mut self) {
         if self.feed.take().is_some() {
             self.timer.end(self.plan.workers());
@@ -71,10 +71,11 @@ impl Drop for ReadAhead {
 
 impl BlockIterator for ReadAhead {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
-        // After a whole epoch the feed stands where the next begins; else it is started from scratch, the old one given back first.
+        // After a complete epoch the feed is at the start of the next one. Otherwise it is dropped, and then a new
+        // one is started.
         match &mut self.feed {
             Some(feed) if feed.stands() == (epoch, 0) && self.epochs != Epochs::Closed => {
-                // Unless it was, and nothing of it was wanted.
+                // Skip this if the epoch was already requested and none of its rows were read.
                 if self.epochs == Epochs::Asked && self.asked != Some(epoch) {
                     feed.another_epoch();
                 }
@@ -92,7 +93,7 @@ impl BlockIterator for ReadAhead {
     }
 
     fn close(&mut self) {
-        // What keeps rows has them the next time, and is planned to stay open.
+        // A feed that caches rows stays open for the next epoch; the plan accounts for that.
         if !self.keeps || !self.over {
             self.end();
         }
@@ -110,7 +111,7 @@ impl BlockIterator for ReadAhead {
                         self.over = true;
                         break;
                     }
-                    // It says so again after the rows that came before.
+                    // The feed repeats the error on the next call, after the rows before it.
                     Err(_) if done > 0 => break,
                     Err(error) => return Err(error.into()),
                 }

@@ -1,4 +1,4 @@
-//! The hand-over between the threads that fill slots and the one that uses them.
+//! The ring buffer between the workers that fill slots and the consumer that empties them.
 //!
 //! A fixed number of slots goes round: free → open → filled → free. The rows of an open slot are claimed piece by piece, in order, by any
 //! number of workers, which write to where their rows belong; the worker that finishes a slot's last piece hands it on. So batches come out in
@@ -26,32 +26,32 @@ pub(crate) struct Slot {
     pub fill: Fill,
 }
 
-/// What a slot holds.
+/// The rows of a slot.
 #[derive(Clone, Copy)]
 pub(crate) struct Fill {
     pub epoch: u64,
-    /// The place of the first row in the epoch.
+    /// The position of the first row in the epoch.
     pub place: u64,
     pub rows: usize,
     pub ends_epoch: bool,
 }
 
-/// Who works at a ring.
+/// The workers of a ring.
 #[derive(Clone, Copy)]
 pub(crate) struct Crew {
     pub workers: usize,
     pub adapts: Adapts,
-    /// Whether slots are handed on in the order of their rows.
+    /// Whether slots are passed on in the order of their rows.
     pub ordered: bool,
-    /// Whether a whole slot goes to a worker once more before it is handed on.
+    /// Whether a filled slot is given to a worker for sealing before it is passed on.
     pub seals: bool,
-    /// Whether workers wait for [another epoch](Ring::another_epoch) after the last.
+    /// Whether workers wait for [another epoch](Ring::another_epoch) after the last one.
     pub stays: bool,
 }
 
 pub(crate) struct Ring {
     layout: Arc<BlockLayout>,
-    /// Whether a whole slot goes to a worker once more before it is handed on.
+    /// Whether a filled slot is given to a worker for sealing before it is passed on.
     seals: bool,
     ordered: bool,
     stays: bool,
@@ -65,19 +65,19 @@ pub(crate) struct Ring {
 struct RingState {
     schedule: Schedule,
     free: Vec<Slot>,
-    /// In the order they will be handed on.
+    /// In the order in which they are passed on.
     open: VecDeque<Open>,
     filled: VecDeque<Slot>,
-    /// How many slots were opened.
+    /// Number of slots opened so far.
     opened: u64,
     exhausted: bool,
     /// The failure of the earliest row.
     failure: Option<Failure>,
-    /// Claims that are neither finished nor failed.
+    /// Claims that have neither finished nor failed.
     in_flight: usize,
-    /// Whether someone is finding out how many rows there are.
+    /// Whether a worker has the turn to determine the number of rows.
     turn_taken: bool,
-    /// How many wait until it is their turn, and how many until there is something to do.
+    /// Number of workers waiting for their turn, and number of workers waiting for work.
     in_line: usize,
     sleeping_workers: usize,
     consumer_sleeps: bool,
@@ -85,12 +85,12 @@ struct RingState {
     tuner: Tuner,
 }
 
-/// How busy both sides were since the ring was made.
+/// Wait times of both sides since the ring was created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Busy {
     pub elapsed: Duration,
     pub consumer_waited: Duration,
-    /// All workers together.
+    /// Summed over all workers.
     pub workers_waited: Duration,
     pub active_workers: usize,
     pub slots_in_use: usize,
@@ -103,46 +103,48 @@ struct Failure {
 }
 
 struct Open {
-    /// Which of all slots that were opened.
+    /// Sequence number of the slot, counted over all slots opened.
     number: u64,
     slot: Slot,
-    /// The slot's memory, taken once when it was opened: while it is open, only claims touch it.
+    /// The slot's memory, borrowed once when it is opened: while it is open, only claims access it.
     memory: Memory,
-    /// Rows that are made, those that will be dropped included; how many of them were claimed, and by how many that have not finished.
+    /// Rows to produce, including those that will be dropped; the number claimed; and the number of unfinished
+    /// claims.
     rows: usize,
     claimed: usize,
     working: usize,
-    /// Whether nothing is left to be done to it once all its rows are there.
+    /// Whether the slot needs no further work once all its rows are written.
     sealed: bool,
 }
 
 #[derive(Clone, Copy)]
 struct Memory(*mut u8);
 
-// SAFETY: the pointer is to the memory of a `Slot`, which is `Send`; it is dereferenced only through claims, which never overlap.
+// SAFETY: the pointer is to the memory of a `Slot`, which is `Send`; it is dereferenced only through claims, which
+// never overlap.
 unsafe impl Send for Memory {}
 
-/// Rows of an open slot that one worker, and nobody else, writes.
+/// Rows of an open slot that one worker has exclusive access to.
 pub(crate) struct Claim<'r> {
     slot: u64,
     memory: Memory,
-    /// The first row's place in the slot.
+    /// The position of the first row in the slot.
     at: usize,
     pub rows: usize,
     pub epoch: u64,
-    /// The first row's place in the epoch.
+    /// The position of the first row in the epoch.
     pub place: u64,
     layout: &'r BlockLayout,
     ring: PhantomData<&'r Ring>,
 }
 
 impl Claim<'_> {
-    /// The memory of `rows` of the claimed rows from the claim's row `from` on, column by column.
+    /// The memory of `rows` claimed rows, starting at row `from` of the claim, one slice per column.
     pub fn columns(&mut self, from: usize, rows: usize) -> impl Iterator<Item = &mut [u8]> {
         assert!(from + rows <= self.rows, "a claim is written where it is");
-        // SAFETY: the memory is as large as the layout says (checked when the ring was made) and stays in its slot until the claim is
-        // finished, which takes the claim. The rows were claimed once, so no other claim covers them, and `&mut self` means this one is
-        // not lent twice.
+        // SAFETY: the memory has the size of the layout (checked in `new`) and stays in its slot until the claim is
+        // finished, which consumes the claim. The rows were claimed once, so no other claim covers them, and `&mut
+        // self` prevents a second borrow through this one.
         unsafe { self.layout.split_raw(self.memory.0, self.at + from, rows) }
     }
 }
@@ -181,8 +183,8 @@ impl Ring {
         }
     }
 
-    /// Worker number `worker`: rows to make, or `None` if there are no more to be made. Where nobody knows how many there are, the worker has
-    /// its turn until it has [said](Self::settle) so.
+    /// For worker number `worker`: claims rows to produce; `None` if none are left. If the number of rows is unknown,
+    /// the worker has the turn until it calls [`settle`](Self::settle).
     pub fn claim(&self, worker: usize) -> Option<Claim<'_>> {
         let mut state = self.lock();
         loop {
@@ -205,7 +207,7 @@ impl Ring {
                 return None;
             }
             if rests || state.exhausted || state.free.is_empty() || state.slots - state.free.len() >= state.tuner.depth() {
-                // It may have been called when it was its turn, and be asked to rest.
+                // This worker may have been woken for its turn and then been told to rest, so wake another one.
                 if state.in_line > 0 && !state.turn_taken {
                     self.turn.notify_one();
                 }
@@ -219,14 +221,14 @@ impl Ring {
                 continue;
             }
             state.open_next(self.seals);
-            // An epoch without rows is done when it is begun.
+            // An epoch without rows is complete as soon as it starts.
             state = self.hand_on(state);
             self.wake_all(&state);
         }
     }
 
-    /// Worker: how many of the claimed rows there are, and whether they are the last of the epoch. Only where that was not known; then it is
-    /// the next one's turn.
+    /// For workers: sets how many of the claimed rows exist, and whether they are the last of the epoch. Called only
+    /// if that was unknown; it passes the turn to the next worker.
     pub fn settle(&self, claim: &mut Claim<'_>, rows: usize, ends_epoch: bool) {
         assert!(rows <= claim.rows, "no more rows than were claimed");
         let mut state = self.lock();
@@ -247,7 +249,8 @@ impl Ring {
         }
     }
 
-    /// Worker: how a claim went. Where slots are to be sealed, the worker that finishes one gets it as a whole, and [seals](Self::seal) it.
+    /// For workers: finishes a claim. If slots are sealed, the worker that completes a slot receives all of it and
+    /// must [seal](Self::seal) it.
     pub fn finish(&self, claim: Claim<'_>, result: Result<(), DataError>) -> Option<Claim<'_>> {
         let mut state = self.lock();
         state.in_flight -= 1;
@@ -257,7 +260,8 @@ impl Ring {
                 state.opened_as(claim.slot).working -= 1;
                 whole = state.whole(claim.slot, &self.layout);
             }
-            // Claims are given out in order, so every row before a failed one has been claimed: the earliest failure is always the same.
+            // Claims are handed out in order, so every row before a failed one has been claimed: the earliest failure
+            // is deterministic.
             Err(error) => {
                 state.fail(&claim, error);
                 self.wake_all(&state);
@@ -267,7 +271,7 @@ impl Ring {
         whole
     }
 
-    /// Worker: a whole slot is as it should be, or why not.
+    /// For workers: marks a filled slot as sealed, or as failed.
     pub fn seal(&self, slot: Claim<'_>, result: Result<(), DataError>) {
         let mut state = self.lock();
         state.in_flight -= 1;
@@ -283,7 +287,7 @@ impl Ring {
         drop(self.hand_on(state));
     }
 
-    /// Moves slots that are whole to the consumer.
+    /// Passes completed slots to the consumer.
     fn hand_on<'s>(&self, mut state: MutexGuard<'s, RingState>) -> MutexGuard<'s, RingState> {
         while let Some(next) = state.next_whole(self.ordered) {
             let open = state.open.remove(next).expect("just seen");
@@ -295,7 +299,8 @@ impl Ring {
         state
     }
 
-    /// Consumer: the next filled slot; `None` after the last. A failure comes after all that was filled before it, and again each time.
+    /// For the consumer: the next filled slot; `None` after the last one. A failure is returned after all slots
+    /// filled before it, and on every later call.
     pub fn take_filled(&self) -> Result<Option<Slot>, DataError> {
         let mut state = self.lock();
         let ready = state.filled.len();
@@ -317,14 +322,14 @@ impl Ring {
         }
     }
 
-    /// Consumer: a slot to be filled again.
+    /// For the consumer: returns a slot to the free list.
     pub fn put_free(&self, slot: Slot) {
         let mut state = self.lock();
         state.free.push(slot);
         self.wake_workers(state);
     }
 
-    /// Consumer: of those that were to be filled, none is left; now there is one more.
+    /// For the consumer, after the last scheduled epoch: schedules one more.
     pub fn another_epoch(&self) {
         let mut state = self.lock();
         state.schedule.left = state.schedule.left.map(|left| left + 1);
@@ -332,19 +337,19 @@ impl Ring {
         self.wake_workers(state);
     }
 
-    /// Consumer: it wants no more. Workers find out at their next claim or chunk.
+    /// For the consumer: stops the ring. Workers notice at their next claim or chunk.
     pub fn stop(&self) {
         let state = self.lock();
         self.stopping.store(true, Ordering::Relaxed);
         self.wake_all(&state);
     }
 
-    /// Worker: whether to give up in the middle of a claim.
+    /// For workers: whether to abandon a claim.
     pub fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// How busy both sides were so far.
+    /// Wait times of both sides so far.
     pub fn busy(&self) -> Busy {
         let state = self.lock();
         let (consumer_waited, workers_waited, elapsed) = state.tuner.waited(Instant::now());
@@ -352,7 +357,7 @@ impl Ring {
         Busy { elapsed, consumer_waited, workers_waited, active_workers, slots_in_use }
     }
 
-    /// All have to look again: there may be nothing more to do.
+    /// Wakes every waiting thread, because there may be no work left.
     fn wake_all(&self, state: &RingState) {
         if state.sleeping_workers > 0 {
             self.to_do.notify_all();
@@ -369,21 +374,21 @@ impl Ring {
         }
     }
 
-    /// Each method leaves the lists whole, so a panic elsewhere is no reason to stop.
+    /// Every method leaves the state consistent, so a poisoned lock can be used.
     fn lock(&self) -> MutexGuard<'_, RingState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 impl Open {
-    /// Whether all its rows are there. One that failed never is: its claim is not given back.
+    /// Whether all its rows are written. Never true for a slot with a failed row, whose claim is not returned.
     fn is_made(&self) -> bool {
         self.claimed == self.rows && self.working == 0
     }
 }
 
 impl RingState {
-    /// The next rows nobody has claimed. Only the slot opened last can have any.
+    /// Claims the next unclaimed rows. Only the slot opened last can have any.
     fn claim<'r>(&mut self, layout: &'r BlockLayout) -> Option<Claim<'r>> {
         let (slot, claim_rows) = (self.opened.wrapping_sub(1), self.schedule.claim_rows);
         let open = self.open.back_mut()?;
@@ -400,7 +405,7 @@ impl RingState {
         Some(Claim { slot, memory: open.memory, at, rows, epoch, place: place + at as u64, layout, ring: PhantomData })
     }
 
-    /// All rows of a slot, if they are there and it is still to be sealed. Nobody else has a claim on them any more.
+    /// A claim on all rows of a slot, if they are written and the slot is not sealed. No other claim on them is left.
     fn whole<'r>(&mut self, slot: u64, layout: &'r BlockLayout) -> Option<Claim<'r>> {
         let open = self.opened_as(slot);
         let Fill { epoch, place, rows, .. } = open.slot.fill;
@@ -416,8 +421,8 @@ impl RingState {
         self.open.iter_mut().find(|open| open.number == number).expect("a slot with a claim on it is open")
     }
 
-    /// Which of the open slots is to be handed on next, if one is whole. In any order, epochs still follow each other, and the slot that
-    /// ends one is its last.
+    /// The index of the next open slot to pass on, if one is complete. Without ordering, epochs still follow each
+    /// other, and the slot that ends an epoch comes last.
     fn next_whole(&self, ordered: bool) -> Option<usize> {
         let epoch = self.open.front()?.slot.fill.epoch;
         self.open.iter().take(if ordered { 1 } else { self.open.len() }).enumerate().position(|(at, open)| {
@@ -448,7 +453,7 @@ impl RingState {
         }
     }
 
-    /// Whether nothing more will be filled.
+    /// Whether no further slot will be filled.
     fn is_over(&self) -> bool {
         self.in_flight == 0 && (self.failure.is_some() || (self.exhausted && self.open.is_empty()))
     }

@@ -1,4 +1,4 @@
-//! Whole rows by their number: those that were kept are copied, the others made together and kept.
+//! Whole rows by index: cached rows are copied, the others are produced together and then cached.
 //!
 //! What is kept of a row is its columns one after the other; in a file a checksum stands behind them.
 
@@ -16,33 +16,33 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What one thread needs to find rows, and to make and keep those that are not there.
+/// The state of one thread that reads rows from the cache, and produces and caches the missing ones.
 pub(crate) struct RowCache {
     store: Arc<Store>,
     source: Arc<dyn Source>,
-    /// The way of each column to what is kept.
+    /// The operations on each column before it is cached.
     paths: Vec<Path>,
-    /// Rows that were just made, column by column, and the bytes of a row of each.
+    /// The rows just produced, by column, and the row size of each column.
     made: Vec<AlignedBuf>,
     row_bytes: Vec<usize>,
-    /// Rows that are not there, and where they are wanted.
+    /// Missing rows, and their positions in the output.
     missing: Vec<u64>,
     wanted_at: Vec<u32>,
-    /// The order a source likes to read them in; empty where it does not care.
+    /// Permutation of the missing rows into ascending order, if the source benefits from that; else empty.
     ascending: Vec<u32>,
-    /// Rows that are in the file, by their place there, and where they are wanted.
+    /// Rows in the file by position there, and their positions in the output.
     found: Vec<(u64, u32)>,
-    /// Rows on their way from or to the store.
+    /// Buffer for rows read from or written to the store.
     window: Vec<u8>,
-    /// Kept only for its capacity.
+    /// Always empty; reused for its capacity.
     blocks: Vec<ColumnMut<'static>>,
 }
 
-/// Up to this many bytes of other rows are read along: copying them costs about as much as one more call.
+/// Gaps of up to this many bytes between rows are read too: copying them costs about as much as another call.
 const WORTH_READING_OVER: u64 = 3 << 10;
 
 impl RowCache {
-    /// For at most `rows` rows at a time; none where nothing is kept.
+    /// For at most `rows` rows per call; `None` if nothing is cached.
     pub fn new(recipe: &Recipe, rows: usize, store: Option<&Arc<Store>>) -> Option<RowCache> {
         let (cached, store) = recipe.cached_rows.as_ref().zip(store)?;
         let columns = recipe.source.schema().columns();
@@ -69,7 +69,7 @@ impl RowCache {
         self.paths.iter_mut().for_each(|path| path.set_epoch(epoch));
     }
 
-    /// Writes these rows to `out`, column by column.
+    /// Writes these rows to `out`, by column.
     pub fn rows(
         &mut self,
         which: Rows<'_>,
@@ -95,7 +95,7 @@ impl RowCache {
         kept
     }
 
-    /// Copies the rows that are there and lists the others.
+    /// Copies the cached rows and lists the missing ones.
     fn find(&mut self, which: Rows<'_>, count: usize, out: &mut [ColumnMut<'_>]) -> Result<(), DataError> {
         let RowCache { store, row_bytes, missing, wanted_at, found, window, .. } = self;
         let mut miss = |at: usize| {
@@ -119,7 +119,7 @@ impl RowCache {
                 while !rest.is_empty() {
                     let (together, after) = rest.split_at(read_together(rest, store.row_bytes(), window.len()));
                     if !read(store, together, window, row_bytes, out)? {
-                        // It was given up meanwhile, so none of the others is there either.
+                        // The cache was disabled in the meantime, so the remaining rows are missing too.
                         rest.iter().for_each(|&(_, at)| miss(at as usize));
                         break;
                     }
@@ -130,7 +130,7 @@ impl RowCache {
         Ok(())
     }
 
-    /// Makes the rows that are not there, one after the other.
+    /// Produces the missing rows.
     fn make(&mut self, scratch: &mut [u8], meter: &Meter) -> Result<(), DataError> {
         let start = Instant::now();
         let rows = self.missing.len();
@@ -162,7 +162,7 @@ impl RowCache {
         Ok(())
     }
 
-    /// Copies what was made to where it is wanted.
+    /// Copies the produced rows to their positions in the output.
     fn hand_on(&mut self, out: &mut [ColumnMut<'_>]) {
         for ((made, &bytes), out) in self.made.iter().zip(&self.row_bytes).zip(out) {
             let out = out.bytes();
@@ -178,7 +178,7 @@ impl RowCache {
             Store::Memory(_) => {
                 for (index, &row) in missing.iter().enumerate() {
                     gather(made, row_bytes, index, window);
-                    // The memory was counted when the feed began.
+                    // The memory was reserved when the feed started.
                     if let Insertion::Needs(_) = store.write(row, window, false)? {
                         store.begin(row);
                         store.write(row, window, false)?;
@@ -187,7 +187,7 @@ impl RowCache {
             }
             Store::File(store) => {
                 let record = store.row_bytes();
-                // Where the rows in the window begin, and how many there are.
+                // The first row in the window, and the number of rows in it.
                 let (mut first, mut held) = (0, 0);
                 for (index, &row) in missing.iter().enumerate() {
                     let Some(place) = store.place_for(row) else { continue };
@@ -212,7 +212,7 @@ impl RowCache {
     }
 }
 
-/// Copies a row to its place in each column.
+/// Copies a row to position `at` of each column.
 fn scatter(row: &[u8], row_bytes: &[usize], at: usize, out: &mut [ColumnMut<'_>]) {
     let mut rest = row;
     for (&bytes, out) in row_bytes.iter().zip(out) {
@@ -222,7 +222,7 @@ fn scatter(row: &[u8], row_bytes: &[usize], at: usize, out: &mut [ColumnMut<'_>]
     }
 }
 
-/// Puts the columns of a row that was made one after the other.
+/// Concatenates the columns of a produced row.
 fn gather(made: &[AlignedBuf], row_bytes: &[usize], index: usize, out: &mut [u8]) {
     let mut rest = out;
     for (made, &bytes) in made.iter().zip(row_bytes) {
@@ -232,7 +232,7 @@ fn gather(made: &[AlignedBuf], row_bytes: &[usize], index: usize, out: &mut [u8]
     }
 }
 
-/// How many of these rows, sorted by place, are read with one call.
+/// How many of these rows, sorted by position, are read with one call.
 fn read_together(found: &[(u64, u32)], record: usize, window: usize) -> usize {
     let (record, window) = (record as u64, window as u64);
     let ends = found.windows(2).position(|pair| {
@@ -242,7 +242,7 @@ fn read_together(found: &[(u64, u32)], record: usize, window: usize) -> usize {
     ends.map_or(found.len(), |last| last + 1)
 }
 
-/// Reads these rows, sorted by place; `false` if the cache was given up.
+/// Reads these rows, sorted by position; `false` if the cache was disabled.
 fn read(
     store: &FileStore,
     found: &[(u64, u32)],

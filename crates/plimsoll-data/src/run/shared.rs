@@ -1,4 +1,4 @@
-//! A sequential stage that several threads take rows from in turn, to map them in parallel.
+//! A sequential stage whose rows are taken by several threads in turn and mapped in parallel.
 //!
 //! A thread whose turn it is takes the next block of rows and passes the turn on. What is slow is done after that: maps, and the decoding of an
 //! image that came in a record.
@@ -18,53 +18,53 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// Where rows come from.
+/// The origin of rows.
 enum Origin {
     Stream(Box<dyn BlockIterator>),
     Records(Box<RecordReader>),
 }
 
-/// A stream and where it stands.
+/// A stream and its position.
 struct Shared {
     origin: Origin,
     timer: Arc<StageTimer>,
     epoch: Option<u64>,
-    /// Rows of the first epoch that were consumed before.
+    /// Rows of the first epoch to skip, because they were already consumed.
     pass_over: u64,
-    /// Rows of the epoch that have come.
+    /// Rows of the epoch read so far.
     came: u64,
     expected: ExpectedRows,
-    /// The epoch of which others consumed some.
+    /// The epoch that was partly consumed with a different number of shards.
     consumed: Option<u64>,
 }
 
-/// What one thread needs to make the rows of a stream.
+/// The state of one thread that produces rows of a stream.
 pub(crate) struct SharedWork {
     shared: Arc<Mutex<Shared>>,
     mapper: Mapper,
-    /// What makes rows of records, and the image that is still to be decoded.
+    /// Decodes records to rows, and the image that is left to decode.
     decoder: Option<RecordDecoder>,
     started: Option<StartedRecord>,
     epoch: Option<u64>,
-    /// What counts the time of writing rows: maps, if there are any.
+    /// The counter for the time spent writing rows: that of maps, if there are any.
     counter: fn(&Meter) -> &AtomicU64,
-    /// Where errors of rows are recorded, where they do not end the run.
+    /// Records the errors of rows, if they do not end the run.
     row_errors: Option<Arc<RowErrors>>,
     meter: Arc<Meter>,
 }
 
-/// What was taken out of a stream.
+/// The result of reading from a stream.
 enum Taken {
-    /// This many rows, none when the epoch is over; and what is wrong after them, if more came than were promised.
+    /// The number of rows, zero at the end of the epoch; then the error if there are more rows than asserted.
     Rows(usize, Result<(), DataError>),
     /// A row that failed.
     Bad(Fault),
-    /// The consumer has gone.
+    /// The consumer was dropped.
     Stopped,
 }
 
 impl SharedWork {
-    /// For each of the threads, after `pass_over` rows of the first epoch. Allocates what is counted.
+    /// One per thread, after skipping `pass_over` rows of the first epoch. Allocates what the plan counts.
     pub fn new(
         recipe: &Recipe,
         geometry: Geometry,
@@ -74,7 +74,7 @@ impl SharedWork {
         opener: &'static dyn OpenInput,
     ) -> Result<Vec<SharedWork>, DataError> {
         let node = recipe.node.as_ref().expect("only for streams");
-        // Images are not decoded where they are taken out of their records, and that is reported by itself.
+        // Images are decoded after they are read from their records, and their time is reported separately.
         let timer = meter.stage.get_or_init(|| {
             let name = packed_images(node).map_or_else(|| node.stage.describe(), |images| images.name());
             node.timer(name)
@@ -108,7 +108,8 @@ impl SharedWork {
         Ok((0..workers).map(work).collect())
     }
 
-    /// Takes as many of the claimed rows as there are, says how many those are, and writes them. `false` if the consumer has gone.
+    /// Takes up to the claimed number of rows, settles the claim, and writes the rows. `false` if the consumer was
+    /// dropped.
     pub fn fill(&mut self, claim: &mut Claim<'_>, ring: &Ring) -> Result<bool, DataError> {
         if self.epoch != Some(claim.epoch) {
             self.epoch = Some(claim.epoch);
@@ -116,7 +117,8 @@ impl SharedWork {
             self.decoder.iter_mut().for_each(|decoder| decoder.set_epoch(claim.epoch));
         }
         let shared = Arc::clone(&self.shared);
-        // Only one thread has its turn, so none waits here; a panic inside is reported, after which none comes.
+        // Only the thread with the turn gets here, so the lock is free. A panic inside is reported, and no thread
+        // follows.
         let taken = shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take(self, claim, || ring.stopping())?;
         match taken {
             Taken::Stopped => Ok(false),
@@ -154,7 +156,7 @@ impl SharedWork {
             mark(claim, 0, rows, 0);
         }
         if written.is_err() {
-            // One of them cannot be mapped: the others are tried by themselves.
+            // Mapping the block failed, so each row is mapped by itself.
             for row in 0..rows {
                 let place = claim.place + row as u64;
                 match self.mapper.try_write(row, place, claim, row, 1) {
@@ -164,13 +166,13 @@ impl SharedWork {
                 }
             }
         }
-        // Files keep their own times.
+        // File reads are timed separately.
         let time = start.elapsed().saturating_sub(std::mem::take(&mut self.mapper.opened));
         (self.counter)(&self.meter).fetch_add(time.as_nanos() as u64, Relaxed);
         Ok(())
     }
 
-    /// A row of a claim cannot be created: where it may never be wanted, it is marked, and those before it are handed on.
+    /// Handles a row that failed: if errors are recorded, marks the row and passes on those before it.
     fn give_up(&self, claim: &mut Claim<'_>, row: usize, fault: Fault) -> Result<(), DataError> {
         match &self.row_errors {
             Some(errors) => {
@@ -184,7 +186,7 @@ impl SharedWork {
 }
 
 impl Origin {
-    /// The stream, and what makes rows on each of some threads of what it gives, if it gives less than rows.
+    /// Opens the stream, with a decoder per thread if it produces encoded records.
     fn open(
         node: &Node,
         budget: StreamBudget,
@@ -211,11 +213,11 @@ impl Origin {
         }
     }
 
-    /// Brings up to `rows` rows to the block of one thread; none only when the epoch is over.
+    /// Reads up to `rows` rows into the block of one thread; zero only at the end of the epoch.
     fn fill(&mut self, work: &mut SharedWork, rows: usize) -> Result<usize, Fault> {
         match self {
             Origin::Stream(stream) => stream.fill(work.mapper.block(rows)),
-            // One at a time: the others are for other threads.
+            // One record at a time: the others are for other threads.
             Origin::Records(reader) => {
                 if !reader.next()? {
                     return Ok(0);
@@ -257,19 +259,20 @@ impl Shared {
         };
         let before = self.came;
         self.came += rows as u64;
-        // How many rows are left of an epoch that other shards have begun is not known. Where rows are marked, the stage that takes them counts them.
+        // The number of rows left is unknown if other shards consumed part of the epoch. If rows are marked, the
+        // stage that reads them counts them.
         if self.consumed == Some(claim.epoch) || work.row_errors.is_some() {
             return Ok(Taken::Rows(rows, Ok(())));
         }
         let as_promised = self.expected.check(claim.epoch, self.came, rows == 0);
-        // Those that were promised come first, and so does what is wrong with them.
+        // The asserted rows come first, with their errors.
         match self.expected.of(before, rows) {
             0 => as_promised.map(|()| Taken::Rows(0, Ok(()))),
             promised => Ok(Taken::Rows(promised, as_promised)),
         }
     }
 
-    /// Passes over rows that were consumed before; fewer only when the epoch is over.
+    /// Skips rows that were already consumed; fewer only at the end of the epoch.
     fn pass_over(&mut self, work: &mut SharedWork, mut rows: u64, stopping: impl Fn() -> bool) -> Result<(), Fault> {
         while rows > 0 && !stopping() {
             let came = self.origin.fill(work, usize::try_from(rows).unwrap_or(usize::MAX))? as u64;

@@ -1,4 +1,4 @@
-//! From the rows of a stream to columns, mapped on the way by the thread that asks for them.
+//! Converts rows of a stream to columns and maps them on the calling thread.
 
 use super::path::{Path, Target, decode_kernel, decode_pool};
 use crate::block::Rows;
@@ -13,14 +13,14 @@ use plimsoll_core::Ledger;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Rows as they come from a stream, and the way of each column from there.
+/// A block of rows of a stream, and the operations on each column.
 pub(super) struct Mapper {
     pub rows_block: Vec<u8>,
-    /// How many rows it is for, and the bytes of each.
+    /// Capacity in rows, and the bytes of a row.
     pub rows: usize,
     pub row_bytes: usize,
     paths: Vec<Path>,
-    /// What files have taken of the time.
+    /// Time spent reading and decoding files.
     pub opened: Duration,
 }
 
@@ -36,7 +36,7 @@ impl Mapper {
         Mapper { rows_block: vec![0; rows * row_bytes], rows, row_bytes, paths, opened: Duration::ZERO }
     }
 
-    /// Where a stream writes this many rows, or as many as fit.
+    /// The buffer for `rows` rows of a stream, or for as many as fit.
     pub fn block(&mut self, rows: usize) -> &mut [u8] {
         &mut self.rows_block[..self.rows.min(rows) * self.row_bytes]
     }
@@ -45,7 +45,8 @@ impl Mapper {
         self.paths.iter_mut().for_each(|path| path.set_epoch(epoch));
     }
 
-    /// Takes rows from the block's row `from` on, which are number `place` and those that follow, through their maps to the target's row `at`.
+    /// Maps rows of the block, starting at `from`, and writes them to the target, starting at row `at`. The first one
+    /// has index `place`.
     pub fn write(&mut self, from: usize, place: u64, target: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
         let mut column = 0;
         let block = &self.rows_block[from * self.row_bytes..];
@@ -67,13 +68,13 @@ impl Mapper {
         Ok(())
     }
 
-    /// The same where some of the rows may be such that they cannot be mapped.
+    /// Like `write`, for rows whose maps may fail.
     pub fn try_write(&mut self, from: usize, place: u64, target: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
         guarded(|| self.write(from, place, target, at, rows)).flatten()
     }
 }
 
-/// What is wrong with a row that cannot be mapped.
+/// The fault of a row whose map failed.
 pub(super) fn unmapped(place: u64, error: DataError) -> Fault {
     Fault::row(error).numbered(place, "of a stream")
 }
@@ -83,19 +84,19 @@ pub(crate) struct StreamWork {
     stream: Box<dyn BlockIterator>,
     timer: Arc<StageTimer>,
     mapper: Mapper,
-    /// Rows of the block that were mapped, and that there are.
+    /// Rows of the block already mapped, and its total rows.
     from: usize,
     to: usize,
-    /// The number of the next row; those that failed have one, too.
+    /// The index of the next row; failed rows count.
     place: u64,
-    /// Whether one of the block cannot be mapped.
+    /// Whether mapping the block failed, so that rows are mapped one by one.
     one_by_one: bool,
-    /// What came after the rows that were written last.
+    /// The fault that follows the rows written last.
     fault: Option<Fault>,
 }
 
 impl StreamWork {
-    /// Work on at most `rows` rows at a time.
+    /// For at most `rows` rows per block.
     pub fn new(
         recipe: &Recipe,
         budget: StreamBudget,
@@ -121,8 +122,8 @@ impl StreamWork {
         begun
     }
 
-    /// Writes up to `rows` rows to the target's rows from `at` on; none only when the epoch is over. A fault comes after the rows before it,
-    /// when it is asked again.
+    /// Writes up to `rows` rows to the target, starting at row `at`; zero only at the end of the epoch. A fault is
+    /// returned by the next call, after the rows before it.
     pub fn fill(&mut self, target: &mut impl Target, at: usize, rows: usize) -> Result<usize, Fault> {
         if let Some(fault) = self.fault.take() {
             return Err(fault);
@@ -142,7 +143,7 @@ impl StreamWork {
         Ok(done)
     }
 
-    /// The same with a block at most.
+    /// Like `fill`, for at most one block.
     fn some(&mut self, target: &mut impl Target, at: usize, rows: usize) -> Result<usize, Fault> {
         if self.from == self.to {
             (self.from, self.to, self.one_by_one) = (0, 0, false);
@@ -158,7 +159,7 @@ impl StreamWork {
                 self.pass(rows);
                 return Ok(rows);
             }
-            // One of them cannot be mapped: the others are tried by themselves.
+            // Mapping the block failed, so each row is mapped by itself.
             self.one_by_one = true;
         }
         let place = self.place;
@@ -167,7 +168,7 @@ impl StreamWork {
         written.map(|()| 1).map_err(|error| unmapped(place, error))
     }
 
-    /// No more rows are wanted until the next epoch is begun.
+    /// Stops until the next epoch begins.
     pub fn close(&mut self) {
         (self.from, self.to, self.fault) = (0, 0, None);
         self.stream.close();

@@ -1,15 +1,15 @@
-//! How many of the workers and slots that the plan reserved are in use.
+//! Adapts how many of the planned workers and slots are in use.
 //!
 //! Nothing is taken or given back: what is not in use rests. A consumer that waits wakes all that may work; one that is slower than the
 //! workers needs fewer of them, and fewer slots, which then stay in the processor's caches. What comes out is the same.
 
 use std::time::{Duration, Instant};
 
-/// Looks at a window of time after the other.
+/// Adapts once per time window.
 pub(crate) struct Tuner {
     workers: usize,
     slots: usize,
-    /// What may rest: not where a number was asked for.
+    /// What may be adapted; a number set by the user is fixed.
     adapts: Adapts,
     active: usize,
     depth: usize,
@@ -19,23 +19,23 @@ pub(crate) struct Tuner {
     workers_waited: Duration,
 }
 
-/// What the tuner is free to change.
+/// What the tuner may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Adapts {
     pub workers: bool,
     pub slots: bool,
 }
 
-/// What happened lately.
+/// Statistics of the current window.
 #[derive(Clone, Copy)]
 struct TuningInterval {
     since: Instant,
     slots: u32,
     consumer_waited: Duration,
     workers_waited: Duration,
-    /// How long workers waited for each other.
+    /// Time workers waited for their turn.
     in_line: Duration,
-    /// The fewest slots that were ready when the consumer came.
+    /// The minimum number of filled slots when the consumer took one.
     spare: usize,
 }
 
@@ -52,17 +52,17 @@ impl TuningInterval {
     }
 }
 
-/// A window is long enough to tell one consumer from another, and short beside an epoch.
+/// Slots per window: enough for a stable estimate, and short compared to an epoch.
 const SLOTS: u32 = 8;
 const TIME: Duration = Duration::from_millis(50);
 
-/// A consumer that waits for more than this share of the time is waiting for the pipeline, not for a lock.
+/// A consumer blocked for more than this share of the time is limited by the pipeline, not by lock contention.
 const STARVED: f64 = 0.02;
 
-/// A worker rests when all together are idle for this much more than one worker's time.
+/// A worker is paused if the total idle time exceeds this multiple of one worker's time.
 const MARGIN: f64 = 1.25;
 
-/// Where workers wait for each other for more than this much of one worker's time, another one would only wait with them.
+/// If workers wait for their turn for more than this share of one worker's time, another worker would not help.
 const ENOUGH: f64 = 0.25;
 
 /// One slot with the consumer, one being filled.
@@ -83,23 +83,23 @@ impl Tuner {
         }
     }
 
-    /// How many workers may work.
+    /// Number of active workers.
     pub fn active(&self) -> usize {
         self.active
     }
 
-    /// So many may work, whatever was seen.
+    /// Sets the number of active workers.
     #[cfg(all(test, loom))]
     pub fn set_active(&mut self, workers: usize) {
         self.active = workers;
     }
 
-    /// How many slots may be in use.
+    /// Number of slots in use.
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// How long the consumer, and how long all workers together, have waited since the beginning, and how long ago that was.
+    /// Wait time of the consumer, total wait time of the workers, and elapsed time since the start.
     pub fn waited(&self, now: Instant) -> (Duration, Duration, Duration) {
         (self.consumer_waited, self.workers_waited, now - self.begun)
     }
@@ -109,18 +109,18 @@ impl Tuner {
         self.window.consumer_waited += time;
     }
 
-    /// A worker had nothing to do because there was no slot for it.
+    /// A worker waited for a free slot.
     pub fn worker_waited(&mut self, time: Duration) {
         self.workers_waited += time;
         self.window.workers_waited += time;
     }
 
-    /// A worker had nothing to do because it was the turn of another to take rows out of a stream.
+    /// A worker waited for its turn to read from a stream.
     pub fn waited_in_line(&mut self, time: Duration) {
         self.window.in_line += time;
     }
 
-    /// The consumer came for a slot and found some ready. Says whether more may work than before.
+    /// The consumer took a slot, with `ready` slots filled. Returns whether the number of active workers grew.
     pub fn came(&mut self, ready: usize, now: Instant) -> bool {
         self.window.slots += 1;
         self.window.spare = self.window.spare.min(ready);
@@ -153,7 +153,7 @@ mod tests {
 
     const BOTH: Adapts = Adapts { workers: true, slots: true };
 
-    /// One window in which the consumer and the workers waited for some shares of the time.
+    /// One window in which the consumer and the workers waited for these shares of the time.
     fn window(tuner: &mut Tuner, now: &mut Instant, consumer: f64, workers: f64, ready: usize) -> bool {
         let time = Duration::from_millis(100);
         tuner.consumer_waited(time.mul_f64(consumer));
@@ -167,7 +167,7 @@ mod tests {
         let mut now = Instant::now();
         let mut tuner = Tuner::new(4, 5, BOTH, now);
         let mut seen = Vec::new();
-        // All that the consumer takes is made by one worker in two thirds of its time.
+        // One worker at two thirds of its time keeps up with the consumer.
         for _ in 0..6 {
             let idle = tuner.active() as f64 - 0.67;
             assert!(!window(&mut tuner, &mut now, 0.0, idle, 3));
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(seen, [(3, 4), (2, 3), (1, 2), (1, 2), (1, 2), (1, 2)]);
         assert!(window(&mut tuner, &mut now, 0.3, 0.0, 0), "those that rest are woken");
         assert_eq!((tuner.active(), tuner.depth()), (4, 5));
-        // Three workers are just what it takes.
+        // Three workers just keep up.
         for _ in 0..4 {
             let idle = tuner.active() as f64 - 2.5;
             window(&mut tuner, &mut now, 0.0, idle, 1);
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!((tuner.active(), tuner.depth()), (3, 5));
     }
 
-    /// Rows come out of a stream so slowly that three workers wait for each other for most of their time.
+    /// The stream is so slow that three workers wait for their turn most of the time.
     #[test]
     fn workers_that_wait_for_each_other_rest_however_hungry_the_consumer_is() {
         let mut now = Instant::now();
@@ -196,7 +196,7 @@ mod tests {
             seen.push(tuner.active());
         }
         assert_eq!(seen, [3, 2, 2, 2, 2]);
-        // What is done to each row takes longer now.
+        // The maps become slower.
         window(&mut tuner, &mut now, 0.5, 0.0, 0);
         assert_eq!(tuner.active(), 4);
     }

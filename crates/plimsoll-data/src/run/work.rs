@@ -1,4 +1,4 @@
-//! Making rows: chosen, read, mapped, and written where the consumer will find them.
+//! Produces rows of an indexed source: selects, reads and maps them, and writes them to the slot.
 
 use super::path::{Path, Target, decode_kernel, mark};
 use super::ring::Claim;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-/// All that a thread making rows owns: fixed buffers, and nothing that grows beyond what was counted.
+/// The buffers of one worker thread; none grows beyond what the plan counts.
 pub(crate) struct Work {
     source: Arc<dyn Source>,
     order: Order,
@@ -27,25 +27,25 @@ pub(crate) struct Work {
     meter: Arc<Meter>,
     scratch: AlignedBuf,
     chunk_rows: usize,
-    /// The rows of a chunk and their ascending order; `None` where rows follow each other anyway.
+    /// The row indices of a chunk and their ascending order; `None` if rows are contiguous.
     gathered: Option<Gathered>,
-    /// Where whole rows are kept: it has them, or makes them.
+    /// The cache of whole rows, which also produces missing ones.
     row_cache: Option<RowCache>,
     paths: Vec<Path>,
-    /// Kept only for its capacity.
+    /// Always empty; reused for its capacity.
     columns: Vec<ColumnMut<'static>>,
-    /// Where errors of rows are recorded, where they do not end the run.
+    /// Records the errors of rows, if they do not end the run.
     row_errors: Option<Arc<RowErrors>>,
 }
 
 struct Gathered {
     rows: Vec<u64>,
-    /// Empty where the source has no use for it.
+    /// Empty if the source does not benefit from it.
     ascending: Vec<u32>,
 }
 
 impl Work {
-    /// Allocates what [`cost`](crate::plan::cost) counts for one worker, apart from its stack.
+    /// Allocates what [`cost`](crate::plan::cost) counts for one worker, except its stack.
     pub fn new(
         recipe: &Recipe,
         geometry: Geometry,
@@ -54,7 +54,7 @@ impl Work {
         meter: &Arc<Meter>,
     ) -> Work {
         let rows = geometry.chunk_rows;
-        // Which of the rows have to be read is not known before, where some are kept.
+        // With a cache, the rows to read are known only after the lookup.
         let sorted = recipe.source.wants_ascending() && recipe.cached_rows.is_none();
         let gathered = || Gathered { rows: vec![0; rows], ascending: vec![0; if sorted { rows } else { 0 }] };
         let columns = recipe.cached_rows.as_ref().map_or(recipe.source.schema(), |cached| &cached.schema).columns();
@@ -77,7 +77,7 @@ impl Work {
         }
     }
 
-    /// Writes the rows of a claim. Stops early, and says so by `false`, when `stopping` does.
+    /// Writes the rows of a claim. Returns `false` if it stopped early because `stopping` returned true.
     pub fn fill(&mut self, claim: &mut Claim<'_>, stopping: impl Fn() -> bool) -> Result<bool, DataError> {
         self.set_epoch(claim.epoch);
         let mut done = 0;
@@ -92,7 +92,7 @@ impl Work {
         Ok(true)
     }
 
-    /// The rows that follow are of this epoch.
+    /// Sets the epoch of the rows that follow.
     pub fn set_epoch(&mut self, epoch: u64) {
         if self.epoch != Some(epoch) {
             self.epoch = Some(epoch);
@@ -102,24 +102,24 @@ impl Work {
         }
     }
 
-    /// How many rows are made at a time.
+    /// Maximum number of rows per chunk.
     pub fn chunk_rows(&self) -> usize {
         self.chunk_rows
     }
 
-    /// Writes the rows from `place` on to the target's rows from `at` on; at most as many as are made at a time.
+    /// Writes the rows starting at position `place` to the target, starting at row `at`; at most one chunk.
     pub fn chunk(&mut self, place: u64, claim: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
         if self.row_errors.is_none() {
             return self.make(place, claim, at, rows);
         }
-        // The last column says which rows there are; where a block fails, its rows are tried one by one.
+        // The last column marks rows with errors. If a block fails, its rows are produced one by one.
         if self.make_or_panic(place, claim, at, rows).is_ok() {
             mark(claim, at, rows, 0);
             return Ok(());
         }
         for row in 0..rows {
             let made = self.make_or_panic(place + row as u64, claim, at + row, 1);
-            // A cache that cannot be written is no fault of the row.
+            // A cache write error is not an error of the row.
             if let Err(DataError::Cache { .. }) = made {
                 return made;
             }
@@ -131,7 +131,7 @@ impl Work {
         Ok(())
     }
 
-    /// A panic of user code or of a decoder is the fault of the row, too.
+    /// A panic in user code or in a decoder counts as an error of the row.
     fn make_or_panic(&mut self, place: u64, claim: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
         guarded(|| self.make(place, claim, at, rows)).flatten()
     }
@@ -147,7 +147,7 @@ impl Work {
         let which = gather.map_or_else(|| Rows::From(self.order.row(place)), |gather| Rows::At(gather.rows));
         let mut mapped = match &mut self.row_cache {
             Some(cache) => {
-                // It keeps its own times.
+                // The cache measures its own times.
                 cache.rows(which, rows, scratch, &mut columns, &self.meter)?;
                 Instant::now()
             }
@@ -164,7 +164,7 @@ impl Work {
         self.meter.rows.fetch_add(rows as u64, Relaxed);
         for (column, (path, region)) in self.paths.iter_mut().zip(claim.columns(at, rows)).enumerate() {
             if path.has_items() {
-                // It keeps its own times.
+                // The decode kernel measures its own times.
                 path.make_items(|index| which.row(index), rows, region)?;
                 mapped = Instant::now();
             }

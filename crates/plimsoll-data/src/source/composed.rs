@@ -1,4 +1,4 @@
-//! Sources side by side and one after the other, where rows keep their numbers.
+//! `zip` and `concatenate` of indexed sources, with random access.
 
 use super::{Gather, Source};
 use crate::block::{BlockMut, ColumnMut};
@@ -9,24 +9,24 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Rows of several sources side by side.
+/// Columns of several sources, joined row by row.
 struct Zipped {
     sources: Vec<Arc<dyn Source>>,
     schema: Schema,
 }
 
-/// Rows of one source after those of another.
+/// Rows of several sources, one source after the other.
 struct Concatenated {
     sources: Vec<Arc<dyn Source>>,
 }
 
-/// Side by side.
+/// Joins the columns of several sources.
 pub(crate) fn zipped(sources: Vec<Arc<dyn Source>>) -> Result<Arc<dyn Source>, DataError> {
     let schema = Schema::new(sources.iter().flat_map(|source| source.schema().columns().to_vec()).collect())?;
     Ok(Arc::new(Zipped { sources, schema }))
 }
 
-/// One after the other, if their rows are alike.
+/// Concatenates sources, if they have the same schema.
 pub(crate) fn concatenated(sources: Vec<Arc<dyn Source>>) -> Option<Arc<dyn Source>> {
     let alike = sources.iter().all(|source| source.schema() == sources[0].schema());
     alike.then(|| Arc::new(Concatenated { sources }) as Arc<dyn Source>)
@@ -41,7 +41,7 @@ fn largest_scratch(sources: &[Arc<dyn Source>], rows: usize) -> Bytes {
 }
 
 impl Zipped {
-    /// Lets each source write its columns.
+    /// Calls `read` for each source with its columns.
     fn each(
         &self,
         out: &mut BlockMut<'_, '_>,
@@ -59,7 +59,7 @@ impl Zipped {
 }
 
 impl Zipped {
-    /// The one whose rows are files.
+    /// The source with files.
     fn of_files(&self) -> &dyn Source {
         let has_files = |source: &&Arc<dyn Source>| source.schema().columns().iter().any(|column| column.extent == Extent::Files);
         &**self.sources.iter().find(has_files).expect("asked only where a column holds files")
@@ -132,7 +132,7 @@ impl Source for Zipped {
 }
 
 impl Concatenated {
-    /// Reads `rows` rows from `first` on to the block's rows from `at` on.
+    /// Reads `rows` rows starting at `first` into the block, starting at row `at`.
     fn read_part(
         &self,
         mut first: u64,
@@ -165,7 +165,7 @@ impl Concatenated {
 }
 
 impl Concatenated {
-    /// Where a row is, and its number there.
+    /// The source of a row, and its index there.
     fn of(&self, mut row: u64) -> (&dyn Source, u64) {
         for source in &self.sources {
             match row.checked_sub(source.len()) {

@@ -1,4 +1,4 @@
-//! Rows that say which they are, in the place of files that nobody has opened yet.
+//! Rows that carry their index in place of files that are not opened yet.
 
 use super::{Gather, Source};
 use crate::block::{BlockMut, ColumnMut};
@@ -10,23 +10,23 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The column that says which row it is; no user's column is called so.
+/// The name of the column with the row index; no user column can have it.
 const REFERENCE: &str = "\0row";
 
-/// What the number of a row takes.
+/// Bytes of a row index.
 pub(crate) const REFERENCE_BYTES: usize = size_of::<u64>();
 
-/// So many columns that a list of them needs no memory of its own.
+/// Maximum number of columns, so that a list of them fits on the stack.
 const MOST_COLUMNS: usize = 32;
 
-/// The rows of a source without its files, and with their numbers as a last column.
+/// The rows of a source without its files, and with the row index as the last column.
 pub(crate) struct DeferredDecode {
     source: Arc<dyn Source>,
     schema: Schema,
 }
 
 impl DeferredDecode {
-    /// The same rows, and the columns of files that are left out with their places, if there are any.
+    /// The source without its columns of files, and those columns with their positions; `None` if it has none.
     pub fn of(source: &Arc<dyn Source>) -> Option<(DeferredDecode, Vec<(usize, Column)>)> {
         let all = source.schema().columns();
         let is_file = |column: &Column| column.extent == Extent::Files;
@@ -40,7 +40,7 @@ impl DeferredDecode {
         Some((DeferredDecode { source: Arc::clone(source), schema }, files.collect()))
     }
 
-    /// Has the source write to all columns but the last, and numbers to that.
+    /// Lets the source write all columns but the last, and writes the indices to that.
     fn fill(
         &self,
         out: &mut BlockMut<'_, '_>,
@@ -61,13 +61,13 @@ impl DeferredDecode {
     }
 }
 
-/// The columns that user code sees of such rows: the number is the last, so the others are where they were.
+/// The columns that user code sees. The index is the last column, so the others keep their positions.
 pub(crate) fn without_reference(schema: Schema) -> Schema {
     let seen = schema.columns().iter().filter(|column| column.name != REFERENCE).cloned().collect();
     Schema::new(seen).unwrap_or(schema)
 }
 
-/// The number at the end of a row.
+/// The index at the end of a row.
 pub(crate) fn referenced_row(row: &[u8]) -> u64 {
     u64::from_ne_bytes(*row.last_chunk().expect("a row that refers to another ends with its number"))
 }

@@ -7,12 +7,12 @@ use plimsoll_core::{Bytes, DType};
 use std::hash::Hasher;
 use std::ops::Range;
 
-/// Which part of a data set that comes with a held-out part.
+/// The split of a data set with a test set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// The part to train on.
+    /// The training set.
     Train,
-    /// The part to measure on.
+    /// The test set.
     Test,
 }
 
@@ -24,7 +24,7 @@ pub enum Split {
 pub struct Digits {
     split: Split,
     schema: Schema,
-    /// The file's row for each row of this part.
+    /// The row in the file for each row of this split.
     rows: Vec<u16>,
 }
 
@@ -36,7 +36,7 @@ const TEST_ROWS: u64 = ROWS / 5;
 const SPLIT_SEED: u64 = 7;
 
 impl Digits {
-    /// One part of the data.
+    /// One split of the data.
     pub fn new(split: Split) -> Digits {
         let columns = vec![Column::new("x", DType::U8, [8, 8, 1]), Column::new("y", DType::I32, [])];
         let schema = Schema::new(columns).expect("two distinct columns");
@@ -82,7 +82,7 @@ impl Source for Digits {
     }
 
     fn fingerprint(&self, _rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
-        // They come with the program, whose version is known.
+        // The data is embedded, and the fingerprint contains the version of the program.
         hash.write(self.describe().as_bytes());
         Ok(true)
     }

@@ -1,4 +1,4 @@
-//! Rows that a closure makes, each a function of its number.
+//! Rows computed by a closure from their index.
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
@@ -6,8 +6,8 @@ use crate::ragged::write_length;
 use crate::{Column, DataError, Extent, Schema};
 use plimsoll_core::{Bytes, DType};
 
-/// One row to be written by user code, column by column. What is not written is 0, and of a column whose rows
-/// [vary in length](crate::Column::up_to) an empty row.
+/// One row for user code to write, column by column. Columns that are not written are 0, or empty if they [vary in
+/// length](crate::Column::up_to).
 pub struct RowMut<'r, 'a, 'm> {
     schema: &'r Schema,
     index: usize,
@@ -44,7 +44,7 @@ impl RowMut<'_, '_, '_> {
         Ok(())
     }
 
-    /// Where this many values go. Of rows that vary in length, so many are how long this one is.
+    /// The destination of `count` values; also sets the length of a row that varies in length.
     fn place(&mut self, column: usize, dtype: DType, count: usize) -> Result<&mut [u8], DataError> {
         self.check(column, dtype, count)?;
         let declared = &self.schema.columns()[column];
@@ -75,7 +75,7 @@ impl RowMut<'_, '_, '_> {
     }
 }
 
-/// Values of one step along the first dimension.
+/// Elements per step along the first dimension.
 fn each(column: &Column) -> usize {
     column.elements() / column.shape[0]
 }
@@ -88,7 +88,7 @@ pub struct Function<F> {
 }
 
 impl<F: Fn(u64, &mut RowMut<'_, '_, '_>) -> Result<(), DataError> + Send + Sync> Function<F> {
-    /// `rows` rows of this schema; row `n` is what `make(n, row)` writes, whichever thread asks and in whatever order.
+    /// `rows` rows of this schema; `make(n, row)` writes row `n`, on any thread and in any order.
     pub fn new(schema: Schema, rows: u64, make: F) -> Function<F> {
         Function { schema, rows, make }
     }

@@ -1,4 +1,4 @@
-//! Rows that user code gives one after the other.
+//! Rows from user iterators.
 
 use super::Tensor;
 use super::sequential::{RowIterator, SequentialSource};
@@ -7,25 +7,25 @@ use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::sync::Arc;
 
-/// What user code gives: a row is one tensor for each column.
+/// A user iterator; a row is one tensor per column.
 pub type Elements = Box<dyn Iterator<Item = Result<Vec<Tensor>, DataError>> + Send>;
 
-/// Makes the rows of an epoch.
+/// Creates the iterator of an epoch.
 pub(crate) type Make = Arc<dyn Fn(u64) -> Elements + Send + Sync>;
 
-/// The rows of iterators, a new one each epoch.
+/// Rows from iterators, a new one each epoch.
 pub(crate) struct Generator {
     schema: Schema,
     make: Make,
     rows: Option<Elements>,
-    /// How often it was asked.
+    /// Number of calls of the iterator.
     asked: u64,
 }
 
 impl Generator {
-    /// The source; `held` is what the iterators hold themselves.
+    /// Creates the source; `held` is the memory that the iterators own.
     pub fn source(schema: Schema, held: Bytes, make: Make) -> SequentialSource {
-        // A row as it is given is beside the one that is written.
+        // The returned row exists in addition to the one that is written.
         let (of, held) = (schema.clone(), held + schema.row_bytes());
         let open = move || Generator { schema: of.clone(), make: Arc::clone(&make), rows: None, asked: 0 };
         SequentialSource::new("generator".into(), schema, held, open)
@@ -49,7 +49,7 @@ impl Generator {
 
 impl RowIterator for Generator {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
-        // The old one first: what an iterator holds is planned once.
+        // Drop the old iterator first: the plan counts the memory of one.
         (self.rows, self.asked) = (None, 0);
         self.rows = Some(guarded(|| (self.make)(epoch))?);
         Ok(())

@@ -8,8 +8,8 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The images that match a pattern: `x` is the file. There are no labels; those that are known can be put beside decoded images by
-/// [`zip`](crate::Dataset::zip).
+/// The images that match a pattern: `x` is the file. There are no labels; [`zip`](crate::Dataset::zip) can join known
+/// labels with decoded images.
 pub struct ImageFiles {
     pattern: PathBuf,
     files: Vec<PathBuf>,
@@ -17,7 +17,7 @@ pub struct ImageFiles {
 }
 
 impl ImageFiles {
-    /// Lists the files, sorted by name; they are only opened when their rows are wanted.
+    /// Lists the files, sorted by name. They are opened only when their rows are read.
     pub fn open(pattern: &Path) -> Result<ImageFiles, DataError> {
         let mut files = files(pattern)?;
         files.shrink_to_fit();
@@ -40,7 +40,7 @@ impl Source for ImageFiles {
     }
 
     fn held_bytes(&self) -> Bytes {
-        // Each is memory of its own, in whose books the allocator writes.
+        // Each path is a separate allocation with its overhead.
         let names: usize = self.files.iter().map(|path| path.capacity().next_multiple_of(16) + 16).sum();
         Bytes((names + self.files.capacity() * size_of::<PathBuf>()) as u64)
     }
@@ -68,7 +68,8 @@ impl Source for ImageFiles {
     }
 }
 
-/// The files that match a pattern with `*`, `?`, `[abc]` and `**`, sorted by name; a pattern that matches nothing is an error.
+/// The files that match a pattern with `*`, `?`, `[abc]` and `**`, sorted by name. A pattern without matches is an
+/// error.
 ///
 /// ```
 /// let none = plimsoll_data::source::files("no/such/*.tar");

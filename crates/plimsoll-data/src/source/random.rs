@@ -1,4 +1,4 @@
-//! Synthetic rows: each value is a function of the seed and where it stands, so nothing is ever stored.
+//! Synthetic rows: each value is a function of the seed and its position, so nothing is stored.
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
@@ -8,7 +8,7 @@ use plimsoll_core::{Bytes, DType};
 use std::hash::Hasher;
 use std::ops::Range;
 
-/// What synthetic rows look like.
+/// The schema of synthetic rows.
 ///
 /// ```
 /// use plimsoll_data::{Dataset, RandomSpec};
@@ -32,12 +32,12 @@ enum Values {
 }
 
 impl RandomSpec {
-    /// `rows` rows, as yet without columns.
+    /// `rows` rows, without columns at first.
     pub fn new(rows: u64) -> RandomSpec {
         RandomSpec { rows, seed: 0, columns: Vec::new() }
     }
 
-    /// Chooses the values; 0 by default.
+    /// Sets the seed; 0 by default.
     pub fn seed(mut self, seed: u64) -> RandomSpec {
         self.seed = seed;
         self
@@ -48,7 +48,7 @@ impl RandomSpec {
         self.column(Column::new(name, DType::F32, shape), Values::UnitFloats)
     }
 
-    /// Adds a column of u8, uniform over all bytes, as pixels are.
+    /// Adds a column of u8, uniform over all values.
     pub fn bytes(self, name: &str, shape: impl Into<Vec<usize>>) -> RandomSpec {
         self.column(Column::new(name, DType::U8, shape), Values::AnyByte)
     }
@@ -109,8 +109,7 @@ impl Random {
     }
 }
 
-/// Writes one row: element `i` is made from a 32-bit hash of `i` under the row's key. 32-bit steps, so that the loop
-/// is done in vector registers.
+/// Writes one row: element `i` is a 32-bit hash of `i` with the row's key. 32-bit arithmetic lets the loop vectorize.
 fn fill<const N: usize>(key: u64, row: &mut [u8], value: impl Fn(u32) -> [u8; N]) {
     let (low, high) = (key as u32, (key >> 32) as u32);
     for (index, out) in row.as_chunks_mut::<N>().0.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! Numbers that follow each other.
+//! Ranges of integers.
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
@@ -16,7 +16,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Checks that there is an end and that all numbers are i32.
+    /// Checks that the range is finite and that all values fit in an i32.
     pub fn new(start: i32, stop: i32, step: i32) -> Result<Counted, DataError> {
         if step == 0 {
             return Err(DataError::Stage(format!("range({start}, {stop}, 0) never ends; step by at least 1")));

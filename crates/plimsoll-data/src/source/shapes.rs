@@ -1,4 +1,4 @@
-//! Synthetic images of circles, rectangles and triangles, each with a mask that says which pixel is what.
+//! Synthetic images of circles, rectangles and triangles, each with a segmentation mask.
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
@@ -9,7 +9,7 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What synthetic images look like.
+/// The size and number of synthetic images.
 ///
 /// ```
 /// use plimsoll_data::{Dataset, source::ShapesSpec};
@@ -35,20 +35,21 @@ impl ShapesSpec {
         ShapesSpec { rows, height, width, seed: 0, most: 4 }
     }
 
-    /// Chooses the images; 0 by default.
+    /// Sets the seed; 0 by default.
     pub fn seed(mut self, seed: u64) -> ShapesSpec {
         self.seed = seed;
         self
     }
 
-    /// An image has one to this many shapes; 4 by default. Later ones lie on top.
+    /// Sets the maximum number of shapes per image; 4 by default. Later shapes cover earlier ones.
     pub fn at_most(mut self, shapes: usize) -> ShapesSpec {
         self.most = shapes;
         self
     }
 }
 
-/// The source of a [`ShapesSpec`]: `x` is u8 `[height, width, 3]`, `y` the class of each pixel as i32 `[height, width]`.
+/// The source of a [`ShapesSpec`]: `x` is u8 `[height, width, 3]`, `y` the class of each pixel as i32 `[height,
+/// width]`.
 pub struct Shapes {
     spec: ShapesSpec,
     schema: Schema,
@@ -74,7 +75,7 @@ impl Shapes {
             let noise = dice.next();
             let image = out.column(0)[index * pixels * 3..][..pixels * 3].as_chunks_mut::<3>().0;
             for (at, pixel) in image.iter_mut().enumerate() {
-                // A little unevenness, so that the ground is not distinguished by being all alike.
+                // Some noise, so that the background is not recognizable by being constant.
                 let shade = (mix64(noise ^ at as u64) >> 60) as u8;
                 *pixel = ground.map(|channel| channel + shade);
             }
@@ -96,7 +97,7 @@ impl Shapes {
     }
 }
 
-/// Numbers drawn one after the other.
+/// A random number generator.
 struct Dice {
     state: u64,
 }
@@ -111,7 +112,7 @@ impl Dice {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    /// From 0 to 1.
+    /// Uniform in [0, 1).
     fn share(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 24) as f32
     }
@@ -133,7 +134,8 @@ impl Shape {
         let class = 1 + dice.below(3) as i32;
         let size = height.min(width) * (0.1 + 0.2 * dice.share());
         let flat = if class == 1 { 1.0 } else { 0.5 + 0.5 * dice.share() };
-        // Turned by any angle, given as a point on a circle without its trigonometry, which differs between machines.
+        // A rotation by a random angle, from a rational point on the circle, because trigonometric functions differ
+        // between machines.
         let half_tangent = 2.0 * dice.share() - 1.0;
         let square = half_tangent * half_tangent;
         Shape {
@@ -145,7 +147,7 @@ impl Shape {
         }
     }
 
-    /// The pixels it may have.
+    /// The rectangle of pixels that it may cover.
     fn bounds(&self, height: usize, width: usize) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
         let reach = self.half.0 + self.half.1;
         let range = |middle: f32, end: usize| (middle - reach).max(0.0) as usize..((middle + reach).max(0.0) as usize + 1).min(end);

@@ -1,4 +1,4 @@
-//! Rows of tensors that are in memory already: shared, never copied but into the batch.
+//! Rows of tensors in memory, which are shared and copied only into the batch.
 
 use super::{Gather, Source};
 use crate::block::BlockMut;
@@ -31,17 +31,17 @@ enum Numbers {
 }
 
 impl Tensor {
-    /// Floats, in rows first to last.
+    /// An f32 tensor, in row-major order.
     pub fn f32(shape: impl Into<Vec<usize>>, numbers: impl Into<Arc<[f32]>>) -> Result<Tensor, DataError> {
         Tensor::new(shape.into(), Numbers::F32(numbers.into()))
     }
 
-    /// Integers.
+    /// An i32 tensor, in row-major order.
     pub fn i32(shape: impl Into<Vec<usize>>, numbers: impl Into<Arc<[i32]>>) -> Result<Tensor, DataError> {
         Tensor::new(shape.into(), Numbers::I32(numbers.into()))
     }
 
-    /// Bytes, such as pixels.
+    /// A u8 tensor, such as pixels, in row-major order.
     pub fn u8(shape: impl Into<Vec<usize>>, numbers: impl Into<Arc<[u8]>>) -> Result<Tensor, DataError> {
         Tensor::new(shape.into(), Numbers::U8(numbers.into()))
     }
@@ -55,7 +55,7 @@ impl Tensor {
         Ok(Tensor { shape, numbers })
     }
 
-    /// Writes it as one row of a column, if it is one.
+    /// Writes it as one row of a column, if the shape matches.
     pub(crate) fn write_row(&self, column: &Column, out: &mut [u8]) -> Result<(), DataError> {
         if column.extent == Extent::UpTo {
             return self.write_part(column, out);
@@ -68,7 +68,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// The same where it may be shorter than the longest.
+    /// Like `write_row`, for a column that varies in length.
     fn write_part(&self, column: &Column, out: &mut [u8]) -> Result<(), DataError> {
         let fits = matches!((&self.shape[..], &column.shape[..]), ([long, each @ ..], [most, all @ ..]) if long <= most && each == all);
         if !fits || self.numbers.dtype() != column.dtype {
@@ -81,7 +81,7 @@ impl Tensor {
         }
         let bytes = self.numbers.len() * self.numbers.dtype().size();
         self.numbers.copy(0, &mut out[..bytes]);
-        // What is behind a row is the same each time, whatever lay there.
+        // Clear the padding, so that the output is deterministic.
         out[bytes..].fill(0);
         write_length(out, self.shape[0] as u32);
         Ok(())
@@ -105,7 +105,7 @@ impl Numbers {
         }
     }
 
-    /// Writes the numbers from `first` on that fill `out`.
+    /// Copies the elements from index `first` on to fill `out`.
     fn copy(&self, first: usize, out: &mut [u8]) {
         match self {
             Numbers::F32(numbers) => {
@@ -129,7 +129,7 @@ pub struct Tensors {
 }
 
 impl Tensors {
-    /// Named columns, all with as many rows.
+    /// Named columns, all with the same number of rows.
     pub fn new<S: Into<String>>(columns: impl IntoIterator<Item = (S, Tensor)>) -> Result<Tensors, DataError> {
         let (names, tensors): (Vec<String>, Vec<Tensor>) = columns.into_iter().map(|(name, tensor)| (name.into(), tensor)).unzip();
         let rows_of = |tensor: &Tensor| tensor.shape.first().copied().unwrap_or(0);
@@ -179,7 +179,7 @@ impl Source for Tensors {
         Ok(())
     }
 
-    /// They exist whether or not they are fed, but a line that is about the process has to count them.
+    /// They exist regardless of the feed, but a budget for the whole process must count them.
     fn held_bytes(&self) -> Bytes {
         self.tensors.iter().map(|tensor| Bytes((tensor.numbers.len() * tensor.numbers.dtype().size()) as u64)).sum()
     }
@@ -188,7 +188,7 @@ impl Source for Tensors {
         "tensors"
     }
 
-    /// They have no name and no time of change, so all their numbers count.
+    /// They have no name or modification time, so all values are hashed.
     fn fingerprint(&self, _rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
         let mut piece = [0; 1024];
         for tensor in &self.tensors {

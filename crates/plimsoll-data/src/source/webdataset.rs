@@ -1,4 +1,4 @@
-//! WebDataset: tar files in which the files of a sample follow each other and share a name up to its first dot.
+//! WebDataset: tar files in which the files of a sample are adjacent and share a name up to the first dot.
 
 use super::{Gather, Source, identify_named, named};
 use crate::block::BlockMut;
@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Samples of tar files, by number: `x` is the image (`.jpg`, `.jpeg`, `.png`, `.webp` or `.gif`), `y` the class in `.cls` as i32. The files are read
-/// once, header by header, and each sample is remembered in 24 bytes.
+/// Samples of tar files, with random access: `x` is the image (`.jpg`, `.jpeg`, `.png`, `.webp` or `.gif`), `y` the
+/// class in `.cls` as i32. Opening reads all headers; each sample takes 24 bytes in the index.
 pub struct WebDataset {
     schema: Schema,
     shards: Vec<Shard>,
@@ -20,7 +20,7 @@ pub struct WebDataset {
 
 struct Shard {
     path: PathBuf,
-    /// The row after its last.
+    /// One past its last row.
     end: u64,
 }
 
@@ -31,7 +31,7 @@ struct ImageSample {
     label: i32,
 }
 
-/// What was found of a sample so far.
+/// The members of a sample found so far.
 #[derive(Default)]
 struct PendingSample {
     key: Vec<u8>,
@@ -42,11 +42,11 @@ struct PendingSample {
 
 const BLOCK: u64 = 512;
 
-/// A label is a few digits, and a name a few hundred bytes.
+/// Maximum size of a label or a name.
 const MOST_TEXT: u64 = 64 << 10;
 
 impl WebDataset {
-    /// Lists the samples of tar files.
+    /// Indexes the samples of tar files.
     pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<WebDataset, DataError> {
         let schema = Schema::new(vec![Column::files("x"), Column::new("y", DType::I32, [])])?;
         let mut data = WebDataset { schema, shards: Vec::new(), samples: Vec::new() };
@@ -79,7 +79,7 @@ impl WebDataset {
             let after = entry.bytes.checked_next_multiple_of(BLOCK).and_then(|bytes| data.checked_add(bytes));
             let after = after.filter(|_| data.checked_add(entry.bytes).is_some_and(|end| end <= length)).ok_or_else(|| cut(at))?;
             match entry.kind {
-                // A name that did not fit, for the entry that follows: as it is, or as one of several settings.
+                // A long name for the next entry: GNU (the name itself), or pax (one of several records).
                 b'L' => long_name = Some(text(data, entry.bytes)?.split(|byte| *byte == 0).next().unwrap_or_default().to_vec()),
                 b'x' => long_name = pax_path(&text(data, entry.bytes)?).or(long_name),
                 b'0' | 0 => {
@@ -143,14 +143,14 @@ struct TarEntry {
 impl TarEntry {
     fn read(header: &[u8; BLOCK as usize]) -> Result<TarEntry, String> {
         let damaged = || "its header does not match its checksum; the file is damaged or no tar file".to_string();
-        // The checksum is over the header with spaces in its own place.
+        // The checksum is computed with spaces in its own field.
         let sum: u64 = header.iter().enumerate().map(|(at, byte)| u64::from(if (148..156).contains(&at) { b' ' } else { *byte })).sum();
         if octal(&header[148..156]) != Some(sum) {
             return Err(damaged());
         }
         let bytes = match header[124] & 0x80 {
             0 => octal(&header[124..136]),
-            // Sizes past 8 GiB are binary.
+            // Sizes above 8 GiB are binary.
             _ => Some(u64::from_be_bytes(header[128..136].try_into().expect("8 bytes"))),
         };
         let text = |from: usize, to: usize| header[from..to].split(|byte| *byte == 0).next().unwrap_or_default();
@@ -169,7 +169,7 @@ fn octal(digits: &[u8]) -> Option<u64> {
     if text.is_empty() { Some(0) } else { u64::from_str_radix(text, 8).ok() }
 }
 
-/// `path` among settings of the form `LENGTH KEY=VALUE`.
+/// The value of `path` in pax records of the form `LENGTH KEY=VALUE`.
 fn pax_path(settings: &[u8]) -> Option<Vec<u8>> {
     let mut rest = settings;
     while let Some(space) = rest.iter().position(|byte| *byte == b' ') {
@@ -183,7 +183,7 @@ fn pax_path(settings: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// Nothing is unpacked, but a name that leads out of its folder is the work of someone who hopes it is.
+/// Rejects names that leave their folder. Nothing is extracted, but such an archive is malicious.
 fn safe(name: &[u8]) -> Result<(), String> {
     if name.first() == Some(&b'/') || name.split(|byte| *byte == b'/').any(|part| part == b"..") {
         return Err(format!("its name {:?} leads out of the folder; such files are refused", String::from_utf8_lossy(name)));
@@ -191,7 +191,7 @@ fn safe(name: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// A name up to the first dot of its last part, and what follows.
+/// A name up to the first dot of its last component, and the rest.
 fn split(name: &[u8]) -> (&[u8], &[u8]) {
     let last = name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     match name[last..].iter().position(|byte| *byte == b'.') {

@@ -1,4 +1,4 @@
-//! `assert_cardinality`: how many rows an epoch has.
+//! `assert_cardinality`: sets the number of rows of an epoch.
 
 use super::kind::{Key, KeyKind, StageKind, Validation};
 use crate::DataError;
@@ -18,8 +18,8 @@ pub(super) const KIND: StageKind = StageKind {
 };
 
 impl Dataset {
-    /// Says how many rows an epoch of a stream has. An epoch with more or fewer is an error, also if other stages follow; where rows have
-    /// numbers, another number is one at once.
+    /// Sets the number of rows in an epoch of a stream. An epoch with more or fewer rows is an error, even if other
+    /// stages follow. For an indexed data set the number is checked immediately.
     pub fn assert_cardinality(self, rows: u64) -> Dataset {
         self.then(AssertCardinality { rows })
     }

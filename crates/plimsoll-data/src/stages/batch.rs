@@ -1,22 +1,22 @@
-//! `batch`, `padded_batch`, `rebatch` and `drop_remainder`: rows handed out together.
+//! `batch`, `padded_batch`, `rebatch` and `drop_remainder`.
 
 use super::kind::{Batches, Key, KeyKind, StageArgs, StageKind, Validation};
 use crate::DataError;
 use crate::dataset::{Dataset, empty_batch};
 use crate::ops::{fill, is_ragged};
 
-/// How far rows are padded.
+/// The length that rows are padded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PadTo {
-    /// To the longest row of the batch: batches differ in shape, see [`Batch::shape`](crate::Batch::shape).
+    /// The longest row of the batch; batches differ in shape, see [`Batch::shape`](crate::Batch::shape).
     Longest,
-    /// To the longest that was declared: all batches are alike, as training asks for.
+    /// The declared maximum; all batches have the same shape, which training requires.
     Declared,
 }
 
 const ROWS: Key = Key::optional("rows", KeyKind::BatchRows(u64::MAX));
 const DROP: Key = Key::optional("drop_remainder", KeyKind::Flag);
-/// All rows are evaluated.
+/// Evaluation uses all rows.
 const WHOLE: Validation = Validation::Changed("yes, with the remainder", |args| args.remove("drop_remainder"));
 
 pub(super) const BATCH: StageKind = StageKind {
@@ -62,7 +62,7 @@ fn drop_remainder(data: Dataset, args: &StageArgs) -> Dataset {
 }
 
 impl Dataset {
-    /// Hands out `rows` rows at a time; the last batch of an epoch has what is left.
+    /// Combines `rows` consecutive rows into a batch; the last batch of an epoch may be smaller.
     pub fn batch(self, rows: usize) -> Dataset {
         self.with_setting(format!("batch({rows})"), move |settings| {
             if let Some(batch) = settings.batch {
@@ -73,7 +73,8 @@ impl Dataset {
         })
     }
 
-    /// Hands out `rows` rows at a time, and pads columns whose rows [vary in length](Column::up_to) with `value`.
+    /// Combines `rows` consecutive rows into a batch, and pads columns whose rows [vary in length](Column::up_to)
+    /// with `value`.
     ///
     /// ```
     /// use plimsoll_core::{DType, Ledger};
@@ -108,7 +109,7 @@ impl Dataset {
         data.batch(rows)
     }
 
-    /// Leaves out the last batch of an epoch if it is not whole.
+    /// Drops the last batch of an epoch if it is smaller than the batch size.
     pub fn drop_remainder(self) -> Dataset {
         self.with_setting("drop_remainder", |settings| {
             settings.drop_remainder.get_or_insert(None);
@@ -116,8 +117,8 @@ impl Dataset {
         })
     }
 
-    /// The same rows in the same order, handed out `rows` at a time whatever was said before. What was said of whole batches goes on being
-    /// true of the batches there were: those are dropped if they are not whole, mixed, or overtaken.
+    /// Changes the batch size but not the rows or their order. Earlier stages still apply to the original batches:
+    /// `drop_remainder` drops partial ones, `mix` mixes within them, and `deterministic` reorders them as a whole.
     ///
     /// ```
     /// use plimsoll_core::Ledger;

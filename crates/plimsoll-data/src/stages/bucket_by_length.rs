@@ -1,4 +1,4 @@
-//! `bucket_by_length`: rows of like length together.
+//! `bucket_by_length`: groups rows of similar length into batches.
 
 use super::filter::of_one_size;
 use super::kind::{Batches, Key, KeyKind, MAX_ROWS_AT_ONCE, StageKind, Validation};
@@ -8,7 +8,7 @@ use crate::ragged::length_of;
 use crate::{DataError, Extent, Row, Schema};
 use plimsoll_core::{Bytes, DType};
 
-/// Rows gathered by the number in one of their columns, or by how long it is: each batch has rows of one bucket.
+/// Groups rows by the value or the length of one column: each batch has rows of one bucket.
 #[derive(Clone, Debug)]
 struct Buckets {
     column: String,
@@ -17,7 +17,7 @@ struct Buckets {
 }
 
 impl Buckets {
-    /// Whether rows can be gathered so, and if, whether it is by how long they are.
+    /// Checks the column; returns whether rows are grouped by its length rather than its value.
     fn check(&self, schema: &Schema) -> Result<bool, DataError> {
         let refuse = |problem: &str| Err(DataError::Stage(format!("{} {problem}", self.describe())));
         let Some(column) = schema.index_of(&self.column) else {
@@ -36,7 +36,7 @@ impl Buckets {
         Ok(ragged)
     }
 
-    /// Rows that wait until their bucket is full.
+    /// Rows buffered until their bucket is full.
     fn buffered_rows(&self) -> u64 {
         (self.boundaries.len() as u64 + 1).saturating_mul(self.batch as u64)
     }
@@ -63,8 +63,9 @@ pub(super) const KIND: StageKind = StageKind {
 };
 
 impl Dataset {
-    /// Gathers rows by the integer in `column`, or by how long its rows are if they [vary in length](Column::up_to): `batch` rows that
-    /// follow each other are always on the same side of every boundary, but for the last of an epoch. Batch them by as many.
+    /// Groups rows by the integer in `column`, or by its length if its rows [vary in length](Column::up_to). Each run
+    /// of `batch` consecutive rows is from one bucket between two boundaries, except at the end of an epoch. Use the
+    /// same batch size in the `batch` stage that follows.
     ///
     /// ```
     /// use plimsoll_core::{DType, Ledger};
@@ -105,12 +106,12 @@ impl Stage for Buckets {
 struct Bucketing {
     buckets: Buckets,
     schema: Schema,
-    /// Whether the column's rows vary in length, and it is that what counts.
+    /// Whether rows are grouped by the length of the column.
     ragged: bool,
-    /// A batch of rows for each bucket, and how many there are.
+    /// A batch of rows for each bucket, and the number of rows in each.
     buffer: Vec<u8>,
     held: Vec<usize>,
-    /// The bucket that is being handed out, and how many of its rows were.
+    /// The bucket being emitted, and how many of its rows were.
     giving: Option<(usize, usize)>,
     over: bool,
 }
@@ -143,7 +144,7 @@ impl RowStage for Bucketing {
                 self.giving = None;
             }
             if self.over {
-                // What is left comes last, the shortest first.
+                // At the end, emit the partial buckets, shortest first.
                 let Some(bucket) = self.held.iter().position(|held| *held > 0) else { return Ok(false) };
                 self.giving = Some((bucket, 0));
                 continue;

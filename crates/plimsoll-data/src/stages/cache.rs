@@ -13,10 +13,10 @@ use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::sync::Arc;
 
-/// Of indexed rows, in the pass that reads them.
+/// Caches indexed rows, fused with reading them.
 struct CacheRows(CacheStage);
 
-/// Of rows that come one after the other.
+/// Caches an epoch of a stream.
 struct CacheEpoch(CacheStage);
 
 struct CacheStage {
@@ -72,13 +72,13 @@ impl Dataset {
         let stage = CacheStage { cache, bypass: Arc::default() };
         match &self.node {
             None => self.then(CacheRows(stage)),
-            // An epoch of a stream is cached only where someone asked for it.
+            // An epoch of a stream is cached only on request.
             Some(_) if stage.cache == Cache::Auto => self,
             Some(_) => self.then(CacheEpoch(stage)),
         }
     }
 
-    /// The file this data set, or what it is made of, is cached in, if there is one; the last, if there are several.
+    /// The cache file of this data set or of one of its inputs, if there is one; the last, if there are several.
     ///
     /// ```
     /// use plimsoll_data::{Dataset, Split};
@@ -122,7 +122,7 @@ impl Stage for CacheRows {
 }
 
 impl Stage for CacheEpoch {
-    /// Where it is cached makes no difference to rows, nor to a position among them.
+    /// Where rows are cached affects neither the rows nor a saved position.
     fn describe(&self) -> String {
         "cache".into()
     }
@@ -143,7 +143,7 @@ impl Stage for CacheEpoch {
         Ok(schema)
     }
 
-    /// Every epoch behind it is the first.
+    /// Every epoch is the first one of the input.
     fn input_epochs(&self, _epoch: u64) -> Vec<u64> {
         vec![0]
     }
@@ -165,10 +165,10 @@ impl Stage for CacheEpoch {
     }
 }
 
-/// Past this a number of bytes is a mistake.
+/// A larger number of bytes is a mistake.
 const ABSURD: Bytes = Bytes(1 << 50);
 
-/// The most that a cache in memory may hold of a stream with rows of this many bytes.
+/// Maximum bytes of a cache in memory for a stream with rows of this size.
 fn max_bytes(cache: &Cache, data: &Dataset, row: Bytes) -> Result<Bytes, DataError> {
     let known = Some(data.len()).filter(|rows| *rows < u64::MAX).and_then(|rows| rows.checked_mul(row.0)).map(Bytes);
     let bound = match (cache.most(), known) {
@@ -188,27 +188,27 @@ fn max_bytes(cache: &Cache, data: &Dataset, row: Bytes) -> Result<Bytes, DataErr
     }
 }
 
-/// A stream whose first epoch is cached, and is every epoch.
+/// A stream that caches the first epoch and repeats it.
 struct Caching {
-    /// The input, in words.
+    /// Description of the input.
     data: String,
     bypass: Arc<CacheBypass>,
     row: usize,
     store: EpochStore,
-    /// Opened only where rows have to be made.
+    /// Opened only if rows have to be computed.
     input: Option<Input>,
     /// The next row of the epoch.
     at: u64,
     over: bool,
-    /// A row of the epoch failed, so that it is not kept.
+    /// Whether a row of the epoch failed, so that the epoch is not cached.
     spoilt: bool,
-    /// What came after the rows that were handed on last.
+    /// The fault that follows the rows returned last.
     fault: Option<Fault>,
 }
 
 enum EpochStore {
     Nothing,
-    /// Being filled, until it is whole.
+    /// Being filled, until it is complete.
     Memory {
         epoch: EpochMemory,
         most: Bytes,
@@ -238,7 +238,7 @@ impl Caching {
         let bypass = Arc::clone(bypass);
         let mut caching =
             Caching { data: data.describe(), bypass, row: row.get(), store, input: None, at: 0, over: true, spoilt: false, fault: None };
-        // Errors of the input are reported at the start, if it is read at all.
+        // Open the input now if it will be read, so that errors are reported at the start.
         if !caching.is_whole() {
             caching.input = Some(inputs.input(0)?);
         }
@@ -253,7 +253,7 @@ impl Caching {
         }
     }
 
-    /// Keeps rows that were made.
+    /// Appends computed rows to the cache.
     fn keep(&mut self, rows: &[u8]) -> Result<(), DataError> {
         let kept = match &mut self.store {
             _ if self.spoilt => true,
@@ -274,7 +274,8 @@ impl Caching {
         Ok(())
     }
 
-    /// An epoch without all of its rows is not cached: a stage that leaves out rows with errors needs them each time.
+    /// Abandons the cache for an epoch with a failed row: a later stage that ignores errors needs the errors in each
+    /// epoch.
     fn spoil(&mut self, fault: &Fault) {
         if !self.spoilt && !matches!(self.store, EpochStore::Nothing) {
             self.bypass
@@ -283,7 +284,7 @@ impl Caching {
         self.spoilt = true;
     }
 
-    /// The last row has been made.
+    /// Completes the cache after the last row.
     fn finish(&mut self) -> Result<(), DataError> {
         let kept = match &mut self.store {
             _ if self.spoilt => true,
@@ -298,7 +299,7 @@ impl Caching {
             self.store = EpochStore::Nothing;
         }
         if self.is_whole() {
-            // Nobody asks for it any more.
+            // The input is no longer needed.
             self.input = None;
         }
         Ok(())

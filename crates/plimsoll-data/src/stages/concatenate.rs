@@ -45,12 +45,12 @@ impl Stage for Concatenate {
     }
 }
 
-/// The rows of all inputs together.
+/// The sum of the rows of all inputs.
 pub(super) fn all_rows(inputs: &[Dataset], of: &dyn Fn(&Dataset) -> Option<u64>) -> Option<u64> {
     inputs.iter().map(of).try_fold(0, |all: u64, rows| Some(all.saturating_add(rows?)))
 }
 
-/// The columns that all inputs share.
+/// The common schema of all inputs.
 pub(super) fn common_schema(inputs: &[Dataset], stage: &str) -> Result<Schema, DataError> {
     let schema = first_schema(inputs, stage)?;
     for input in &inputs[1..] {
@@ -66,13 +66,13 @@ pub(super) fn common_schema(inputs: &[Dataset], stage: &str) -> Result<Schema, D
     Ok(schema)
 }
 
-/// Whether rows of one can stand where rows of the other do.
+/// Whether rows of the two schemas are interchangeable.
 pub(super) fn alike(a: &Schema, b: &Schema) -> bool {
     let plain = |column: &Column| (column.name.clone(), column.dtype, column.shape.clone(), column.extent);
     a.columns().iter().map(plain).eq(b.columns().iter().map(plain))
 }
 
-/// What to say where the same number is one class in some rows and another in others.
+/// The error message if the same label means different classes in the two schemas.
 fn other_classes(a: &Schema, b: &Schema) -> Option<String> {
     let pairs = a.columns().iter().zip(b.columns()).filter(|(a, b)| a.name == b.name);
     let mut both = pairs.filter_map(|(a, b)| Some((&a.name, a.classes.as_ref()?, b.classes.as_ref()?)));
@@ -83,7 +83,7 @@ fn other_classes(a: &Schema, b: &Schema) -> Option<String> {
     ))
 }
 
-/// All rows of one after those of another.
+/// The rows of all inputs, one input after the other.
 struct Concatenating {
     inputs: Vec<Input>,
     epoch: u64,

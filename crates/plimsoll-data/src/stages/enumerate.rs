@@ -1,4 +1,4 @@
-//! `enumerate`: the number of each row as a column.
+//! `enumerate`: adds the row index as a column.
 
 use super::kind::{Key, KeyKind, StageKind};
 use crate::dataset::{BlockIterator, Dataset, Input, Opening, RowStage, Stage, first_schema};
@@ -20,7 +20,7 @@ pub(super) const KIND: StageKind = StageKind {
 };
 
 impl Dataset {
-    /// Puts the number of each row in the epoch before it, as the i32 column `name`.
+    /// Prepends the index of each row in the epoch, as the i32 column `name`.
     pub fn enumerate(self, name: impl Into<String>) -> Dataset {
         self.then(Enumerate { column: name.into() })
     }

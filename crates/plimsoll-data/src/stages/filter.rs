@@ -1,4 +1,4 @@
-//! `filter` and `take_while`: rows chosen by what is in them.
+//! `filter` and `take_while`: select rows by their values.
 
 use super::kind::{Key, KeyKind, StageArgs, StageKind, Validation};
 use crate::dataset::{BlockIterator, Dataset, Input, Opening, RowStage, Stage, first_schema, is_image};
@@ -8,17 +8,17 @@ use crate::{Condition, DataError, Relation, Row, Schema};
 use std::hash::Hasher;
 use std::sync::Arc;
 
-/// Keeps rows for which a predicate holds: all of them, or those before the first for which it does not.
+/// Selects rows by a predicate: all that satisfy it, or those before the first that does not.
 struct Filter {
     keep: Predicate,
     ends: bool,
 }
 
-/// What is asked about a row, by user code or by a condition.
+/// A predicate: user code or a condition.
 #[derive(Clone)]
 struct Predicate {
     holds: Arc<dyn Fn(&Row<'_>) -> bool + Send + Sync>,
-    /// What it is, in brackets; nothing where it is user code.
+    /// Its description in parentheses; empty for user code.
     words: String,
 }
 
@@ -60,7 +60,7 @@ pub(super) const TAKE_WHILE: StageKind = StageKind {
     ..StageKind::DEFAULT
 };
 
-/// What the arguments ask about a column; all of it has to hold.
+/// The condition on a column that the arguments describe; all parts must hold.
 fn condition(args: &StageArgs) -> Condition {
     const RELATIONS: [(&str, &str, Relation); 4] = [
         ("below", "length_below", Relation::Below),
@@ -87,8 +87,8 @@ fn condition(args: &StageArgs) -> Condition {
 }
 
 impl Dataset {
-    /// Keeps the rows that `keep` says yes to. Of images that are not yet of one size it sees the other columns, and only those it keeps are
-    /// decoded.
+    /// Keeps the rows for which `keep` returns true. For images without a fixed size, `keep` sees the other columns,
+    /// and only selected images are decoded.
     ///
     /// ```
     /// use plimsoll_data::{Dataset, Split};
@@ -100,23 +100,23 @@ impl Dataset {
         self.then(Filter { keep: Predicate::code(keep), ends: false })
     }
 
-    /// Keeps the rows before the first that `keep` says no to.
+    /// Keeps the rows before the first one for which `keep` returns false.
     pub fn take_while(self, keep: impl Fn(&Row<'_>) -> bool + Send + Sync + 'static) -> Dataset {
         self.then(Filter { keep: Predicate::code(keep), ends: true })
     }
 
-    /// Keeps the rows for which a condition holds.
+    /// Keeps the rows that satisfy a condition.
     pub fn filter_where(self, condition: Condition) -> Dataset {
         self.where_holds(condition, false)
     }
 
-    /// Keeps the rows before the first for which a condition does not hold.
+    /// Keeps the rows before the first one that does not satisfy a condition.
     pub fn take_while_where(self, condition: Condition) -> Dataset {
         self.where_holds(condition, true)
     }
 
     fn where_holds(self, condition: Condition, ends: bool) -> Dataset {
-        // An error before it is the one to report.
+        // An earlier error takes precedence.
         match self.output_schema().map(|schema| condition.check(&schema)) {
             Ok(Err(error)) => self.with_error(error),
             _ => {
@@ -168,7 +168,7 @@ impl Stage for Filter {
     }
 }
 
-/// The columns of the first input, if a stage can hold its rows: images of variable size are held nowhere.
+/// The columns of the first input, if a stage can buffer its rows; images of variable size cannot be buffered.
 pub(super) fn of_one_size(inputs: &[Dataset], stage: &str) -> Result<Schema, DataError> {
     let schema = first_schema(inputs, stage)?;
     match schema.columns().iter().find(|column| is_image(column)) {
@@ -184,9 +184,9 @@ struct Filtering {
     schema: Schema,
     keep: Predicate,
     ends: bool,
-    /// What errors call the rows.
+    /// How error messages refer to the rows.
     given: &'static str,
-    /// Rows that were inspected.
+    /// Rows inspected so far.
     seen: u64,
 }
 

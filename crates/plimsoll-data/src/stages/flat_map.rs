@@ -1,4 +1,4 @@
-//! `flat_map`: all rows of the data sets that user code makes of rows.
+//! `flat_map`: maps each row to a data set and concatenates the results.
 
 use super::concatenate::alike;
 use crate::dataset::{BlockIterator, Dataset, Holding, Input, OpenInput, Opening, Stage, StreamBudget};
@@ -18,7 +18,8 @@ struct FlatMap {
 }
 
 impl Dataset {
-    /// For each row, all rows of the data set that `expand` makes of it; they are of `schema`, and each such data set takes at most `limit`.
+    /// Maps each row to a data set with `expand` and concatenates the results. All of them must have `schema`, and
+    /// each must fit in `limit` bytes.
     pub fn flat_map<F>(self, schema: Schema, limit: Bytes, expand: F) -> Dataset
     where
         F: Fn(&Row<'_>) -> Result<Dataset, DataError> + Send + Sync + 'static,
@@ -66,23 +67,23 @@ impl Stage for FlatMap {
     }
 }
 
-/// For each row, all rows of a data set that user code makes of it.
+/// The running stage.
 struct FlatMapping {
     input: Input,
     expansion: Expansion,
     inner: Option<Input>,
     epoch: u64,
-    /// Rows that were given to user code.
+    /// Rows passed to user code so far.
     seen: u64,
 }
 
-/// What user code makes of rows, and what it may hold.
+/// The user function and its memory limit.
 struct Expansion {
     from: Schema,
     to: Schema,
     limit: Bytes,
     expand: Expand,
-    /// Whether a later stage leaves out rows with errors.
+    /// Whether a later stage ignores errors.
     ignores_errors: bool,
     opener: &'static dyn OpenInput,
 }
@@ -94,7 +95,7 @@ impl Expansion {
         if !alike(&schema, &self.to) {
             return Err(DataError::Stage(format!("flat_map was to give {} and gave {schema}; declare what it gives", self.to)));
         }
-        // Reserved as a whole when the feed began: what is opened here stays inside it.
+        // The limit was reserved when the feed started; the inner data set is planned within it.
         let budget = StreamBudget { limit: Some(self.limit), ignores_errors: self.ignores_errors, ..StreamBudget::MINIMUM };
         let needed: Bytes = self.opener.holdings(&data, budget)?.iter().map(|holding| holding.bytes).sum();
         if needed > self.limit {

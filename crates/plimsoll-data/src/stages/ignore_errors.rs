@@ -1,4 +1,4 @@
-//! `ignore_errors`: rows with errors left out, counted and named, up to a cap.
+//! `ignore_errors`: drops rows with errors and reports them, up to a cap.
 
 use super::filter::of_one_size;
 use super::kind::{Key, KeyKind, StageKind, Validation};
@@ -24,9 +24,9 @@ pub(super) const KIND: StageKind = StageKind {
 };
 
 impl Dataset {
-    /// Leaves out rows that cannot be read or mapped, or that user code fails on, up to `cap` of them in an epoch; then it is an error after
-    /// all. What was left out is counted and named: [`Dataset::ignored`]. The rest of a file that cannot be read on counts once, and the next
-    /// file, or group of rows, follows.
+    /// Drops rows that cannot be read or mapped, or that user code returns an error for, up to `cap` per epoch; one
+    /// more is an error. Dropped rows are counted and described by [`Dataset::ignored`]. If the rest of a file is
+    /// unreadable, that counts once, and reading continues with the next file or row group.
     ///
     /// ```
     /// use plimsoll_core::DType;
@@ -68,20 +68,21 @@ impl Stage for IgnoreErrors {
     }
 }
 
-/// What could not be read and was left out.
+/// The dropped rows.
 struct Ignored {
     cap: u64,
-    /// How many were left out of an epoch, and the first of them in order. Streams run ahead, so there are several.
+    /// For each epoch, the number of dropped rows and the first errors in order. There are several epochs because
+    /// streams read ahead.
     epochs: Mutex<BTreeMap<u64, (u64, Vec<String>)>>,
 }
 
-/// The rows of an epoch whose errors are kept as text.
+/// Maximum number of errors per epoch that are stored.
 const MAX_NAMED: usize = 100;
 
-/// The epochs that are remembered; of those that are over, the first row in words.
+/// Maximum number of epochs that are stored; for finished ones, only the first error.
 const EPOCHS: usize = 256;
 
-/// So many equal failures one after the other are no bad rows: the source makes no progress.
+/// This many equal failures in a row are not bad rows: the source makes no progress.
 const ALIKE: u64 = 1000;
 
 impl Ignored {
@@ -89,7 +90,7 @@ impl Ignored {
         Ignored { cap, epochs: Mutex::default() }
     }
 
-    /// How many were left out of an epoch, or of the latest, and the first of them.
+    /// The number of rows dropped in an epoch (default: the latest), and the first errors.
     fn left_out(&self, epoch: Option<u64>) -> (u64, Vec<String>) {
         let epochs = lock(&self.epochs);
         let found = epoch.map_or_else(|| epochs.values().next_back(), |epoch| epochs.get(&epoch));
@@ -99,14 +100,15 @@ impl Ignored {
     fn begin(&self, epoch: u64) {
         let mut epochs = lock(&self.epochs);
         epochs.values_mut().for_each(|(_, named)| named.truncate(1));
-        // One that is read again keeps what is known of it: rows are the same, and the reader is ahead of who asks.
+        // An epoch that is read twice retains its record: its rows are the same, and readers run ahead of the caller.
         epochs.entry(epoch).or_default();
         if epochs.len() > EPOCHS {
             epochs.pop_first();
         }
     }
 
-    /// The `count`th of an epoch is left out. Set and not added, so that two that read the same epoch do not count it twice.
+    /// Records the `count`th dropped row of an epoch. The count is set, not incremented, so that two readers of the
+    /// same epoch do not count twice.
     fn record(&self, epoch: u64, count: u64, name: String) {
         let mut epochs = lock(&self.epochs);
         let (known, named) = epochs.entry(epoch).or_default();
@@ -121,13 +123,13 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The rows that could be made.
+/// The rows without errors.
 struct Ignoring {
     ignored: Arc<Ignored>,
     epoch: u64,
-    /// Left out of this epoch.
+    /// Rows dropped in this epoch.
     count: u64,
-    /// What the last failures said, and how many there were without a row between them.
+    /// The last error message, and how often it occurred without a row in between.
     alike: (String, u64),
 }
 

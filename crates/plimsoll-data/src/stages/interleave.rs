@@ -1,4 +1,4 @@
-//! `interleave`: a few rows of each of several data sets in turn.
+//! `interleave`: takes rows from several data sets in turn.
 
 use super::concatenate::{all_rows, common_schema};
 use crate::dataset::{BlockIterator, Dataset, Input, MAX_THREADS, OpenInput, Opening, Stage, StreamBudget};
@@ -12,18 +12,19 @@ use std::sync::Arc;
 struct Interleave {
     cycle: usize,
     block: usize,
-    /// Whether each of the `cycle` data sets has a thread that reads ahead.
+    /// Whether each of the `cycle` data sets is read ahead by its own thread.
     parallel: bool,
 }
 
 impl Dataset {
-    /// `block` rows of each of `cycle` data sets in turn; when one is used up, the next takes its place.
+    /// Takes `block` rows from each of `cycle` data sets in turn; an exhausted one is replaced by the next.
     pub fn interleave(inputs: impl IntoIterator<Item = Dataset>, cycle: usize, block: usize) -> Dataset {
         Dataset::from_stage(Interleave { cycle, block, parallel: false }, inputs.into_iter().collect())
     }
 
-    /// The same rows in the same order, with a thread that reads ahead for each of the `cycle` data sets in turn. What the threads hold
-    /// is planned; where the limit is too small for them, rows are made when they are wanted.
+    /// Like [`interleave`](Dataset::interleave), with the same row order, but each of the `cycle` open data sets is
+    /// read ahead by its own thread. The plan counts the memory of the threads; if the limit is too small for them,
+    /// rows are read on demand.
     ///
     /// ```
     /// use plimsoll_data::Dataset;
@@ -83,10 +84,10 @@ impl Stage for Interleave {
     }
 }
 
-/// One of several inputs of which only some are read at a time.
+/// One of several inputs of which only some are open at a time.
 struct TurnInput {
     input: Option<Input>,
-    /// How it is opened, where it is open only while it is being read.
+    /// How to reopen it, if it is closed when it is not being read.
     reopen: Option<Reopen>,
 }
 
@@ -101,7 +102,7 @@ struct Reopen {
 impl TurnInput {
     fn new(inputs: &Opening<'_>, index: usize) -> Result<TurnInput, DataError> {
         let data = &inputs.node.inputs[index];
-        // Also where it is closed at once: errors are reported at the start.
+        // Open it even if it is closed immediately, so that errors are reported at the start.
         let input = inputs.input(index)?;
         let Opening { budget, ledger, timer, opener, .. } = *inputs;
         let reopen = || Reopen { data: data.clone(), budget, ledger: ledger.clone(), timer: timer.input(index), opener };
@@ -130,13 +131,13 @@ impl TurnInput {
     }
 }
 
-/// A few rows of each in turn; when one is used up, the next that was not begun takes its place.
+/// The running stage.
 struct Interleaving {
     inputs: Vec<TurnInput>,
     cycle: usize,
     block: usize,
     epoch: u64,
-    /// Which input stands at each place of the cycle.
+    /// The input at each position of the cycle.
     open: Vec<usize>,
     begun: usize,
     turn: usize,
@@ -161,7 +162,7 @@ impl Interleaving {
 impl RowIterator for Interleaving {
     fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
         (self.epoch, self.begun, self.turn, self.in_block) = (epoch, 0, 0, 0);
-        // Those of an epoch that was left before its end.
+        // Close the inputs of an epoch that was abandoned.
         self.open.drain(..).for_each(|open| self.inputs[open].close());
         while self.open.len() < self.cycle.min(self.inputs.len()) {
             let next = self.open_next()?.expect("there are as many");
@@ -181,7 +182,7 @@ impl RowIterator for Interleaving {
                 return come;
             }
             self.in_block = 0;
-            // Given back first: what is planned is for as many as are open at a time.
+            // Close it before opening the next: the plan counts only `cycle` open inputs.
             self.inputs[self.open[self.turn]].close();
             match self.open_next()? {
                 Some(next) => self.open[self.turn] = next,

@@ -1,4 +1,4 @@
-//! Stages as a configuration file names them: name, keys, and what it says about each, beside the code that does it.
+//! Stages as named in a configuration file: name, keys and documentation, next to the code.
 
 use crate::cache::Cache;
 use crate::dataset::{Dataset, Parallelism, Prefetch};
@@ -8,39 +8,39 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// A stage that a configuration can name. Everything that is said about it elsewhere (lists of names, keys, hints, docs) is read from here.
+/// A stage that a configuration can name. Lists of names, keys, hints and docs are generated from this.
 pub struct StageKind {
-    /// Its name, that of the method of [`Dataset`] that adds it.
+    /// Its name, which is that of the [`Dataset`] method.
     pub name: &'static str,
-    /// What it does, as the documentation says it.
+    /// Its summary in the documentation.
     pub summary: &'static str,
     /// Its arguments.
     pub keys: &'static [Key],
-    /// Whether it counts rows, of which there are none behind a batch.
+    /// Whether it counts rows, so that it cannot follow a batch.
     pub counts_rows: bool,
-    /// What it does to batches.
+    /// Its effect on batches.
     pub batches: Batches,
     /// Whether it changes the order of rows.
     pub reorders: bool,
-    /// Whether it has a key of its own beside the list of stages.
+    /// Whether there is also a shorthand key outside of the list of stages.
     pub has_short_form: bool,
-    /// What it is for data that is only evaluated.
+    /// Its form for validation data.
     pub validation: Validation,
-    /// The key that is missing where none of several is given, and what it says then.
+    /// If one of several keys is required: the key to report as missing, and the message.
     pub needs_one_of: Option<(&'static str, &'static str)>,
     pub(crate) build: fn(Dataset, &StageArgs) -> Result<Dataset, String>,
 }
 
-/// What a stage does to batches.
+/// The effect of a stage on batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Batches {
-    /// Nothing.
+    /// None.
     None,
-    /// It makes them.
+    /// It creates batches.
     Makes,
-    /// It takes them apart.
+    /// It splits batches.
     Undoes,
-    /// It gathers rows for the batches that follow, of as many rows.
+    /// It groups rows for the batches that follow, which must have the same number of rows.
     GathersFor,
 }
 
@@ -48,70 +48,71 @@ pub enum Batches {
 pub struct Key {
     /// Its name.
     pub name: &'static str,
-    /// What it can be.
+    /// Its type.
     pub kind: KeyKind,
-    /// Whether it has to be given.
+    /// Whether it is required.
     pub need: Need,
-    /// What it is otherwise, as a configuration would write it, if that can be said.
+    /// Its default, as written in a configuration, if it can be stated.
     pub default: Option<&'static str>,
 }
 
-/// The most rows that a stage holds at once. More are a mistake; below it, bytes can be multiplied without a thought.
+/// Maximum number of rows that a stage buffers. Larger numbers are a mistake; below it, products of bytes cannot
+/// overflow.
 pub const MAX_ROWS_AT_ONCE: u64 = 1 << 24;
 
-/// What an argument can be.
+/// The type of an argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KeyKind {
-    /// An integer of at least this.
+    /// An integer not less than this.
     Count(u64),
-    /// A number of rows that are held at once, from 1 to [`MAX_ROWS_AT_ONCE`].
+    /// A number of rows that are buffered, from 1 to [`MAX_ROWS_AT_ONCE`].
     RowsAtOnce,
-    /// Rows of a batch, at most this many; if not given, those of the run.
+    /// A batch size, at most this; defaults to that of the run.
     BatchRows(u64),
-    /// What random numbers are drawn with; if not given, that of the run.
+    /// A random seed; defaults to that of the run.
     Seed,
-    /// Any number.
+    /// A number.
     Number,
-    /// A number or several.
+    /// A number or a list of numbers.
     Numbers,
-    /// Several integers.
+    /// A list of integers.
     Counts,
-    /// A text.
+    /// A string.
     Text,
-    /// Yes or no.
+    /// A Boolean.
     Flag,
     /// A number of bytes, such as `"64MiB"`.
     Size,
-    /// One of these.
+    /// One of these strings.
     Choice(&'static [&'static str]),
     /// Operations on a column.
     Ops,
-    /// Where rows are cached.
+    /// A cache location.
     Cache,
-    /// How many threads.
+    /// A number of threads.
     Threads,
-    /// How many batches ahead.
+    /// A number of batches to prefetch.
     Prefetch,
 }
 
-/// Whether an argument has to be given.
+/// Whether an argument is required.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Need {
-    /// It has to; what it is, in a few words.
+    /// Required; a short description for the error message.
     Required(&'static str),
-    /// It usually is.
+    /// Optional, but usually given.
     Usual,
-    /// It need not.
+    /// Optional.
     Optional,
 }
 
-/// What a stage of the training data is for data that is only evaluated.
+/// The form of a stage of the training data for validation data.
 pub enum Validation {
-    /// The same: it makes rows what they are.
+    /// Unchanged: it determines the content of rows.
     Same,
-    /// Left out: it chooses, orders or mixes rows.
+    /// Omitted: it selects, reorders or mixes rows.
     Omitted,
-    /// The same with other arguments; in what way, in words.
+    /// With changed arguments; the text describes the change.
     Changed(&'static str, fn(&mut StageArgs)),
 }
 
@@ -120,29 +121,29 @@ pub enum Validation {
 pub enum Arg {
     /// An integer.
     Count(u64),
-    /// Several.
+    /// A list of integers.
     Counts(Vec<u64>),
     /// A number.
     Number(f64),
-    /// Several.
+    /// A list of numbers.
     Numbers(Vec<f64>),
-    /// A text.
+    /// A string.
     Text(String),
-    /// Yes or no.
+    /// A Boolean.
     Flag(bool),
     /// A number of bytes.
     Size(Bytes),
     /// Operations on a column.
     Ops(Vec<Arc<dyn Op>>),
-    /// Where rows are cached.
+    /// A cache location.
     Cache(Cache),
-    /// How many threads.
+    /// A number of threads.
     Threads(Parallelism),
-    /// How many batches ahead.
+    /// A number of batches to prefetch.
     Prefetch(Prefetch),
 }
 
-/// The arguments of a stage by their keys. Those that have to be given are there.
+/// The arguments of a stage by key. Required ones are present.
 #[derive(Clone, Default)]
 pub struct StageArgs(BTreeMap<&'static str, Arg>);
 
@@ -159,14 +160,14 @@ impl Key {
         Key { name, kind, need: Need::Optional, default: None }
     }
 
-    /// The same with what it is if it is not given.
+    /// Sets the default.
     pub(super) const fn or(self, default: &'static str) -> Key {
         Key { default: Some(default), ..self }
     }
 }
 
 impl StageKind {
-    /// What most stages are; each names what is different.
+    /// The default of each field; a stage overrides what differs.
     pub(super) const DEFAULT: StageKind = StageKind {
         name: "",
         summary: "",
@@ -180,7 +181,7 @@ impl StageKind {
         build: |data, _| Ok(data),
     };
 
-    /// Its row in the documentation: name, keys, what it does, and whether it applies to validation data.
+    /// Its row in the reference table: name, keys, summary, and validation form.
     pub fn reference(&self) -> String {
         let keys = self.keys.iter().map(|key| match (key.need, key.default) {
             (Need::Required(_), _) => format!("`{}`", key.name),
@@ -195,12 +196,12 @@ impl StageKind {
         format!("| `{}` | {} | {} | {validation} |\n", self.name, keys.collect::<Vec<_>>().join(", "), self.summary)
     }
 
-    /// Puts the stage behind a data set.
+    /// Appends the stage to a data set.
     pub fn apply(&self, data: Dataset, args: &StageArgs) -> Result<Dataset, String> {
         (self.build)(data, args)
     }
 
-    /// What it is for data that is only evaluated, with these arguments.
+    /// Its arguments for validation data; `None` if it is omitted.
     pub fn for_validation(&self, args: &StageArgs) -> Option<StageArgs> {
         match self.validation {
             Validation::Same => Some(args.clone()),
@@ -214,7 +215,7 @@ impl StageKind {
     }
 }
 
-/// How an entry of a list of stages is written.
+/// Formats an entry of a list of stages.
 impl fmt::Display for StageKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{{ op = \"{}\"", self.name)?;
@@ -225,7 +226,7 @@ impl fmt::Display for StageKind {
     }
 }
 
-/// Reads one kind of argument: `None` where it was not given.
+/// Defines getters, which return `None` for a missing argument.
 macro_rules! args {
     ($($method:ident, $variant:ident, $type:ty;)*) => {
         impl StageArgs {
@@ -254,22 +255,22 @@ args! {
 }
 
 impl StageArgs {
-    /// Adds or replaces an argument.
+    /// Inserts or replaces an argument.
     pub fn insert(&mut self, key: &'static str, arg: Arg) {
         self.0.insert(key, arg);
     }
 
-    /// Leaves out an argument.
+    /// Removes an argument.
     pub(super) fn remove(&mut self, key: &str) {
         self.0.remove(key);
     }
 
-    /// Whether there is an argument of this name.
+    /// Whether there is an argument with this key.
     pub fn contains(&self, key: &str) -> bool {
         self.0.contains_key(key)
     }
 
-    /// A text that has to be there.
+    /// A required string.
     pub fn name(&self, key: &str) -> String {
         self.text(key).unwrap_or_default()
     }

@@ -40,10 +40,11 @@ impl Stage for Map {
 }
 
 impl Dataset {
-    /// Applies the [operations](crate::ops) to a column, one after the other.
+    /// Applies the [operations](crate::ops) to a column, in order.
     pub fn map(self, column: &str, ops: impl IntoIterator<Item = Arc<dyn Op>>) -> Dataset {
         let (mut data, mut ops) = (self, ops.into_iter().peekable());
-        // Images in records are decoded where those are read: up to the operation that brings them to one size, and no further.
+        // Images in records are decoded when the records are read, with all operations up to the one that fixes their
+        // size.
         while data.has_images_in(column)
             && let Some(op) = ops.peek()
             && let Some(mapped) = data.map_records(column, op)
@@ -57,13 +58,13 @@ impl Dataset {
         data.then(Map { column: column.to_string(), ops: ops.collect() })
     }
 
-    /// Whether a column holds images that are not of one size yet.
+    /// Whether a column holds images without a fixed size.
     fn has_images_in(&self, column: &str) -> bool {
         let Ok(schema) = self.output_schema() else { return false };
         schema.columns().iter().any(|of| of.name == column && is_image(of))
     }
 
-    /// The same with an operation applied where images are decoded, if that is in records that a stage reads.
+    /// Moves the operation to the stage that decodes images of records, if there is one.
     fn map_records(&self, column: &str, op: &Arc<dyn Op>) -> Option<Dataset> {
         let node = self.node.as_ref()?;
         let stage = match node.stage.with_op(column, op) {

@@ -1,4 +1,4 @@
-//! `max_item`: the most that one file may take.
+//! `max_item`: limits the memory for one file.
 
 use super::kind::{Key, KeyKind, StageKind};
 use crate::DataError;
@@ -37,15 +37,15 @@ impl Stage for MaxItem {
         true
     }
 
-    /// Which images are too large.
+    /// The limit determines which images are errors.
     fn changes_rows(&self, ignores_errors: bool) -> bool {
         ignores_errors
     }
 }
 
 impl Dataset {
-    /// The most memory that reading and decoding a single file may take on each thread. By default, 128 MiB, or less where a limit asks
-    /// for it. A file that needs more is an error that names it.
+    /// Limits the memory for reading and decoding a single file on each thread. The default is 128 MiB, or less under
+    /// a memory limit. A file that needs more is an error that names it.
     pub fn max_item(self, bytes: Bytes) -> Dataset {
         match self.limit_records(bytes) {
             Some(limited) => limited,
@@ -53,12 +53,12 @@ impl Dataset {
         }
     }
 
-    /// The same with the most that decoding an image may take said to the stages that decode, if there are any.
+    /// Passes the limit to the stages that decode images, if there are any.
     fn limit_records(&self, bytes: Bytes) -> Option<Dataset> {
         let node = self.node.as_ref()?;
         let stage = match node.stage.with_max_item(bytes) {
             Some(stage) => Node { stage, inputs: Vec::new() },
-            // They are decoded behind it.
+            // They are decoded after this stage.
             None if node.stage.reference_bytes() > 0 || !node.has_images() => return None,
             None => {
                 let limit = |input: &Dataset| input.clone().max_item(bytes);
@@ -70,7 +70,7 @@ impl Dataset {
 }
 
 impl Node {
-    /// Whether images are decoded here or before, or are still to be.
+    /// Whether images are decoded here or upstream, or are not decoded yet.
     fn has_images(&self) -> bool {
         let inside = |input: &Dataset| match &input.node {
             Some(node) => node.has_images(),

@@ -1,4 +1,4 @@
-//! `mixup` and `cutmix`: rows of a batch mixed in pairs.
+//! `mixup` and `cutmix`: mix the rows of a batch in pairs.
 
 use super::kind::{Key, KeyKind, StageArgs, StageKind, Validation};
 use crate::DataError;
@@ -39,7 +39,7 @@ fn mix(args: &StageArgs, of_alpha: fn(f32) -> Mix, usual: f32) -> Mix {
 }
 
 impl Dataset {
-    /// Mixes the rows of each batch in pairs: see [`Mix`]. It takes no memory.
+    /// Mixes the rows of each batch in pairs, see [`Mix`]. Needs no extra memory.
     pub fn mix(self, mix: Mix) -> Dataset {
         self.with_setting(mix.to_string(), move |settings| {
             if settings.mix.is_some() {

@@ -1,4 +1,5 @@
-//! Packed records with images in them: these are decoded where records are unpacked, as nothing else holds images of variable size.
+//! Compressed records with images, which are decoded when the records are read, because no later stage can buffer
+//! images of variable size.
 
 use crate::dataset::{BlockIterator, Dataset, Holding, Opening, Recipe, Stage, StreamBudget, find_random};
 use crate::decode::{DecodeKernel, DecodePool, ItemCap, StartedImage, stated_item_bytes};
@@ -12,11 +13,11 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The records, and what is done to their images until they are of one size.
+/// The records, and the operations on their images up to a fixed size.
 #[derive(Clone)]
 pub(crate) struct PackedImages {
     records: Arc<PackedRecords>,
-    /// Has no rows: it only knows what becomes of the columns.
+    /// A data set without rows that tracks the schema.
     columns: Dataset,
     max_item: Option<Bytes>,
 }
@@ -31,12 +32,13 @@ impl PackedImages {
         self.records.name()
     }
 
-    /// What each further thread that decodes holds.
+    /// Memory of each additional decoding thread.
     pub fn decoder_bytes(&self) -> Result<Bytes, DataError> {
         Ok(self.columns.recipe()?.maps.iter().filter_map(|map| Some(map.item.as_ref()?.kernel_bytes())).sum())
     }
 
-    /// The records, and what makes rows of them on each of some threads. Allocates what is counted, and memory for decoding as images need it.
+    /// Opens the records, with one decoder per thread. Allocates what the plan counts; memory for decoding comes from
+    /// the pool.
     pub fn open_shared(
         &self,
         budget: StreamBudget,
@@ -64,7 +66,7 @@ impl Stage for PackedImages {
         self.columns.output_schema()
     }
 
-    /// What is done to the images is part of the description.
+    /// The operations on images are part of the description.
     fn identify(&self, hash: &mut dyn Hasher, ignores_errors: bool) -> Result<Option<String>, DataError> {
         self.records.identify(hash)?;
         if let Some(bytes) = self.max_item.filter(|_| ignores_errors) {
@@ -104,20 +106,20 @@ impl Stage for PackedImages {
     }
 }
 
-/// Makes rows of records on one thread.
+/// Decodes records to rows on one thread.
 pub(crate) struct RecordDecoder {
     records: Arc<PackedRecords>,
     columns: Vec<RecordColumn>,
 }
 
 struct RecordColumn {
-    /// Where the column is in its row.
+    /// The bytes of the column in its row.
     at: Range<usize>,
-    /// What decodes its images, where it has some.
+    /// Decodes its images, if it has any.
     kernel: Option<DecodeKernel>,
 }
 
-/// A row whose last image is still to be decoded; its record may be read over.
+/// A row whose last image is not decoded yet; its record may be overwritten.
 pub(crate) struct StartedRecord {
     image: StartedImage,
     column: usize,
@@ -140,13 +142,14 @@ impl RecordDecoder {
         self.columns.iter_mut().filter_map(|column| column.kernel.as_mut()).for_each(|kernel| kernel.set_epoch(epoch));
     }
 
-    /// Writes the record that was read last as a row, but for its last image, which is given memory: the record is not needed any more.
+    /// Writes the record read last as a row, except for its last image, whose bytes are copied to the pool; the
+    /// record is then no longer needed.
     pub fn start(&mut self, reader: &RecordReader, out: &mut [u8]) -> Result<Option<StartedRecord>, Fault> {
         let (records, record) = (Arc::clone(&self.records), reader.record()?);
         let position = record.position;
         let mut started = None;
         for column in 0..self.columns.len() {
-            // Nobody waits for memory while holding some.
+            // A thread must not wait for pool memory while holding some, or it could deadlock.
             if self.columns[column].kernel.is_some()
                 && let Some(before) = started.take()
             {
@@ -164,7 +167,7 @@ impl RecordDecoder {
         Ok(started)
     }
 
-    /// Writes the image of a row.
+    /// Decodes the remaining image of a row.
     pub fn finish(&mut self, started: StartedRecord, out: &mut [u8]) -> Result<(), Fault> {
         let StartedRecord { image, column, position } = started;
         let RecordColumn { at, kernel } = &mut self.columns[column];
@@ -174,7 +177,7 @@ impl RecordDecoder {
     }
 }
 
-/// What is wrong with an image, with its record instead of a file of its own.
+/// The error of an image, located by its record instead of a file.
 fn in_record(records: &PackedRecords, position: RecordPosition, error: DataError) -> Fault {
     Fault::row(error).with_error(|error| {
         if let DataError::Image { problem, .. } = error {
@@ -186,7 +189,7 @@ fn in_record(records: &PackedRecords, position: RecordPosition, error: DataError
     })
 }
 
-/// The records of one epoch as rows, made by one thread.
+/// The records of one epoch as rows, decoded on one thread.
 struct DecodedRecords {
     reader: RecordReader,
     decoder: RecordDecoder,

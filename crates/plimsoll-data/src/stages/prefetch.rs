@@ -1,4 +1,4 @@
-//! `prefetch`, `parallelism` and `deterministic`: how batches are prefetched.
+//! `prefetch`, `parallelism` and `deterministic`: settings of prefetching.
 
 use super::kind::{Key, KeyKind, StageKind, Validation};
 use crate::DataError;
@@ -34,7 +34,7 @@ pub(super) const DETERMINISTIC: StageKind = StageKind {
 };
 
 impl Dataset {
-    /// How far ahead batches are made; [`Prefetch::Auto`] by default.
+    /// Sets how many batches are prefetched; [`Prefetch::Auto`] by default.
     pub fn prefetch(self, prefetch: Prefetch) -> Dataset {
         let description = match prefetch {
             Prefetch::Auto => "prefetch(auto)".into(),
@@ -46,9 +46,9 @@ impl Dataset {
         })
     }
 
-    /// How many threads make rows; [`Parallelism::Auto`] by default. What comes out is the same. It is about rows as far as the next stage
-    /// that gives a [stream](Dataset#streams), and behind one about the maps up to the next: threads take turns to take rows out of a stream,
-    /// and map them side by side.
+    /// Sets the number of worker threads; [`Parallelism::Auto`] by default. The output does not depend on it. It
+    /// applies up to the next stage that produces a [stream](Dataset#streams), and after a stream to the maps that
+    /// follow: threads take turns reading from a stream and map its rows in parallel.
     pub fn parallelism(self, parallelism: Parallelism) -> Dataset {
         let description = match parallelism {
             Parallelism::Auto => "parallelism(auto)".into(),
@@ -69,8 +69,9 @@ impl Dataset {
         })
     }
 
-    /// Whether batches come in the order of their rows, as they do by default. If not, a batch with a row that takes long is overtaken by
-    /// those after it within an epoch; each has the same rows as before. A position inside such an epoch cannot be resumed from.
+    /// Sets whether batches come in row order, which is the default. If not, slow batches may be overtaken by later
+    /// ones of the same epoch; the rows within each batch are unchanged. A position within such an epoch cannot be
+    /// resumed.
     pub fn deterministic(self, deterministic: bool) -> Dataset {
         self.with_setting(format!("deterministic({deterministic})"), move |settings| {
             settings.deterministic = Some((deterministic, None));

@@ -1,4 +1,4 @@
-//! `repeat`: all rows several times in one epoch.
+//! `repeat`: all rows several times per epoch.
 
 use super::kind::{Key, KeyKind, StageKind, Validation};
 use crate::DataError;
@@ -22,7 +22,7 @@ pub(super) const KIND: StageKind = StageKind {
 };
 
 impl Dataset {
-    /// All rows `times` times in one epoch. Rows shuffled before are in another order each time.
+    /// Repeats all rows `times` times per epoch. Rows that were shuffled before have a new order in each repetition.
     pub fn repeat(self, times: u64) -> Dataset {
         self.then(Repeat { times })
     }
@@ -49,7 +49,7 @@ impl Stage for Repeat {
         true
     }
 
-    /// Each repetition is an epoch to the stages before; of very many only the first are listed.
+    /// Each repetition is an epoch of the upstream stages; the list is truncated if it is very long.
     fn input_epochs(&self, epoch: u64) -> Vec<u64> {
         (0..self.times).take(256).map(|time| epoch.wrapping_mul(self.times).wrapping_add(time)).collect()
     }
@@ -64,11 +64,11 @@ struct Repeating {
     times: u64,
     first: u64,
     done: u64,
-    /// Repetitions without a row, since the last that had one.
+    /// Consecutive repetitions without a row.
     empty: u64,
 }
 
-/// After so many repetitions without a row none will have one: asking as often as there are numbers would never end.
+/// After this many repetitions without a row, the stage ends; otherwise a huge count would loop forever.
 const MAX_EMPTY: u64 = 1000;
 
 impl RowIterator for Repeating {

@@ -1,4 +1,4 @@
-//! `sample_from`: rows of several data sets at random.
+//! `sample_from`: samples from several data sets.
 
 use super::concatenate::{all_rows, common_schema};
 use crate::dataset::{BlockIterator, Dataset, Input, Opening, Stage};
@@ -14,7 +14,7 @@ struct SampleFrom {
 }
 
 impl Dataset {
-    /// Each row from a data set that is chosen at random, in proportion to these weights, until all are used up.
+    /// Takes each row from a data set chosen at random with these weights, until all are exhausted.
     pub fn sample_from(inputs: impl IntoIterator<Item = (Dataset, f64)>, seed: u64) -> Dataset {
         let (inputs, weights): (Vec<Dataset>, Vec<f64>) = inputs.into_iter().unzip();
         Dataset::from_stage(SampleFrom { weights, seed }, inputs)
@@ -58,11 +58,11 @@ impl Stage for SampleFrom {
     }
 }
 
-/// Each row from one that is chosen at random, until all are used up.
+/// The running stage.
 struct Sampling {
     inputs: Vec<Input>,
     weights: Vec<f64>,
-    /// Those not used up.
+    /// The inputs that are not exhausted.
     left: Vec<usize>,
     seed: u64,
     epoch: u64,
@@ -86,7 +86,7 @@ impl RowIterator for Sampling {
     fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
         while !self.left.is_empty() {
             let all: f64 = self.left.iter().map(|&input| self.weights[input]).sum();
-            // 53 bits are as many as a share can have.
+            // An f64 has 53 random bits.
             let mut share = unit(random_bits(self.seed, self.epoch, self.drawn)) * all;
             self.drawn += 1;
             let chosen = self.left.iter().position(|&input| {

@@ -1,4 +1,4 @@
-//! Sources whose rows come one after the other, at the beginning of a pipeline.
+//! Sequential sources as data sets.
 
 use crate::dataset::{BlockIterator, Dataset, Holding, Opening, Stage, StreamBudget};
 use crate::source::{Elements, Generator, SequentialSource, Tensor};
@@ -10,7 +10,8 @@ use std::sync::Arc;
 struct ReadSource(SequentialSource);
 
 impl Dataset {
-    /// Rows that iterators give: `make(epoch)` is asked for one each epoch, and each row is one tensor for each column of `schema`.
+    /// A data set of rows from iterators: `make(epoch)` returns one for each epoch, and a row is one tensor per
+    /// column of `schema`.
     ///
     /// ```
     /// use plimsoll_core::DType;
@@ -30,7 +31,8 @@ impl Dataset {
         Dataset::from_generator_holding(schema, Bytes::ZERO, make)
     }
 
-    /// The same for iterators that hold some memory themselves, which the plan then counts.
+    /// Like [`from_generator`](Dataset::from_generator), for iterators that own `held` bytes, which the plan then
+    /// counts.
     pub fn from_generator_holding<F, I>(schema: Schema, held: Bytes, make: F) -> Dataset
     where
         F: Fn(u64) -> I + Send + Sync + 'static,
@@ -39,7 +41,7 @@ impl Dataset {
         Dataset::from_sequential(Generator::source(schema, held, Arc::new(move |epoch| -> Elements { Box::new(make(epoch)) })))
     }
 
-    /// The rows of a source that come one after the other.
+    /// A data set of a sequential source.
     pub(crate) fn from_sequential(source: SequentialSource) -> Dataset {
         let rows = source.rows;
         let data = Dataset::from_stage(ReadSource(source), Vec::new());

@@ -1,4 +1,4 @@
-//! `shard`: one row of each so many, for training on several machines.
+//! `shard`: every nth row, for training on several machines.
 
 use super::kind::{Key, KeyKind, StageKind, Validation};
 use crate::DataError;
@@ -27,7 +27,7 @@ pub(super) const KIND: StageKind = StageKind {
 };
 
 impl Dataset {
-    /// Keeps one row of each `count`, beginning with row `index`: the part of one of `count` machines.
+    /// Keeps every `count`th row, starting at row `index`: the shard of one of `count` machines.
     ///
     /// ```
     /// use plimsoll_data::Dataset;
@@ -74,7 +74,8 @@ impl Stage for ShardStage {
     }
 }
 
-/// One row of each so many, from some row on. A row with an error counts, and is not reported where it is none of these.
+/// Every nth row, starting at some row. A row with an error counts, and its error is reported only if the row is
+/// selected.
 pub(super) struct EveryNth {
     pub first: u64,
     pub step: u64,

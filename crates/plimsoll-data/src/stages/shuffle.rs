@@ -1,4 +1,4 @@
-//! `shuffle`: rows in a random order.
+//! `shuffle`: random row order.
 
 use super::kind::{Key, KeyKind, StageKind, Validation};
 use crate::DataError;
@@ -15,13 +15,13 @@ pub struct Shuffle {
 }
 
 impl Shuffle {
-    /// Epoch `e` has the order chosen by `seed` and `e`: exact over all rows, the same on every machine.
+    /// The order of epoch `e` is a function of `seed` and `e`: a permutation of all rows, the same on every machine.
     pub fn seed(seed: u64) -> Shuffle {
         Shuffle { seed }
     }
 }
 
-/// By number, or through a buffer of this many bytes.
+/// A permutation of row indices, or a shuffle buffer of this many bytes.
 struct ShuffleRows {
     seed: u64,
     buffer: Option<Bytes>,
@@ -48,8 +48,9 @@ pub(super) const KIND: StageKind = StageKind {
 };
 
 impl Dataset {
-    /// Puts the rows that reach this stage into a new random order each epoch. Exact, and takes no memory; only of a
-    /// [stream](Dataset#streams) it is as good as a buffer of 16 MiB allows (see [`shuffle_buffer`](Dataset::shuffle_buffer)).
+    /// Shuffles rows, in a new order each epoch. The shuffle is a full permutation and needs no memory; only a
+    /// [stream](Dataset#streams) is shuffled with a buffer of 16 MiB (see
+    /// [`shuffle_buffer`](Dataset::shuffle_buffer)).
     pub fn shuffle(self, shuffle: Shuffle) -> Dataset {
         match self.node {
             Some(_) => self.shuffle_buffer(shuffle, Bytes::mib(16)),
@@ -57,14 +58,15 @@ impl Dataset {
         }
     }
 
-    /// A new order each epoch as far as a buffer of this size reaches: each row is drawn at random from it and replaced by the next.
+    /// Shuffles rows with a buffer of this size, in a new order each epoch: each row is drawn at random from the
+    /// buffer and replaced by the next one.
     pub fn shuffle_buffer(self, shuffle: Shuffle, bytes: Bytes) -> Dataset {
         self.then(ShuffleRows { seed: shuffle.seed, buffer: Some(bytes) })
     }
 }
 
 impl ShuffleRows {
-    /// Rows that the buffer holds: no more than there are.
+    /// Rows in the buffer, at most those of an epoch.
     fn buffer_rows(&self, row: Bytes, input: &Dataset) -> u64 {
         (self.buffer.unwrap_or_default().0 / row.0.max(1)).min(input.len()).max(1)
     }
@@ -106,7 +108,7 @@ impl Stage for ShuffleRows {
     }
 }
 
-/// Each row is drawn at random from a buffer, and replaced by the next.
+/// Draws each row at random from a buffer and replaces it by the next one.
 struct Shuffling {
     seed: u64,
     epoch: u64,
@@ -115,7 +117,7 @@ struct Shuffling {
     row: usize,
     /// Rows in the buffer.
     held: usize,
-    /// Where the row was that was drawn last, and the next goes.
+    /// The position of the row drawn last, which the next one fills.
     hole: Option<usize>,
     over: bool,
 }
@@ -134,7 +136,7 @@ impl RowStage for Shuffling {
 
     fn row(&mut self, input: &mut Input, out: &mut [u8]) -> Result<bool, Fault> {
         let row = self.row;
-        // In single steps: an error that comes instead of a row comes between two of them.
+        // One row at a time, because an error may come between two rows.
         while !self.over && (self.held + 1) * row <= self.buffer.len() {
             let place = self.hole.unwrap_or(self.held);
             match input.copy(&mut self.buffer[place * row..][..row])? {
@@ -143,7 +145,7 @@ impl RowStage for Shuffling {
             }
         }
         if let Some(hole) = self.hole.take() {
-            // Nothing came for it, so the last row does.
+            // The input is exhausted, so the last row fills the gap.
             self.buffer.copy_within(self.held * row..(self.held + 1) * row, hole * row);
         }
         if self.held == 0 {

@@ -1,4 +1,4 @@
-//! `skip`: leaves out the first rows.
+//! `skip`: drops the first rows.
 
 use super::kind::{Key, KeyKind, StageKind, Validation};
 use super::shard::EveryNth;
@@ -21,7 +21,7 @@ pub(super) const KIND: StageKind = StageKind {
 };
 
 impl Dataset {
-    /// Leaves out the first `rows` rows.
+    /// Drops the first `rows` rows.
     pub fn skip(self, rows: u64) -> Dataset {
         self.then(Skip { rows })
     }

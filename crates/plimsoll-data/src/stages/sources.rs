@@ -1,4 +1,4 @@
-//! Where rows come from: every source as a data set without stages.
+//! Sources as data sets.
 
 use super::packed_images::PackedImages;
 use crate::Dataset;
@@ -21,7 +21,7 @@ impl Dataset {
         Ok(Dataset::from_source(Arc::new(Random::new(spec)?)))
     }
 
-    /// Columns from `.npy` files, each named by what stands beside its path.
+    /// Columns from `.npy` files, given as pairs of column name and path.
     ///
     /// ```
     /// use plimsoll_data::Dataset;
@@ -32,8 +32,9 @@ impl Dataset {
         Ok(Dataset::from_source(Arc::new(Npy::open(files)?)))
     }
 
-    /// The images in the subfolders of a folder, one class per subfolder: `x` the file, `y` i32 the number of its class.
-    /// Needs [`decode`](crate::ops::decode) and then [`resize`](crate::ops::resize()) or a crop before it can be batched.
+    /// The images in the subfolders of a folder, one class per subfolder: `x` is the file, `y` its class index as
+    /// i32. Needs [`decode`](crate::ops::decode) and then [`resize`](crate::ops::resize()) or a crop before it can be
+    /// batched.
     ///
     /// ```
     /// use plimsoll_data::Dataset;
@@ -44,17 +45,18 @@ impl Dataset {
         Ok(Dataset::from_source(Arc::new(ImageFolder::open(path.as_ref())?)))
     }
 
-    /// The same with the classes of another folder, numbered as they are there; a class that is not among them is an error.
+    /// Like [`image_folder`](Dataset::image_folder), with the class indices of another folder; a class that is not
+    /// listed is an error.
     pub fn image_folder_with(path: impl AsRef<Path>, classes: &[String]) -> Result<Dataset, DataError> {
         Ok(Dataset::from_source(Arc::new(ImageFolder::open_with(path.as_ref(), Some(classes))?)))
     }
 
-    /// A text file as windows of `context` characters; for parts, steps and the characters of another file, see [`Text`].
+    /// A text file as windows of `context` characters. For splits, strides and a given vocabulary, see [`Text`].
     pub fn text(path: impl AsRef<Path>, context: usize) -> Result<Dataset, DataError> {
         Ok(Dataset::from(Text::open(path.as_ref(), context)?))
     }
 
-    /// Columns of a CSV file as rows or as windows over time.
+    /// Columns of a CSV file, as rows or as time-series windows.
     ///
     /// ```
     /// use plimsoll_data::{Dataset, source::CsvSpec};
@@ -65,7 +67,7 @@ impl Dataset {
         Ok(Dataset::from(Csv::open(path.as_ref(), spec)?))
     }
 
-    /// Rows of tensors that are in memory; they are shared, not copied.
+    /// Slices of tensors along their first dimension. The tensors are shared, not copied.
     ///
     /// ```
     /// use plimsoll_data::{Dataset, Tensor};
@@ -78,7 +80,7 @@ impl Dataset {
         Ok(Dataset::from(Tensors::new(columns)?))
     }
 
-    /// Numbers from `start` by `step` up to, but without, `stop`: the i32 column `x`.
+    /// The integers from `start` to `stop` (exclusive) by `step`, as the i32 column `x`.
     ///
     /// ```
     /// use plimsoll_data::Dataset;
@@ -89,8 +91,8 @@ impl Dataset {
         Ok(Dataset::from(Counted::new(start, stop, step)?))
     }
 
-    /// Rows that a closure makes: row `n` is what `make(n, row)` writes. It is called by any thread in any order, so it should depend on
-    /// nothing but `n`.
+    /// Rows computed by a closure: `make(n, row)` writes row `n`. Any thread may call it in any order, so it should
+    /// depend only on `n`.
     ///
     /// ```
     /// use plimsoll_core::DType;
@@ -110,13 +112,13 @@ impl Dataset {
         Dataset::from(Function::new(schema, rows, make))
     }
 
-    /// Synthetic images of circles, rectangles and triangles, with a mask for each.
+    /// Synthetic images of circles, rectangles and triangles, with segmentation masks.
     pub fn shapes(spec: ShapesSpec) -> Result<Dataset, DataError> {
         Ok(Dataset::from(Shapes::new(spec)?))
     }
 
-    /// Arrays of a `.npz` file: each column's name with that of its array. Saved with `numpy.savez` their rows have numbers; saved with
-    /// `numpy.savez_compressed` they are unpacked on the way, and then it is a [stream](Dataset#streams).
+    /// Arrays of an `.npz` file, given as pairs of column name and array name. Files of `numpy.savez` are indexed;
+    /// those of `numpy.savez_compressed` are decompressed while reading, as a [stream](Dataset#streams).
     pub fn npz(path: impl AsRef<Path>, arrays: &[(&str, &str)]) -> Result<Dataset, DataError> {
         Ok(match Npy::open_npz(path.as_ref(), arrays)? {
             Opened::Indexed(source) => Dataset::from_source(source),
@@ -124,9 +126,10 @@ impl Dataset {
         })
     }
 
-    /// Examples in the TFRecord files that match a pattern; each feature is named by the column it becomes. Files that end in `.gz` or
-    /// `.gzip` are unpacked on the way, and then it is a [stream](Dataset#streams) of records of up to 4 MiB. Images are
-    /// brought to one size where records are unpacked, also if that is written after stages that only reorder rows.
+    /// Examples in the TFRecord files that match a pattern; features are given with their column names. Files that
+    /// end in `.gz` or `.gzip` are decompressed while reading, as a [stream](Dataset#streams) of records of up to 4
+    /// MiB. Their images are decoded and resized when records are read, even if those maps follow stages that only
+    /// reorder rows.
     ///
     /// ```no_run
     /// use plimsoll_data::{Dataset, source::Feature};
@@ -148,8 +151,8 @@ impl Dataset {
         }
     }
 
-    /// The images that match a pattern with `*`, `?`, `[abc]` and `**`, sorted by name: `x` the image. As an image folder, it needs
-    /// [`decode`](crate::ops::decode).
+    /// The images that match a pattern with `*`, `?`, `[abc]` and `**`, sorted by name: `x` is the image. Like an
+    /// image folder, it needs [`decode`](crate::ops::decode).
     ///
     /// ```
     /// let none = plimsoll_data::Dataset::image_files("no/such/**/*.jpg");
@@ -159,7 +162,7 @@ impl Dataset {
         Ok(Dataset::from_source(Arc::new(ImageFiles::open(pattern.as_ref())?)))
     }
 
-    /// Columns of numbers of a Parquet file, as a [stream](Dataset#streams): `x` f32, and `y` if there are targets.
+    /// Numeric columns of a Parquet file, as a [stream](Dataset#streams): `x` f32, and `y` if there are targets.
     ///
     /// ```
     /// use plimsoll_data::{Dataset, source::ParquetSpec};
@@ -170,8 +173,8 @@ impl Dataset {
         spec.open(path.as_ref()).map(Dataset::from_sequential)
     }
 
-    /// Samples of the WebDataset tar files that match a pattern: `x` the image, `y` i32 its class. As an image folder, it needs
-    /// [`decode`](crate::ops::decode).
+    /// Samples of the WebDataset tar files that match a pattern: `x` is the image, `y` its class as i32. Like an
+    /// image folder, it needs [`decode`](crate::ops::decode).
     pub fn webdataset(pattern: impl AsRef<Path>) -> Result<Dataset, DataError> {
         Ok(Dataset::from(WebDataset::open(&source::files(pattern)?)?))
     }

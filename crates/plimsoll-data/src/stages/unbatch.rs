@@ -1,4 +1,4 @@
-//! `unbatch`: rows taken apart along their first dimension.
+//! `unbatch`: splits rows along their first dimension.
 
 use super::kind::{Batches, StageKind};
 use super::window::of_one_length;
@@ -7,7 +7,7 @@ use crate::fault::Fault;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::Bytes;
 
-/// Of single rows; batches are only not made.
+/// For rows with a batch dimension; after `batch`, that stage is removed instead.
 struct Unbatch;
 
 pub(super) const KIND: StageKind = StageKind {
@@ -19,8 +19,8 @@ pub(super) const KIND: StageKind = StageKind {
 };
 
 impl Dataset {
-    /// Takes rows apart along their first dimension, which all columns must share; after [`batch`](Dataset::batch) or a
-    /// [`padded_batch`](Dataset::padded_batch) to the longest row, takes that back.
+    /// Splits rows along their first dimension, which all columns must share. After [`batch`](Dataset::batch), or
+    /// [`padded_batch`](Dataset::padded_batch) to the longest row, undoes that stage.
     pub fn unbatch(self) -> Dataset {
         if self.batch_size().is_none() {
             return self.then(Unbatch);
@@ -32,7 +32,7 @@ impl Dataset {
     }
 }
 
-/// Rows in each row of this data set.
+/// The first dimension of the rows of this data set.
 fn rows_in_each(input: &Dataset) -> Option<u64> {
     input.output_schema().ok()?.columns().first()?.shape.first().map(|rows| *rows as u64)
 }
@@ -54,7 +54,7 @@ impl Stage for Unbatch {
         unbatched(&of_one_length(first_schema(inputs, "unbatch")?, "unbatch takes rows apart")?)
     }
 
-    /// A whole row, while it is taken apart.
+    /// One input row while it is split.
     fn holdings(&self, inputs: &[Dataset], _row: Bytes, _budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
         Ok(vec![Holding::here(self.describe(), inputs[0].output_schema()?.row_bytes())])
     }
@@ -64,7 +64,7 @@ impl Stage for Unbatch {
     }
 }
 
-/// The columns of rows without their first dimension, which all must share.
+/// The columns without their first dimension, which all must share.
 fn unbatched(schema: &Schema) -> Result<Schema, DataError> {
     let each = schema.columns().first().and_then(|column| column.shape.first().copied());
     let narrow = |column: &Column| match column.shape.split_first() {
@@ -77,9 +77,9 @@ fn unbatched(schema: &Schema) -> Result<Schema, DataError> {
     Schema::new(schema.columns().iter().map(narrow).collect::<Result<Vec<_>, _>>()?)
 }
 
-/// Rows taken apart along their first dimension.
+/// The running stage.
 struct Unbatching {
-    /// Bytes of each column of a whole row.
+    /// Bytes of each column of an input row.
     columns: Vec<usize>,
     each: usize,
     row: Vec<u8>,

@@ -1,4 +1,4 @@
-//! `version`: which version of user code makes the rows.
+//! `version`: the version of user code.
 
 use crate::DataError;
 use crate::dataset::{Dataset, Recipe, Stage};
@@ -8,8 +8,8 @@ struct Version {
 }
 
 impl Dataset {
-    /// Says which version of user code (closures, generators, sources of the caller) makes the rows up to here. It tells apart what a cache
-    /// in a file cannot see: change the text whenever the code changes, and what was kept of it is rebuilt.
+    /// Sets the version of the user code (closures, generators, custom sources) before this stage. A cache file
+    /// cannot detect changes of code: change the version whenever the code changes, and the cache is rebuilt.
     ///
     /// ```
     /// use plimsoll_data::{Cache, Dataset, ops::apply};

@@ -1,4 +1,4 @@
-//! `window`: several rows as one.
+//! `window`: combines several rows into one.
 
 use super::kind::{Key, KeyKind, StageKind};
 use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, RowStage, Stage, StreamBudget, first_schema};
@@ -31,15 +31,15 @@ pub(super) const KIND: StageKind = StageKind {
 };
 
 impl Dataset {
-    /// `size` rows that are `stride` apart as one, beginning every `shift` rows; columns get a first dimension of `size`. Rows left over at
-    /// the end of an epoch are no window.
+    /// Combines `size` rows, `stride` apart, into one, starting every `shift` rows; columns get a leading dimension
+    /// of `size`. Incomplete windows at the end of an epoch are dropped.
     pub fn window(self, size: usize, shift: usize, stride: usize) -> Dataset {
         self.then(WindowStage { size, shift, stride })
     }
 }
 
 impl WindowStage {
-    /// Rows that a window reaches over.
+    /// Rows from the first to the last of a window.
     fn span(&self) -> usize {
         (self.size - 1) * self.stride + 1
     }
@@ -71,7 +71,7 @@ impl Stage for WindowStage {
         Schema::new(first.columns().iter().map(widen).collect())
     }
 
-    /// The rows that a window is cut out of.
+    /// The rows that a window is taken from.
     fn holdings(&self, inputs: &[Dataset], _row: Bytes, _budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
         Ok(vec![Holding::here(self.describe(), inputs[0].output_schema()?.row_bytes() * self.span() as u64)])
     }
@@ -84,7 +84,8 @@ impl Stage for WindowStage {
     }
 }
 
-/// The same schema if no column has rows that vary in length or size: such a row is neither a part nor made of parts.
+/// The same schema, or an error if a column has rows that vary in length or size, which can be neither split nor
+/// combined.
 pub(super) fn of_one_length(schema: Schema, what: &str) -> Result<Schema, DataError> {
     for column in schema.columns() {
         let (kind, remedy) = match column.extent {
@@ -98,16 +99,16 @@ pub(super) fn of_one_length(schema: Schema, what: &str) -> Result<Schema, DataEr
     Ok(schema)
 }
 
-/// Rows that follow each other, as one row; what is left at the end of an epoch is no window, and neither is what a row is missing from.
+/// The running stage. Windows that are incomplete at the end of an epoch, or that contain a failed row, are dropped.
 struct Windowing {
-    /// Bytes of each column of a single row.
+    /// Bytes of each column of an input row.
     columns: Vec<usize>,
     window: WindowStage,
-    /// The last rows, the oldest first; a window is cut out of them.
+    /// The latest rows, oldest first.
     rows: Vec<u8>,
-    /// Rows to come before the next window is whole.
+    /// Rows needed to complete the next window.
     missing: usize,
-    /// Rows that came since the last that failed.
+    /// Rows since the last failed one.
     unbroken: usize,
 }
 
@@ -124,7 +125,7 @@ impl RowStage for Windowing {
                     Ok(Some(next)) => next,
                     Ok(None) => return Ok(false),
                     Err(fault) => {
-                        // It is still counted.
+                        // The failed row is counted.
                         (self.missing, self.unbroken) = (self.missing - 1, 0);
                         return Err(fault);
                     }

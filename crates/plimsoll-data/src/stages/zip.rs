@@ -1,4 +1,4 @@
-//! `zip`: the rows of several data sets side by side.
+//! `zip`: joins the columns of several data sets.
 
 use crate::dataset::{BlockIterator, Dataset, Input, Opening, Stage, first_schema};
 use crate::fault::{Fault, Loss};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 struct Zip;
 
 impl Dataset {
-    /// The rows of several data sets side by side, as long as all have one. Columns need different names.
+    /// Joins the columns of several data sets, row by row; ends with the shortest. Column names must differ.
     ///
     /// ```
     /// use plimsoll_data::{Dataset, Split, Tensor};
@@ -28,7 +28,7 @@ impl Dataset {
     }
 }
 
-/// The sources of data sets without stages, where there are several and rows can be joined by number.
+/// The sources of data sets without stages, if there are several and rows can be joined by index.
 pub(super) fn plain_sources(inputs: &[Dataset]) -> Option<Vec<Arc<dyn Source>>> {
     let is_plain = |input: &Dataset| {
         let joinable = input.source.schema().columns().iter().all(|column| matches!(column.extent, Extent::Fixed | Extent::Files));
@@ -68,10 +68,10 @@ impl Stage for Zip {
     }
 }
 
-/// Rows side by side, as long as all have one.
+/// The running stage; ends with the shortest input.
 struct Zipping {
     inputs: Vec<Input>,
-    /// Whether a later stage leaves out rows with errors.
+    /// Whether a later stage ignores errors.
     ignores_errors: bool,
 }
 
@@ -87,7 +87,7 @@ impl RowIterator for Zipping {
             match input.copy(part) {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
-                // The rows beside it are passed over, so that those after it stand beside their own.
+                // Skip this row in the other inputs too, so that later rows stay aligned.
                 Err(fault) if fault.loss == Loss::Row => missing = missing.or(Some(fault)),
                 Err(fault) if fault.loss == Loss::Part && self.ignores_errors => {
                     let lost = "nobody knows how many rows that takes, so zip cannot tell which stand beside each other after it";

@@ -1,4 +1,4 @@
-//! The pool under every order of threads that loom explores: no thread waits for ever, and no more memory is taken than there is.
+//! Model-checks the pool with loom: no thread waits forever, and the memory in use never exceeds the total.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --release -p plimsoll-data --lib decode_room::loom
@@ -8,11 +8,11 @@ use super::*;
 use crate::cache::Store;
 use loom::thread;
 
-/// What three rows in memory take, and what is for files beside them.
+/// Bytes of three rows in memory, and bytes for files.
 const CACHE: u64 = 3 * PAGE as u64;
 const FILES: u64 = 2 * (PAGE as u64 + ROUNDING);
 
-/// Enters and keeps rows, as a thread that makes them does.
+/// Acquires memory and caches rows, like a worker.
 fn make(pool: &Arc<DecodePool>, rows: &[(u64, usize)]) {
     for &(row, pages) in rows {
         let mut out = vec![0; PAGE];
@@ -36,7 +36,7 @@ fn small_and_giant_images_pass_and_the_cache_gives_way() {
     builder.check(|| {
         let store = Arc::new(Store::in_memory(0, 3, PAGE));
         let pool = Arc::new(DecodePool::new(Bytes(FILES), Bytes(CACHE), 2, Some(store)));
-        // More than is for files, and all there is but for the rounding.
+        // More than the memory for files: the total without the rounding.
         let giant = ((FILES + CACHE - ROUNDING) / PAGE as u64) as usize;
         let other = Arc::clone(&pool);
         let worker = thread::spawn(move || make(&other, &[(0, 1), (1, giant)]));

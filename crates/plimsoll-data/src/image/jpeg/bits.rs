@@ -1,19 +1,20 @@
-//! The compressed data: freed of the bytes that only keep marks apart, then read bit by bit, a block of coefficients at a time.
+//! The entropy-coded data: removes stuffing bytes, then reads bits, one block of coefficients at a time.
 
 use super::HandOver;
 use super::huffman::{AHEAD, END, HuffmanTable, TableClass, extend};
 use crate::image::windows::Level;
 
-/// More than the longest block takes: 64 codes of 16 bits with values of 15, and what is read ahead.
+/// More bytes than the longest block: 64 codes of 16 bits with values of 15 bits, and what is read ahead.
 const BLOCK: usize = 264;
 
-/// Bytes that are freed at once.
+/// Bytes unstuffed at a time.
 const WINDOW: usize = 4096;
 
-/// Coefficients of a block in rows, and behind them a place for what belongs nowhere.
+/// The coefficients of a block in row-major order, followed by space for coefficients that are out of range.
 pub(super) type Block = [i32; 256];
 
-/// What a coefficient is multiplied by and where it goes, by the number in zigzag order of the one after it; beyond the block it goes nowhere.
+/// The quantization factor and the destination of a coefficient, by the zigzag index of the next one; indices beyond
+/// the block go to the extra space.
 pub(super) type ZigzagSteps = [ZigzagStep; 320];
 
 #[derive(Clone, Copy)]
@@ -24,13 +25,13 @@ pub(super) struct ZigzagStep {
 
 const NOWHERE: ZigzagStep = ZigzagStep { factor: 0, place: 64 };
 
-/// ZigzagSteps from factors in zigzag order.
+/// Builds the table from factors in zigzag order.
 pub(super) fn steps(factors: &[u16; 64]) -> ZigzagSteps {
     let mut steps = [NOWHERE; 320];
     let (mut row, mut column) = (0i32, 0i32);
     for (index, &factor) in factors.iter().enumerate() {
         steps[index + 1] = ZigzagStep { factor: i32::from(factor), place: (row * 8 + column) as u8 };
-        // Upwards to the right on even diagonals, downwards to the left on odd ones.
+        // Up and right on even diagonals, down and left on odd ones.
         let (down, right) = if (row + column) % 2 == 0 { (-1, 1) } else { (1, -1) };
         match (row + down, column + right) {
             (next, 8) => (row, column) = (next + 2, 7),
@@ -43,7 +44,7 @@ pub(super) fn steps(factors: &[u16; 64]) -> ZigzagSteps {
     steps
 }
 
-/// Where freed bytes lie.
+/// A buffer of unstuffed bytes.
 pub(super) struct InputWindow([u8; WINDOW + 2 * BLOCK]);
 
 impl InputWindow {
@@ -51,15 +52,15 @@ impl InputWindow {
 }
 
 pub(super) struct Bits<'a> {
-    /// What was not yet freed, of this many bytes; begins with a mark when `closed`.
+    /// Input that is not unstuffed yet, and the total length; starts with a marker if `closed`.
     rest: &'a [u8],
     all: usize,
     closed: bool,
     window: &'a mut [u8; WINDOW + 2 * BLOCK],
-    /// The next byte to read, and where bytes of the file end.
+    /// The next byte to read, and the end of the input bytes.
     at: usize,
     end: usize,
-    /// Bits to come, at the top, and how many are sure to be there.
+    /// Buffered bits, at the most significant end, and the number of valid ones.
     held: u64,
     count: u32,
 }
@@ -69,7 +70,8 @@ impl<'a> Bits<'a> {
         Bits { rest: data, all: data.len(), closed: false, window: &mut window.0, at: 0, end: 0, held: 0, count: 0 }
     }
 
-    /// Decodes a block into zeroed `block`: its coefficients, multiplied. Returns the zigzag number behind the last of them.
+    /// Decodes a block into the zeroed `block` and dequantizes it. Returns the zigzag index after its last
+    /// coefficient.
     #[inline(always)]
     pub fn block(
         &mut self,
@@ -80,14 +82,14 @@ impl<'a> Bits<'a> {
         block: &mut Block,
     ) -> Result<usize, HandOver> {
         match level {
-            // SAFETY: there is such a level only where the processor has what it takes.
+            // SAFETY: a `Level` is constructed only if the CPU supports its instructions.
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 | Level::Avx512 => unsafe { self.block_bmi2(codes, steps, prediction, block) },
             Level::Plain => self.block_anywhere(codes, steps, prediction, block),
         }
     }
 
-    /// With shifts by what any register holds.
+    /// With BMI2 shifts, which take the count from any register.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "bmi2")]
     fn block_bmi2(
@@ -111,9 +113,10 @@ impl<'a> Bits<'a> {
         if self.at + BLOCK > self.end {
             self.more()?;
         }
-        // Of `count` the lowest six bits count.
+        // Only the lowest six bits of `count` are significant.
         let (mut held, mut count, mut at) = (self.held, self.count, self.at);
-        // Whole bytes go below the bits that are there; a byte that does not fit whole is read again next time.
+        // Whole bytes are inserted below the buffered bits; a byte that does not fit completely is read again next
+        // time.
         macro_rules! refill {
             () => {
                 count &= 63;
@@ -130,7 +133,7 @@ impl<'a> Bits<'a> {
                 count = count.wrapping_sub(length);
             };
         }
-        // The entry of a code whose value does not fit into a table, and its value.
+        // The table entry of a code whose value does not fit in a table, and its value.
         macro_rules! apart {
             ($entry:expr, $table:expr, $kind:expr) => {{
                 let mut entry = $entry;
@@ -159,7 +162,7 @@ impl<'a> Bits<'a> {
 
         let mut next = 1;
         'block: loop {
-            // After one whole entry, of ten bits at most, or a refill there are bits for four.
+            // After one complete entry (at most ten bits) or a refill, there are bits for four.
             for _ in 0..4 {
                 let entry = ac.entries[(held >> (64 - AHEAD)) as usize];
                 if !entry.is_whole() {
@@ -191,13 +194,13 @@ impl<'a> Bits<'a> {
         }
     }
 
-    /// Frees more bytes, unless a mark stands before them. Behind the last there are zeros, enough for one block.
+    /// Unstuffs more bytes, up to the next marker. Behind the last byte are zeros, enough for one block.
     #[cold]
     fn more(&mut self) -> Result<(), HandOver> {
         if self.closed {
             return if self.used() > self.end * 8 { Err(HandOver) } else { Ok(()) };
         }
-        // Bits that are held came from up to eight bytes before.
+        // The buffered bits came from up to eight bytes before.
         let gone = self.at.saturating_sub(8);
         self.window.copy_within(gone..self.end, 0);
         (self.end, self.at) = (self.end - gone, self.at - gone);
@@ -233,17 +236,17 @@ impl<'a> Bits<'a> {
         Ok(())
     }
 
-    /// Bits of the window that were used.
+    /// Bits of the window consumed so far.
     fn used(&self) -> usize {
         self.at * 8 - self.count as usize
     }
 
-    /// How many bytes of the data were taken up.
+    /// Bytes of the data consumed so far.
     pub fn read(&self) -> usize {
         self.all - self.rest.len()
     }
 
-    /// Goes on behind the mark that has to follow now, after what fills up the last byte.
+    /// Skips the padding bits and the marker that must follow.
     pub fn pass(&mut self, mark: u8) -> Result<(), HandOver> {
         if !self.closed {
             self.more()?;
@@ -259,7 +262,7 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// How many of eight bytes come before the first 0xFF, the first byte lowest.
+/// How many of eight little-endian bytes precede the first 0xFF.
 #[inline(always)]
 fn before_ff(bytes: u64) -> usize {
     const LOW: u64 = 0x0101_0101_0101_0101;

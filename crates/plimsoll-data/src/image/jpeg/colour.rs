@@ -1,4 +1,4 @@
-//! From lines of samples to pixels: colours are spread to in place between brightnesses, then turned into red, green and blue.
+//! Converts lines of samples to pixels: upsamples chroma, then converts YCbCr to RGB.
 //!
 //! With `c` a colour less 128, a pixel has `y + (22970·r + 8191 >> 14)` of red, `y + (29032·b + 8191 >> 14)` of blue, and
 //! `y + (8191 − 11700·r − 5638·b >> 14)` of green, limited to a byte.
@@ -11,10 +11,10 @@ use std::arch::x86_64::*;
 /// Samples that may be read beyond the end of a line.
 pub(super) const BEYOND: usize = 64;
 
-/// Where a blended line begins: before it is its first sample once more.
+/// Offset of a blended line; its first sample is duplicated before it.
 pub(super) const MARGIN: usize = 1;
 
-/// A line of brightnesses as pixels.
+/// Converts a line of luma samples to pixels.
 pub(super) fn grey(line: &[u8], channels: Channels, out: &mut [u8]) {
     match channels {
         Channels::Grey => out.copy_from_slice(&line[..out.len()]),
@@ -26,10 +26,11 @@ pub(super) fn grey(line: &[u8], channels: Channels, out: &mut [u8]) {
     }
 }
 
-/// Three parts of `near` and one of `far`, `count` samples, with the first and the last once more at either end.
+/// Vertical upsampling: ¾ `near` + ¼ `far` for `count` samples, with the first and the last one duplicated at the
+/// ends.
 pub(super) fn blend(level: Level, near: &[u8], far: &[u8], count: usize, out: &mut [u8]) {
     match level {
-        // SAFETY: there is such a level only where the processor has what it takes.
+        // SAFETY: a `Level` is constructed only if the CPU supports its instructions.
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 | Level::Avx512 => unsafe { blend_avx2(near, far, count, out) },
         Level::Plain => blend_plain(near, far, count, out),
@@ -56,10 +57,11 @@ fn three_to_one(near: u8, far: u8) -> u8 {
     ((3 * u16::from(near) + u16::from(far) + 2) >> 2) as u8
 }
 
-/// Pixels of a line of brightnesses and two of colours. With `HALF` the colours are [blended](blend) lines of half as many samples.
+/// Converts a line of luma and two of chroma to pixels. With `HALF`, the chroma lines are [blended](blend) lines of
+/// half the width.
 pub(super) fn rgb<const HALF: bool>(level: Level, lines: [&[u8]; 3], out: &mut [u8]) {
     match level {
-        // SAFETY: there is such a level only where the processor has what it takes.
+        // SAFETY: a `Level` is constructed only if the CPU supports its instructions.
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => unsafe { rgb_avx512::<HALF>(lines, out) },
         // SAFETY: as above.
@@ -82,11 +84,11 @@ fn rgb_plain<const HALF: bool>([bright, blue, red]: [&[u8]; 3], out: &mut [u8]) 
     }
 }
 
-/// Pixels made at once.
+/// Pixels per step.
 #[cfg(target_arch = "x86_64")]
 const AT_ONCE: usize = 32;
 
-/// Sixteen pixels become 48 bytes: for each third of those, where they come from in each channel, or nowhere.
+/// Sixteen pixels become 48 bytes: for each third, the source byte in each channel, or none.
 #[cfg(target_arch = "x86_64")]
 const PLACES: [[[i8; 16]; 3]; 3] = {
     let mut places = [[[-1; 16]; 3]; 3];
@@ -103,18 +105,18 @@ const PLACES: [[[i8; 16]; 3]; 3] = {
 fn rgb_avx2<const HALF: bool>(lines: [&[u8]; 3], out: &mut [u8]) {
     let lines = Lines::<HALF>::new(lines, out.len() / 3);
     in_steps(out, |x, out| {
-        // SAFETY: this function is only called with AVX2; steps begin inside of the line.
+        // SAFETY: this function is called only with AVX2, and steps start inside the line.
         let channels = unsafe { lines.channels(x) };
         let in_order = |channel: usize| _mm256_permute4x64_epi64::<0b11_01_10_00>(channels[channel]);
         let (red, green, blue) = (in_order(0), in_order(1), in_order(2));
         let third = |third: usize| {
-            // SAFETY: each array is of sixteen bytes.
+            // SAFETY: each array has sixteen bytes.
             let place = |channel: usize| _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(PLACES[third][channel].as_ptr().cast()) });
             let (red, green) = (_mm256_shuffle_epi8(red, place(0)), _mm256_shuffle_epi8(green, place(1)));
             _mm256_or_si256(_mm256_or_si256(red, green), _mm256_shuffle_epi8(blue, place(2)))
         };
         let (first, second, last) = (third(0), third(1), third(2));
-        // SAFETY: 96 bytes are stored into an array of as many.
+        // SAFETY: 96 bytes are stored to an array of 96.
         unsafe {
             let out = out.as_mut_ptr();
             _mm256_storeu_si256(out.cast(), _mm256_permute2x128_si256::<0x20>(first, second));
@@ -124,14 +126,15 @@ fn rgb_avx2<const HALF: bool>(lines: [&[u8]; 3], out: &mut [u8]) {
     });
 }
 
-/// Where the bytes of 32 pixels come from: red from 0, green from 32, blue from 64 on, each in the order that packing leaves.
+/// The source of each byte of 32 pixels: red at 0, green at 32, blue at 64, each in the order of the pack
+/// instruction.
 #[cfg(target_arch = "x86_64")]
 const ORDER: [u8; 128] = {
     let mut order = [0; 128];
     let mut at = 0;
     while at < 96 {
         let pixel = at / 3;
-        // Packing leaves pixels 0 to 7, 16 to 23, 8 to 15, 24 to 31.
+        // Packing yields pixels 0 to 7, 16 to 23, 8 to 15, 24 to 31.
         let group = [0, 2, 1, 3][pixel / 8];
         order[at] = (at % 3 * 32 + group * 8 + pixel % 8) as u8;
         at += 1;
@@ -142,15 +145,15 @@ const ORDER: [u8; 128] = {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vbmi")]
 fn rgb_avx512<const HALF: bool>(lines: [&[u8]; 3], out: &mut [u8]) {
-    // SAFETY: the table is of 128 bytes.
+    // SAFETY: the table has 128 bytes.
     let (front, back) = unsafe { (_mm512_loadu_si512(ORDER.as_ptr().cast()), _mm512_loadu_si512(ORDER[64..].as_ptr().cast())) };
     let lines = Lines::<HALF>::new(lines, out.len() / 3);
     in_steps(out, |x, out| {
-        // SAFETY: this function is only called with AVX2 and more; steps begin inside of the line.
+        // SAFETY: this function is called only with AVX2 and more, and steps start inside the line.
         let [red, green, blue] = unsafe { lines.channels(x) };
         let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(red), green);
         let blue = _mm512_castsi256_si512(blue);
-        // SAFETY: 64 bytes and 32 are stored into an array of as many.
+        // SAFETY: 64 bytes and 32 are stored to an array of 96.
         unsafe {
             let out = out.as_mut_ptr();
             _mm512_storeu_si512(out.cast(), _mm512_permutex2var_epi8(both, front, blue));
@@ -159,7 +162,7 @@ fn rgb_avx512<const HALF: bool>(lines: [&[u8]; 3], out: &mut [u8]) {
     });
 }
 
-/// Calls `step` for each 32 pixels with their place; the last ones go through memory of 32.
+/// Calls `step` for each 32 pixels with their offset; the last ones go through a buffer of 32.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn in_steps(out: &mut [u8], step: impl Fn(usize, &mut [u8; 3 * AT_ONCE])) {
@@ -172,15 +175,16 @@ fn in_steps(out: &mut [u8], step: impl Fn(usize, &mut [u8; 3 * AT_ONCE])) {
     rest.copy_from_slice(&last[..rest.len()]);
 }
 
-// What follows is for processors with AVX2 only. It carries no such mark because it has to become part of the two functions above.
+// The functions below require AVX2. They have no `target_feature` attribute because they must be inlined into the two
+// functions above.
 
-/// A line of brightnesses and two of colours that were found to be long enough, so that vectors need not look each time.
+/// A line of luma and two of chroma whose lengths were checked once, so that vector loads need no check.
 #[cfg(target_arch = "x86_64")]
 struct Lines<'a, const HALF: bool>([&'a [u8]; 3]);
 
 #[cfg(target_arch = "x86_64")]
 impl<'a, const HALF: bool> Lines<'a, HALF> {
-    /// For so many pixels.
+    /// For this many pixels.
     fn new(lines: [&'a [u8]; 3], pixels: usize) -> Lines<'a, HALF> {
         let read = pixels.next_multiple_of(AT_ONCE);
         let colours = if HALF { read / 2 + 2 * MARGIN } else { read };
@@ -196,7 +200,8 @@ impl<'a, const HALF: bool> Lines<'a, HALF> {
     #[inline(always)]
     unsafe fn channels(&self, x: usize) -> [__m256i; 3] {
         let [bright, blue, red] = self.0;
-        // SAFETY: the caller has AVX2; lines have 32 samples from `x` on, or half as many and the margins on both sides.
+        // SAFETY: the caller has AVX2; the lines have 32 samples from `x` on, or half as many and margins on both
+        // sides.
         unsafe {
             let [bright_low, bright_high] = samples(bright, x);
             let ([blue_low, blue_high], [red_low, red_high]) = match HALF {
@@ -217,7 +222,8 @@ unsafe fn sixteen(bright: __m256i, blue: __m256i, red: __m256i) -> [__m256i; 3] 
     unsafe {
         let middle = _mm256_set1_epi16(128);
         let (blue, red) = (_mm256_sub_epi16(blue, middle), _mm256_sub_epi16(red, middle));
-        // (2·c·factor + 2¹⁴) >> 15 is (c·factor + 8192) >> 14; one less inside makes no difference for any colour that there is.
+        // (2·c·factor + 2¹⁴) >> 15 equals (c·factor + 8192) >> 14; using 8191 instead gives the same result for every
+        // c.
         let part = |colour: __m256i, factor: i16| _mm256_mulhrs_epi16(_mm256_add_epi16(colour, colour), _mm256_set1_epi16(factor));
         let factors = _mm256_set1_epi32((-5638i32 << 16) | (-11700i32 & 0xFFFF));
         let green = |pairs: __m256i| _mm256_srai_epi32::<14>(_mm256_add_epi32(_mm256_madd_epi16(pairs, factors), _mm256_set1_epi32(8191)));
@@ -226,11 +232,11 @@ unsafe fn sixteen(bright: __m256i, blue: __m256i, red: __m256i) -> [__m256i; 3] 
     }
 }
 
-/// 32 samples from `x` on, which are there, as numbers of two bytes.
+/// 32 samples from `x` on, widened to 16 bits.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn samples(line: &[u8], x: usize) -> [__m256i; 2] {
-    // SAFETY: the caller has AVX2 and so many samples.
+    // SAFETY: the caller has AVX2 and guarantees the samples.
     unsafe { [wide(line, x), wide(line, x + 16)] }
 }
 
@@ -238,16 +244,16 @@ unsafe fn samples(line: &[u8], x: usize) -> [__m256i; 2] {
 #[inline(always)]
 unsafe fn wide(line: &[u8], x: usize) -> __m256i {
     debug_assert!(x + 16 <= line.len(), "sixteen samples are there");
-    // SAFETY: the caller has AVX2 and sixteen samples from `x` on.
+    // SAFETY: the caller has AVX2 and guarantees sixteen samples from `x` on.
     unsafe { _mm256_cvtepu8_epi16(_mm_loadu_si128(line.as_ptr().add(x).cast())) }
 }
 
-/// Twice as many as the sixteen samples from `x` on of a blended line, all there with one on each side: each three parts of the nearest, one of
-/// the next.
+/// Horizontal upsampling of sixteen samples from `x` on of a blended line, with one sample on each side: ¾ of the
+/// nearest and ¼ of the next one.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn spread(line: &[u8], x: usize) -> [__m256i; 2] {
-    // SAFETY: the caller has AVX2 and so many samples.
+    // SAFETY: the caller has AVX2 and guarantees the samples.
     unsafe {
         let (before, here, after) = (wide(line, x), wide(line, x + 1), wide(line, x + 2));
         let three = _mm256_add_epi16(_mm256_add_epi16(here, _mm256_add_epi16(here, here)), _mm256_set1_epi16(2));

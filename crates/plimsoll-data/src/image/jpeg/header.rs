@@ -1,37 +1,37 @@
-//! What stands before the compressed data, as far as this decoder goes; at anything else it hands over.
+//! Parses the headers before the compressed data. Returns `HandOver` for anything that this decoder does not support.
 
 use super::huffman::TableClass;
 use super::{DecoderTables, HandOver};
 
-/// An image in one scan, all components together.
+/// An image in one interleaved scan.
 #[derive(Clone, Copy)]
 pub(super) struct JpegHeader<'a> {
     pub width: usize,
     pub height: usize,
     /// One or three.
     pub components: usize,
-    /// For each component its table of factors, and those of its codes for single and for run-length symbols.
+    /// For each component the indices of its quantization table and its DC and AC Huffman tables.
     pub tables: [[usize; 3]; 3],
-    /// How many blocks of the first component stand beside and below each other for one of the others.
+    /// Horizontal and vertical sampling factors of the first component; the others have 1.
     pub across: usize,
     pub down: usize,
-    /// Units between restart marks; zero for none.
+    /// MCUs between restart markers; zero for none.
     pub restart: usize,
     pub data: &'a [u8],
 }
 
-/// The frame: what its header says of each component.
+/// The frame header (SOF).
 #[derive(Clone, Copy)]
 struct FrameHeader {
     width: usize,
     height: usize,
     components: usize,
-    /// Name, sampling, table of factors.
+    /// Component ID, sampling factors, quantization table.
     parts: [[u8; 3]; 3],
 }
 
 impl<'a> JpegHeader<'a> {
-    /// Reads up to the data; tables go where they are kept.
+    /// Parses the file up to the data and fills `tables`.
     pub fn read(file: &'a [u8], tables: &mut DecoderTables) -> Result<JpegHeader<'a>, HandOver> {
         let mut rest = file.strip_prefix(&[0xFF, 0xD8]).ok_or(HandOver)?;
         let mut frame = None;
@@ -47,7 +47,7 @@ impl<'a> JpegHeader<'a> {
                 0xC4 => tables.read_codes(segment, &mut codes)?,
                 0xC0 | 0xC1 if frame.is_none() => frame = Some(FrameHeader::read(segment)?),
                 0xDD => restart = usize::from(u16::from_be_bytes(segment.try_into().map_err(|_| HandOver)?)),
-                // The note of one program says that colours are stored in another way; only the usual one is known here.
+                // The Adobe segment may declare another color transform; only YCbCr is supported here.
                 0xEE if segment.starts_with(b"Adobe") => {
                     if segment.len() < 12 || segment[11] != 1 {
                         return Err(HandOver);
@@ -75,14 +75,14 @@ impl FrameHeader {
         }
         let mut frame = FrameHeader { width, height, components, parts: [[0; 3]; 3] };
         frame.parts[..components].copy_from_slice(parts.as_chunks().0);
-        // Where components are named so, they are colours themselves.
+        // Components with these IDs are RGB.
         if frame.parts.map(|part| part[0]) == *b"RGB" {
             return Err(HandOver);
         }
         Ok(frame)
     }
 
-    /// Puts frame and scan together; `defined` says which tables the file has.
+    /// Combines frame and scan headers; `defined` states which tables the file has.
     fn scan<'a>(
         &self,
         segment: &[u8],
@@ -110,9 +110,9 @@ impl FrameHeader {
         }
         let [first, others @ ..] = self.parts.map(|part| (usize::from(part[1] >> 4), usize::from(part[1] & 15)));
         let handled = matches!(first, (1 | 2, 1 | 2)) && (self.components == 1 || others == [(1, 1); 2]);
-        // A component that is alone stands in no proportion to others.
+        // The sampling factors of a single component have no meaning.
         let (across, down) = if self.components == 1 { (1, 1) } else { first };
-        // Names that repeat would make it unclear which component is meant.
+        // Duplicate IDs would be ambiguous.
         let names = self.parts.map(|part| part[0]);
         if !handled || (self.components == 3 && (names[0] == names[1] || names[1] == names[2] || names[0] == names[2])) {
             return Err(HandOver);

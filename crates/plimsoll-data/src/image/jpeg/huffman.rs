@@ -1,15 +1,15 @@
-//! DecoderTables that turn the next bits of the data into what they stand for: run, size and value at once where the whole is short.
+//! Lookup tables for Huffman codes: run, size and value in one step if they are short.
 
 use super::HandOver;
 
-/// Bits that are inspected together.
+/// Bits per lookup.
 pub(super) const AHEAD: u32 = 10;
 
-/// What the next bits stand for, in one number: see [`LookupEntry`]'s methods.
+/// The decoded symbol of the next bits, packed into one number: see the methods of [`LookupEntry`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LookupEntry(u32);
 
-/// Passed over instead of a run: beyond every block.
+/// The run of an end-of-block symbol: beyond every block.
 pub(super) const END: usize = 128;
 
 const SLOW: u32 = 0x80;
@@ -22,52 +22,53 @@ impl LookupEntry {
         LookupEntry((value as u32) << 16 | (run as u32 + 1) << 8 | length)
     }
 
-    /// The code alone fits; `size` bits of the value follow.
+    /// Only the code fits; `size` bits of the value follow.
     fn code(size: u32, run: usize, length: u32) -> LookupEntry {
         LookupEntry(size << 16 | (run as u32 + 1) << 8 | SLOW | length)
     }
 
-    /// Whether value and all are inside.
+    /// Whether the entry includes the value.
     #[inline(always)]
     pub fn is_whole(self) -> bool {
         self.0 & SLOW == 0
     }
 
-    /// Bits to drop: of code and value, or of the code alone.
+    /// Bits to consume: code and value, or the code alone.
     #[inline(always)]
     pub fn length(self) -> u32 {
         self.0 & 0x7F
     }
 
-    /// All of it: its lowest six bits are those to drop if it is whole.
+    /// The raw entry; its lowest six bits are the bits to consume if it is whole.
     #[inline(always)]
     pub fn bits(self) -> u32 {
         self.0
     }
 
-    /// Coefficients up to the value and with it; more than [`END`] if there are no more.
+    /// The number of coefficients up to and including the value; more than [`END`] at the end of the block.
     #[inline(always)]
     pub fn step(self) -> usize {
         (self.0 >> 8 & 0xFF) as usize
     }
 
-    /// The value, or how many bits it has.
+    /// The value, or its number of bits.
     #[inline(always)]
     pub fn value(self) -> i32 {
         self.0 as i32 >> 16
     }
 }
 
-/// One table, for single (DC) or run-length (AC) symbols.
+/// One table, for DC or AC symbols.
 pub(super) struct HuffmanTable {
     pub entries: [LookupEntry; 1 << AHEAD],
-    /// Above the last code of a length, moved to the top of sixteen bits; and what leads from a code to its symbol.
+    /// For each length, the limit above its last code, left-aligned in sixteen bits; and the offset from a code to
+    /// its symbol.
     limits: [u32; 17],
     offsets: [i32; 17],
     symbols: [u8; 256],
-    /// What it was made from: sixteen counts, then the symbols.
+    /// The definition of the table: sixteen counts, then the symbols.
     counts: [u8; 16],
-    /// Whether it holds anything, and which of the two kinds.
+    /// The class of the table; `None` if it is not defined.
     kind: Option<TableClass>,
 }
 
@@ -87,7 +88,8 @@ impl HuffmanTable {
         kind: None,
     };
 
-    /// Becomes the table of these counts and symbols. Files of one camera have the same tables, so it is first seen whether it is one already.
+    /// Builds the table from counts and symbols, unless it is the same already, which is common for files of one
+    /// camera.
     pub fn make(&mut self, kind: TableClass, counts: &[u8; 16], symbols: &[u8]) -> Result<(), HandOver> {
         if self.kind == Some(kind) && self.counts == *counts && self.symbols.starts_with(symbols) {
             return Ok(());
@@ -114,7 +116,7 @@ impl HuffmanTable {
                 code += 1;
             }
             index += count;
-            // No code is all ones.
+            // No code consists of ones only.
             if count > 0 && code >= 1 << length {
                 return Err(HandOver);
             }
@@ -125,7 +127,7 @@ impl HuffmanTable {
         Ok(())
     }
 
-    /// What a code longer than [`AHEAD`] stands for, from the next sixteen bits.
+    /// The entry of a code longer than [`AHEAD`], from the next sixteen bits.
     #[cold]
     pub fn long(&self, kind: TableClass, bits: u32) -> Result<LookupEntry, HandOver> {
         let length = (AHEAD + 1..=16).find(|&length| bits < self.limits[length as usize]).ok_or(HandOver)?;
@@ -136,11 +138,11 @@ impl HuffmanTable {
     }
 }
 
-/// The run and the bits of the value that a symbol announces.
+/// The run and the value size of a symbol.
 fn split(kind: TableClass, symbol: u8) -> (usize, u32) {
     match (kind, symbol >> 4, u32::from(symbol & 15)) {
         (TableClass::Dc, _, _) => (0, u32::from(symbol)),
-        // Sixteen zeros, the last of them as the value.
+        // ZRL: sixteen zeros, the last of them as the value.
         (TableClass::Ac, 15, 0) => (15, 0),
         (TableClass::Ac, _, 0) => (END, 0),
         (TableClass::Ac, run, size) => (usize::from(run), size),
@@ -148,7 +150,7 @@ fn split(kind: TableClass, symbol: u8) -> (usize, u32) {
 }
 
 impl LookupEntry {
-    /// The entry for [`AHEAD`] bits that begin with a symbol's code.
+    /// The entry for [`AHEAD`] bits that start with the code of a symbol.
     fn of(kind: TableClass, symbol: u8, length: u32, bits: u32) -> LookupEntry {
         let (run, size) = split(kind, symbol);
         if size == 0 {
@@ -162,7 +164,7 @@ impl LookupEntry {
     }
 }
 
-/// The number that `size` bits stand for: those with a leading zero are negative.
+/// Sign-extends a value of `size` bits: values with a leading zero bit are negative.
 #[inline(always)]
 pub(super) fn extend(bits: u32, size: u32) -> i32 {
     let below = 1i32 << (size - 1);

@@ -1,15 +1,15 @@
-//! From coefficients to samples: along columns, then along rows, in integers with twelve bits behind the point.
+//! The inverse DCT: columns first, then rows, in fixed point with twelve fractional bits.
 
 use super::bits::Block;
 use crate::image::windows::Level;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// Rounds what a pass along columns leaves two bits more of, and what is left at the end; there 128 is added too.
+/// Rounding constants of the column pass, which keeps two more bits, and of the row pass, which also adds 128.
 const BIAS: [i32; 2] = [512, 512 + 65536 + (128 << 17)];
 const SHIFT: [i32; 2] = [10, 17];
 
-/// Writes eight lines of eight samples, and leaves the block zeroed; `length` is the zigzag number behind its last coefficient.
+/// Writes eight lines of eight samples and clears the block; `length` is the zigzag index after its last coefficient.
 #[inline(always)]
 pub(super) fn idct(level: Level, block: &mut Block, length: usize, out: &mut [u8], stride: usize) {
     if length <= 1 {
@@ -23,8 +23,8 @@ pub(super) fn idct(level: Level, block: &mut Block, length: usize, out: &mut [u8
         return fill(value, out, stride);
     }
     match level {
-        // The first ten coefficients lie in the first four lines and columns.
-        // SAFETY: there is such a level only where the processor has what it takes.
+        // The first ten coefficients are in the first four rows and columns. SAFETY: a `Level` is constructed only if
+        // the CPU supports its instructions.
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 | Level::Avx512 if length <= 10 => unsafe { corner_avx2(block, out, stride) },
         // SAFETY: as above.
@@ -34,15 +34,15 @@ pub(super) fn idct(level: Level, block: &mut Block, length: usize, out: &mut [u8
     }
 }
 
-/// Whether all but the first are zero although they were written down. That matters only where the first is so large that passes would not
-/// keep all of its bits.
+/// Whether all AC coefficients are zero although they were coded. This matters only if the DC coefficient is so large
+/// that the passes would overflow.
 #[cold]
 #[inline(never)]
 fn is_flat(block: &Block) -> bool {
     block[1..64].iter().all(|&value| value == 0)
 }
 
-/// The sample of a block that is all alike.
+/// The sample of a block with a DC coefficient only.
 #[inline(always)]
 fn flat(block: &Block) -> u8 {
     (block[0].wrapping_add(4 + 1024) >> 3).clamp(0, 255) as u8
@@ -57,23 +57,23 @@ fn fill(value: u8, out: &mut [u8], stride: usize) {
 fn write(lines: [[u8; 8]; 8], out: &mut [u8], stride: usize) {
     assert!(out.len() >= 7 * stride + 8, "eight lines have space");
     for (line, made) in lines.iter().enumerate() {
-        // SAFETY: the last line's eight samples end inside, as was just seen, and all others before.
+        // SAFETY: the last line's eight samples are in bounds, as just checked, and all others come before.
         unsafe { out.as_mut_ptr().add(line * stride).cast::<[u8; 8]>().write_unaligned(*made) };
     }
 }
 
-/// What one pass is made of, for numbers and for vectors of them.
+/// The operations of a pass, for scalars and vectors.
 trait Lanes: Copy {
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn times(self, factor: i32) -> Self;
     fn plus(self, value: i32) -> Self;
-    /// Moved twelve bits up.
+    /// Shifts left by twelve bits.
     fn up(self) -> Self;
     fn down<const BITS: i32>(self) -> Self;
 }
 
-/// One pass over eight numbers, which may be vectors of numbers side by side.
+/// One pass over eight values, which may be vectors.
 #[inline(always)]
 fn pass<N: Lanes, const BITS: i32>(v: [N; 8], bias: i32) -> [N; 8] {
     let turned = v[2].add(v[6]).times(2217);
@@ -94,7 +94,7 @@ fn pass<N: Lanes, const BITS: i32>(v: [N; 8], bias: i32) -> [N; 8] {
     together::<N, BITS>([x0, x1, x2, x3], [t3, t2, t1, t0])
 }
 
-/// The same where the last four are zero.
+/// Like `pass`, with the last four values zero.
 #[inline(always)]
 fn pass_of_four<N: Lanes, const BITS: i32>(v: [N; 4], bias: i32) -> [N; 8] {
     let sum = v[0].up().plus(bias);
@@ -108,7 +108,8 @@ fn pass_of_four<N: Lanes, const BITS: i32>(v: [N; 4], bias: i32) -> [N; 8] {
     together::<N, BITS>([x0, x1, x2, x3], [t3, t2, t1, t0])
 }
 
-/// Sums of even and odd parts, then differences from the last to the first. Written out: a loop over an array is not always made part of the caller.
+/// The final butterfly: sums, then differences in reverse order. Unrolled by hand, because a loop over an array is
+/// not always inlined.
 #[inline(always)]
 fn together<N: Lanes, const BITS: i32>(even: [N; 4], odd: [N; 4]) -> [N; 8] {
     let (sum, difference) = (|at: usize| even[at].add(odd[at]).down::<BITS>(), |at: usize| even[at].sub(odd[at]).down::<BITS>());
@@ -161,14 +162,14 @@ fn plain(block: &mut Block, out: &mut [u8], stride: usize) {
     block[..64].fill(0);
 }
 
-/// Arithmetic of vectors; only called where the processor has it.
+/// Implements the operations for vectors; used only if the CPU supports them.
 #[cfg(target_arch = "x86_64")]
 macro_rules! vector {
     ($name:ident, $add:ident, $sub:ident, $mul:ident, $set:ident, $up:ident, $down:ident) => {
         impl Lanes for $name {
             #[inline(always)]
             fn add(self, other: $name) -> $name {
-                // SAFETY: vectors are only used in functions for processors with AVX2.
+                // SAFETY: vectors are used only in functions that require AVX2.
                 unsafe { $add(self, other) }
             }
 
@@ -215,7 +216,7 @@ vector!(__m128i, _mm_add_epi32, _mm_sub_epi32, _mm_mullo_epi32, _mm_set1_epi32, 
 fn whole_avx2(block: &mut Block, out: &mut [u8], stride: usize) {
     let (lines, _) = block.as_chunks_mut::<8>();
     let lines: &mut [[i32; 8]; 8] = lines.first_chunk_mut().expect("a block has more");
-    // SAFETY: each array is of eight numbers.
+    // SAFETY: each array has eight numbers.
     let load = |line: usize| unsafe { _mm256_loadu_si256(lines[line].as_ptr().cast()) };
     let loaded = [load(0), load(1), load(2), load(3), load(4), load(5), load(6), load(7)];
     *lines = [[0; 8]; 8];
@@ -223,13 +224,13 @@ fn whole_avx2(block: &mut Block, out: &mut [u8], stride: usize) {
     store(pass::<__m256i, { SHIFT[1] }>(columns, BIAS[1]), out, stride);
 }
 
-/// Only the first four of the first four lines are not zero.
+/// For blocks whose nonzero coefficients are in the first four rows and columns.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn corner_avx2(block: &mut Block, out: &mut [u8], stride: usize) {
     let (lines, _) = block.as_chunks_mut::<8>();
     let lines: &mut [[i32; 8]; 4] = lines.first_chunk_mut().expect("a block has more");
-    // SAFETY: each array has four numbers and more.
+    // SAFETY: each array has at least four numbers.
     let load = |line: usize| unsafe { _mm_loadu_si128(lines[line].as_ptr().cast()) };
     let loaded = [load(0), load(1), load(2), load(3)];
     *lines = [[0; 8]; 4];
@@ -273,7 +274,7 @@ fn transpose(v: [__m256i; 8]) -> [__m256i; 8] {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn store(columns: [__m256i; 8], out: &mut [u8], stride: usize) {
-    // Four columns in a vector, lines 0 to 3 in its lower half; a shuffle in each half makes lines of them.
+    // Four columns per vector, lines 0 to 3 in its lower half; a shuffle in each half transposes them.
     let across =
         _mm256_set_epi8(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0, 15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
     let four = |at: usize| {

@@ -1,6 +1,6 @@
-//! Baseline JPEG: the kind that cameras and nearly all files of images are. Everything else, and every file with something unusual before or behind its
-//! data, is [handed over](HandOver) to a decoder of all kinds. The pixels are the same, bit by bit; but data that is broken is
-//! [refused](Undecoded::Broken), where others go on and leave the rest of the image grey.
+//! A decoder for baseline JPEG, which nearly all image files are. Other files, and files with unusual headers or
+//! trailers, are [handed over](HandOver) to a general decoder. The pixels are bit-identical, but corrupt data is [an
+//! error](Undecoded::Broken), where other decoders leave the rest of the image grey.
 
 mod bits;
 mod colour;
@@ -18,16 +18,16 @@ use huffman::HuffmanTable;
 use super::Channels;
 use super::windows::Level;
 
-/// A file that this decoder is not for.
+/// A file that this decoder does not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HandOver;
 
 /// Why a file was not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Undecoded {
-    /// It is for another decoder.
+    /// It needs the general decoder.
     HandOver,
-    /// It is of a kind that this one decodes, but its data ends or makes no sense somewhere before this byte.
+    /// It is supported, but its data is truncated or corrupt before this byte.
     Broken(usize),
 }
 
@@ -37,7 +37,7 @@ impl From<HandOver> for Undecoded {
     }
 }
 
-/// What is kept from image to image: tables, because many images have the same, and a window of the data.
+/// State that is reused between images: tables, because many images share them, and the input window.
 pub(crate) struct Decoder {
     kept: Option<Box<DecoderState>>,
     level: Level,
@@ -49,7 +49,7 @@ struct DecoderState {
 }
 
 impl DecoderState {
-    /// Apart, because it would otherwise lie on the stack of every image.
+    /// Not inlined, because the state would otherwise be on the stack for every image.
     #[cold]
     #[inline(never)]
     fn empty() -> Box<DecoderState> {
@@ -61,11 +61,11 @@ impl DecoderState {
     }
 }
 
-/// The tables that a file may name.
+/// The tables that a file can refer to.
 struct DecoderTables {
-    /// Factors of coefficients.
+    /// Quantization tables.
     factors: [([u16; 64], ZigzagSteps); 4],
-    /// Codes of single and of run-length symbols.
+    /// DC and AC Huffman tables.
     codes: [[HuffmanTable; 4]; 2],
 }
 
@@ -80,10 +80,10 @@ impl DecoderTables {
 }
 
 impl Decoder {
-    /// What one takes, at most.
+    /// Maximum memory of a decoder.
     pub const BYTES: usize = size_of::<DecoderState>();
 
-    /// Takes its memory with the first image.
+    /// Allocates its memory with the first image.
     pub fn new() -> Decoder {
         Decoder::at(Level::best())
     }
@@ -92,12 +92,13 @@ impl Decoder {
         Decoder { kept: None, level }
     }
 
-    /// Lines in work for an image so wide, in bytes.
+    /// Bytes of line buffers for an image of this width.
     pub fn lines(width: usize) -> usize {
         scan::lines(width)
     }
 
-    /// Decodes to the start of `pixels`; `lines` has the bytes of [`lines`](Self::lines). Where it hands over, `pixels` may hold anything.
+    /// Decodes to the start of `pixels`; `lines` has [`lines`](Self::lines) bytes. If it hands over, the content of
+    /// `pixels` is unspecified.
     pub fn run(
         &mut self,
         file: &[u8],

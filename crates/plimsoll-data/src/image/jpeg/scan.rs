@@ -1,5 +1,5 @@
-//! From the data to pixels, a row of units (the minimum that holds whole blocks of all components) at a time: its samples are made into pixels
-//! while they are still near.
+//! Decodes the scan to pixels, one row of MCUs at a time, so that samples are converted while they are in the CPU
+//! cache.
 
 use super::bits::{Bits, Block, InputWindow, ZigzagSteps};
 use super::header::JpegHeader;
@@ -9,33 +9,33 @@ use super::{DecoderTables, HandOver, Undecoded, colour};
 use crate::image::Channels;
 use crate::image::windows::Level;
 
-/// Lines of a component kept from the row of units before: colours between lines need the line after.
+/// Lines of a component kept from the previous row of MCUs, because chroma upsampling needs adjacent lines.
 const KEPT: usize = 2;
 
-/// Bytes of lines in work: two kept and sixteen of the first component, two kept and eight of each other, one more of each, and what
-/// vectors read beyond.
+/// Bytes of the line buffers: 2 + 16 lines of the first component, 2 + 8 of each other, one blended line of each, and
+/// the margin for vector loads.
 pub(super) fn lines(width: usize) -> usize {
     (KEPT + 16 + 2 * (KEPT + 8 + 1)) * width.next_multiple_of(16) + 7 * colour::BEYOND
 }
 
-/// The lines of one component.
+/// The line buffers of one component.
 struct Plane<'a> {
     samples: &'a mut [u8],
     stride: usize,
-    /// Blocks of a unit beside and below each other.
+    /// Blocks per MCU, horizontally and vertically.
     across: usize,
     down: usize,
 }
 
 impl<'a> Plane<'a> {
-    /// Takes its lines from the front of `memory`.
+    /// Takes its buffers from the front of `memory`.
     fn take(memory: &mut &'a mut [u8], units: usize, across: usize, down: usize) -> Result<Plane<'a>, HandOver> {
         let stride = units * across * 8;
         let samples = cut(memory, (KEPT + 8 * down) * stride + colour::BEYOND)?;
         Ok(Plane { samples, stride, across, down })
     }
 
-    /// A line of this row of units, or with 0 and 1 of those kept; and what a vector may read beyond it.
+    /// A line of this row of MCUs, or one of the two kept lines (0 and 1), with the margin for vector loads.
     fn line(&self, line: usize) -> &[u8] {
         &self.samples[line * self.stride..][..self.stride + colour::BEYOND]
     }
@@ -46,19 +46,19 @@ impl<'a> Plane<'a> {
     }
 }
 
-/// One of the blocks that a unit has.
+/// One of the blocks of an MCU.
 #[derive(Clone, Copy)]
 struct McuBlock<'a> {
     component: usize,
     codes: [&'a HuffmanTable; 2],
     steps: &'a ZigzagSteps,
-    /// Where the first unit's block of a row begins in its plane, and how far it is to the next one's.
+    /// Offset of the first MCU's block in its plane, and the distance to the next.
     first: usize,
     pitch: usize,
 }
 
-/// A block whose coefficients were read. It becomes samples only after the next one was read: what has just been written in small pieces cannot
-/// be loaded in large ones at once.
+/// A block whose coefficients were read. It is transformed only after the next one was read, because a vector load
+/// right after small stores defeats store forwarding.
 struct Waiting {
     component: usize,
     place: usize,
@@ -90,7 +90,7 @@ pub(super) fn run(
     pixels: &mut [u8],
 ) -> Result<(), Undecoded> {
     let &JpegHeader { width, height, components, across, down, .. } = header;
-    // What becomes of such images in grey is the other decoder's own way.
+    // The general decoder converts such images to grey in a different way.
     if channels == Channels::Grey && (across, down) == (1, 2) {
         return Err(Undecoded::HandOver);
     }
@@ -190,11 +190,11 @@ pub(super) fn run(
             planes.iter_mut().for_each(Plane::keep);
         }
     }
-    // All pixels are there; what stands behind them is for the other decoder to judge.
+    // All pixels are decoded; other trailing data is left to the general decoder.
     Ok(bits.pass(0xD9)?)
 }
 
-/// Something is wrong with the data up to here.
+/// The error for corrupt data up to this position.
 #[cold]
 fn broken(bits: &Bits<'_>) -> Undecoded {
     Undecoded::Broken(bits.read())

@@ -1,4 +1,4 @@
-//! The decoder of all kinds is the oracle: the same pixels for every file that is not handed over.
+//! Tests against the general decoder: the same pixels for every file that is not handed over.
 
 use super::*;
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
@@ -7,7 +7,7 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-/// An image with edges, gradients and noise, so that blocks of all lengths come up.
+/// An image with edges, gradients and noise, so that blocks of all lengths occur.
 fn sample_image(width: usize, height: usize, channels: usize) -> Vec<u8> {
     let mut noise = 0x2545_F491u32;
     let mut pixels = Vec::new();
@@ -40,7 +40,7 @@ fn encode(width: usize, height: usize, color: ColorType, quality: u8, set: impl 
     file
 }
 
-/// What the oracle makes of a file.
+/// The result of the general decoder.
 fn oracle(file: &[u8], channels: Channels) -> Option<((usize, usize), Vec<u8>)> {
     let colours = if channels == Channels::Grey { ColorSpace::Luma } else { ColorSpace::RGB };
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(file), DecoderOptions::default().jpeg_set_out_colorspace(colours));
@@ -49,7 +49,7 @@ fn oracle(file: &[u8], channels: Channels) -> Option<((usize, usize), Vec<u8>)> 
 }
 
 fn own(decoder: &mut Decoder, file: &[u8], size: (usize, usize), channels: Channels) -> Result<Vec<u8>, Undecoded> {
-    // Nothing may depend on what memory held before.
+    // The result must not depend on the previous content of the buffer.
     let mut lines = vec![0xA5; Decoder::lines(size.0)];
     let mut pixels = vec![0x5A; size.0 * size.1 * channels.count()];
     decoder.run(file, size, channels, &mut lines, &mut pixels)?;
@@ -69,7 +69,7 @@ fn pixels_are_the_oracles_for_all_sizes_samplings_and_levels() {
             let color = if case.is_multiple_of(6) { ColorType::Luma } else { ColorType::Rgb };
             let file = encode(width, height, color, quality, |encoder| {
                 encoder.set_sampling_factor(*sampling);
-                // With tables of its own the encoder makes a scan of each component, and cannot restart.
+                // With optimized tables, the encoder writes one scan per component and no restart markers.
                 encoder.set_optimized_huffman_tables(color == ColorType::Luma && restart == 0);
                 if restart > 0 {
                     encoder.set_restart_interval(restart);
@@ -81,7 +81,7 @@ fn pixels_are_the_oracles_for_all_sizes_samplings_and_levels() {
                     let name = format!("{width} × {height}, {sampling:?}, quality {quality}, {color:?}, {channels:?}, {:?}", decoder.level);
                     match own(decoder, &file, size, channels) {
                         Ok(pixels) => assert!(pixels == expected, "{name}"),
-                        // Its way with such images in grey is its own.
+                        // The general decoder converts such images to grey in a different way.
                         Err(undecoded) => assert!(
                             undecoded == Undecoded::HandOver && channels == Channels::Grey && *sampling == SamplingFactor::F_1_2,
                             "{name}: handed over"
@@ -104,7 +104,7 @@ fn other_kinds_are_handed_over() {
     assert!(over(b"") && over(b"\xFF\xD8\xFF"));
 }
 
-/// Whatever happens to a file: it is handed over, found to be broken, or its pixels are the oracle's.
+/// A corrupted file is handed over, is reported as broken, or has the same pixels.
 #[test]
 fn damaged_files_are_handed_over_or_refused_or_decoded_alike() {
     let mut decoder = Decoder::new();

@@ -1,4 +1,4 @@
-//! The ring under every order of threads that loom can think of, within a bound on interruptions.
+//! Model-checks the ring with loom, under a bound on preemptions.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --release -p plimsoll-data --lib ring::loom
@@ -28,7 +28,7 @@ fn ring_that(slots: usize, workers: usize, rows: Option<u64>, slot_rows: usize, 
     loom::sync::Arc::new(Ring::new(slots, layout, schedule, crew))
 }
 
-/// Writes each row's place, and one more where it seals; fails at one place if told.
+/// Writes the position of each row, and adds one when sealing; fails at position `broken`.
 fn work(ring: &Ring, number: usize, broken: Option<u64>) {
     while let Some(mut claim) = ring.claim(number) {
         let (place, rows) = (claim.place, claim.rows);
@@ -48,7 +48,8 @@ fn model(check: impl Fn() + Sync + Send + 'static) {
     model_within(2, check);
 }
 
-/// With so many interruptions of a thread that could go on. Those that wait cost nothing, so a few find much where there are many threads.
+/// Explores with at most this many preemptions. Blocking switches are free, so a small bound suffices even with many
+/// threads.
 fn model_within(interruptions: usize, check: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(interruptions);
@@ -79,7 +80,7 @@ fn loom_rows_come_whole_and_in_order() {
     }
 }
 
-/// Takes rows in turn until there were so many; fails at one place, in its turn or after it, if told.
+/// Takes rows in turn until there were `rows`; fails at a position, during its turn or after it, if `broken` is set.
 fn work_in_turn(ring: &Ring, number: usize, rows: u64, broken: Option<(u64, bool)>) {
     while let Some(mut claim) = ring.claim(number) {
         let place = claim.place;
@@ -165,7 +166,8 @@ fn loom_three_take_turns() {
     });
 }
 
-/// One epoch is over, and those that were in line and those that found nothing to do all wait for the next; then the consumer leaves.
+/// At the end of an epoch, workers waiting for their turn and workers waiting for work all wait for the next epoch;
+/// then the consumer stops the ring.
 #[test]
 fn loom_those_that_stay_make_another_epoch() {
     for (slots, rows, interruptions) in [(1, 0, 2), (2, 0, 2), (1, 1, 1), (2, 1, 1)] {
@@ -184,7 +186,8 @@ fn loom_those_that_stay_make_another_epoch() {
     }
 }
 
-/// Two are in line, and one of them is asked to rest: if it is called, it lets the other have its turn and does not wait for the next one.
+/// Two workers wait for their turn and one of them is told to rest: when woken, it wakes the other and does not wait
+/// for another turn.
 #[test]
 fn loom_one_that_rests_lets_the_next_have_its_turn() {
     model_within(3, || {
@@ -201,7 +204,7 @@ fn loom_one_that_rests_lets_the_next_have_its_turn() {
         });
         ring.lock().tuner.set_active(2);
         ring.settle(&mut first, 1, false);
-        // It takes long, and all others are done before it is.
+        // It is slow, and all the others finish first.
         let [resting, working] = workers;
         working.join().unwrap();
         let _ = ring.finish(first, Ok(()));
@@ -219,7 +222,7 @@ fn loom_a_consumer_that_leaves_frees_those_in_line() {
             let ring = ring.clone();
             thread::spawn(move || {
                 while let Some(mut claim) = ring.claim(number) {
-                    // In the middle of its turn.
+                    // During its turn.
                     if ring.stopping() {
                         return;
                     }

@@ -1,33 +1,34 @@
-//! What the slots of a ring are filled with, in order.
+//! The sequence of rows that fills the slots of a ring.
 
 use super::Fill;
 
-/// What is to be filled: from where, how far, and in which pieces.
+/// The rows to produce: start, end and chunk size.
 #[derive(Clone, Copy)]
 pub(crate) struct Schedule {
     pub epoch: u64,
-    /// Epochs to go, this one included.
+    /// Epochs left, including this one.
     pub left: Option<u64>,
     pub place: u64,
-    /// Rows of an epoch, if they are known: else the worker that claims some [says](super::Ring::settle) how many there are.
+    /// Rows of an epoch, if known; otherwise the worker that claims rows [sets](super::Ring::settle) how many there
+    /// are.
     pub epoch_rows: Option<u64>,
     /// Rows of the epochs after this one.
     pub later_rows: Option<u64>,
-    /// Where they are not known: the last slot of an epoch is handed on with a multiple of these.
+    /// If the number of rows is unknown: the last slot of an epoch is truncated to a multiple of this.
     pub whole_batches: Option<usize>,
-    /// Rows of a slot, and the most that a worker claims at a time.
+    /// Rows of a slot, and the maximum number of rows per claim.
     pub slot_rows: usize,
     pub claim_rows: usize,
 }
 
 impl Schedule {
-    /// What the next slot holds; `None` after the last epoch.
+    /// The rows of the next slot; `None` after the last epoch.
     pub fn next(&mut self) -> Option<Fill> {
         if self.left == Some(0) {
             return None;
         }
         let Some(epoch_rows) = self.epoch_rows else {
-            // What is known to have no rows has nothing but ends.
+            // An epoch known to be empty consists only of its end.
             let ends_epoch = self.slot_rows == 0;
             let fill = Fill { epoch: self.epoch, place: self.place, rows: self.slot_rows, ends_epoch };
             self.pass(0, ends_epoch);

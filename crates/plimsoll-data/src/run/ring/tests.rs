@@ -3,7 +3,7 @@ use crate::{AlignedBuf, Column, Schema};
 use plimsoll_core::DType;
 use std::thread;
 
-/// A ring of slots of `slot_rows` u8 rows for some epochs of `epoch_rows` rows.
+/// A ring of slots of `slot_rows` u8 rows for `epochs` epochs of `epoch_rows` rows.
 fn ring(slots: usize, epochs: u64, epoch_rows: u64, slot_rows: usize, claim_rows: usize) -> Ring {
     ring_of(slots, epochs, Some(epoch_rows), slot_rows, claim_rows)
 }
@@ -30,7 +30,7 @@ fn ring_of(slots: usize, epochs: u64, epoch_rows: Option<u64>, slot_rows: usize,
     )
 }
 
-/// Writes each row's place, and fails at the places told.
+/// Writes the position of each row; fails at the positions in `broken`.
 fn work(ring: &Ring, broken: &[u64]) {
     while let Some(mut claim) = ring.claim(0) {
         let (place, rows) = (claim.place, claim.rows);
@@ -95,7 +95,7 @@ fn the_earliest_failure_comes_after_what_was_filled_and_stays() {
     }
 }
 
-/// Rows come in turn until an epoch has had 23 of them; those that take longest come first in each slot.
+/// Takes rows in turn until an epoch has 23 of them; the slowest rows come first in each slot.
 fn work_in_turn(ring: &Ring, number: usize, came: &std::sync::Mutex<(u64, u64)>) {
     while let Some(mut claim) = ring.claim(number) {
         let rows = {
@@ -104,7 +104,7 @@ fn work_in_turn(ring: &Ring, number: usize, came: &std::sync::Mutex<(u64, u64)>)
                 *came = (claim.epoch, 0);
             }
             assert_eq!(came.1, claim.place);
-            // Sometimes fewer than were claimed.
+            // Sometimes fewer than claimed.
             let rows = (claim.rows as u64).min(1 + came.1 % 3).min(23 - came.1);
             came.1 += rows;
             rows as usize
@@ -133,7 +133,7 @@ fn rows_that_nobody_counted_arrive_in_order_whatever_the_number_of_workers() {
                 scope.spawn(move || work_in_turn(ring, number, came));
             }
             for epoch in 0..50 {
-                // Of the last seven, six are whole batches of two.
+                // Of the last seven rows, six are whole batches of two.
                 for (place, rows) in [(0, 8), (8, 8), (16, 6)] {
                     let slot = ring.take_filled().unwrap().unwrap();
                     let Fill { ends_epoch, .. } = slot.fill;

@@ -1,4 +1,4 @@
-//! Columns of a CSV file as rows or as windows over time.
+//! Columns of a CSV file, as rows or as time-series windows.
 
 mod records;
 mod table;
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use table::{CsvTable, Read};
 
-/// Which columns of a CSV file are what, and how rows are made of them.
+/// Which columns of a CSV file are read, and how they form rows.
 ///
 /// ```no_run
 /// use plimsoll_data::{Dataset, Shuffle};
@@ -41,27 +41,27 @@ pub struct CsvSpec {
     lenient: bool,
 }
 
-/// How a column is read.
+/// The dtype of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CsvType {
-    /// As f32.
+    /// f32.
     Float,
-    /// As i32; only targets are delivered so, features are always f32.
+    /// i32; for targets only, features are always f32.
     Int,
 }
 
-/// Rows that follow each other, seen at once.
+/// A time-series window of consecutive rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Rows that are known.
+    /// Input rows.
     pub length: usize,
-    /// Rows after them that are to be foretold.
+    /// Rows to predict after them.
     pub horizon: usize,
-    /// Rows from the beginning of one window to that of the next.
+    /// Rows between the starts of two windows.
     pub stride: usize,
 }
 
-/// Which columns are brought to a mean of 0 and a standard deviation of 1.
+/// Which columns are standardized to mean 0 and standard deviation 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standardize {
     /// Features, and targets that are not integers.
@@ -79,55 +79,57 @@ enum RowSelection {
 }
 
 impl CsvSpec {
-    /// Everything by default: all columns that are numbers are features, each row by itself.
+    /// The default: all numeric columns are features, and there is no window.
     pub fn new() -> CsvSpec {
         CsvSpec::default()
     }
 
-    /// The columns of `x`. By default: all whose first value, where one is there, is a number; without a window, the targets are left out.
+    /// Sets the columns of `x`. Default: all columns whose first non-missing value is a number; without a window,
+    /// targets are excluded.
     pub fn features<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> CsvSpec {
         self.features = Some(names.into_iter().map(Into::into).collect());
         self
     }
 
-    /// The columns of `y`.
+    /// Sets the columns of `y`.
     pub fn targets<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> CsvSpec {
         self.targets = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// How to read a column. By default, a target without a single fraction in it is an integer, such as a class.
+    /// Sets the dtype of a column. By default, a target whose values are all integers, such as a class, is an
+    /// integer.
     pub fn column_type(mut self, name: impl Into<String>, kind: CsvType) -> CsvSpec {
         self.types.push((name.into(), kind));
         self
     }
 
-    /// Windows over time: `x` is f32 `[length, features]`, `y` f32 `[horizon × targets]`.
+    /// Time-series windows: `x` is f32 `[length, features]`, `y` f32 `[horizon × targets]`.
     pub fn window(mut self, window: Window) -> CsvSpec {
         self.window = Some(window);
         self
     }
 
-    /// Brings columns to one scale, by the mean and standard deviation of the rows that are opened.
+    /// Standardizes columns with the mean and standard deviation of the selected rows.
     pub fn standardize(mut self, which: Standardize) -> CsvSpec {
         self.standardize = Some(which);
         self
     }
 
-    /// Only these rows, counted from 0 after the line of names.
+    /// Selects rows, counted from 0 after the header.
     pub fn rows(mut self, rows: Range<u64>) -> CsvSpec {
         self.part = RowSelection::Rows(rows);
         self
     }
 
-    /// Only the rows between two shares of the file, such as 0.0 and 0.9.
+    /// Selects a fraction of the file, for example from 0.0 to 0.9.
     pub fn part(mut self, from: f64, to: f64) -> CsvSpec {
         self.part = RowSelection::Shares(from, to);
         self
     }
 
-    /// Rows that cannot be used are no error before they are read, so that [`ignore_errors`](crate::Dataset::ignore_errors) can leave
-    /// them out; they are then not kept in memory.
+    /// Reports invalid rows when they are read instead of on opening, so that
+    /// [`ignore_errors`](crate::Dataset::ignore_errors) can drop them. The rows are then not loaded into memory.
     pub fn lenient(mut self) -> CsvSpec {
         self.lenient = true;
         self
@@ -138,8 +140,9 @@ impl CsvSpec {
     }
 }
 
-/// Columns of a CSV file: `x` is f32 `[features]`, `y` the targets. Opening reads the file once, checks every value that is used and remembers
-/// where rows begin; rows are then kept in memory where the plan has space for them, and read again where not.
+/// Columns of a CSV file: `x` is f32 `[features]`, `y` the targets. Opening reads the file once, checks every used
+/// value and indexes the rows. Rows are then loaded into memory if the plan has space for them, and read from the
+/// file otherwise.
 #[derive(Clone)]
 pub struct Csv {
     table: Arc<CsvTable>,
@@ -147,11 +150,11 @@ pub struct Csv {
     schema: Schema,
     rows: Range<u64>,
     len: u64,
-    /// The rows as they are delivered, if they are in memory.
+    /// The converted rows, if they are in memory.
     matrix: Option<Arc<[[u8; 4]]>>,
 }
 
-/// Bytes of a word of the matrix.
+/// Bytes of a matrix element.
 const WORD: usize = 4;
 
 impl Csv {
@@ -165,19 +168,19 @@ impl Csv {
         Csv::new(Arc::new(table), spec.clone(), rows)
     }
 
-    /// Other rows of the same file, put to the same scale.
+    /// Other rows of the same file, with the same standardization.
     pub fn rows(&self, rows: Range<u64>) -> Result<Csv, DataError> {
         let rows = part(&self.table, &RowSelection::Rows(rows))?;
         Csv::new(Arc::clone(&self.table), self.spec.clone(), rows)
     }
 
-    /// Another share of the same file, put to the same scale.
+    /// Another fraction of the same file, with the same standardization.
     pub fn part(&self, from: f64, to: f64) -> Result<Csv, DataError> {
         let rows = part(&self.table, &RowSelection::Shares(from, to))?;
         Csv::new(Arc::clone(&self.table), self.spec.clone(), rows)
     }
 
-    /// The same columns of another file, put to the scale of this one.
+    /// The same columns of another file, with the standardization of this one.
     pub fn other_file(&self, path: &Path) -> Result<Csv, DataError> {
         let mut spec = CsvSpec { standardize: None, part: RowSelection::Whole, ..self.spec.clone() };
         spec.features = Some(self.table.features.iter().map(|&at| self.table.used[at].name.clone()).collect());
@@ -188,8 +191,8 @@ impl Csv {
         Csv::new(Arc::new(table), spec, rows)
     }
 
-    /// What was done to each column to bring it to scale, as (name, mean, standard deviation): a prediction is multiplied with the
-    /// deviation and the mean is added to get back to the file's units.
+    /// The standardization of each column, as (name, mean, standard deviation): multiply a prediction by the
+    /// deviation and add the mean to get the units of the file.
     pub fn scales(&self) -> Vec<(&str, f64, f64)> {
         self.table.used.iter().map(|used| (used.name.as_str(), used.mean, 1.0 / used.factor)).collect()
     }
@@ -215,7 +218,7 @@ impl Csv {
                 }
                 (vec![length, features], vec![horizon.saturating_mul(targets)], (count - whole) / stride as u64 + 1)
             }
-            // A single class is a number, not a list of one.
+            // A single class is a scalar.
             None if dtype == DType::I32 && targets == 1 => (vec![features], vec![], count),
             None => (vec![features], vec![targets], count),
         };
@@ -226,7 +229,7 @@ impl Csv {
         Ok(Csv { schema: Schema::new(columns)?, table, spec, rows, len, matrix: None })
     }
 
-    /// Rows of the file that one row here is made of.
+    /// Rows of the file per output row.
     fn seen(&self) -> usize {
         self.spec.window.map_or(1, |window| window.length + window.horizon)
     }
@@ -254,7 +257,7 @@ impl Csv {
                 self.put(words, index, out);
                 continue;
             }
-            // Rows that stand one after the other are read in one go.
+            // Consecutive rows are read in one call.
             let mut run = 1;
             while rows.next_if(|(_, next)| *next == row + run).is_some() {
                 run += 1;
@@ -270,7 +273,7 @@ impl Csv {
         Ok(())
     }
 
-    /// Writes one row from the words of all rows of the file it is made of.
+    /// Writes one output row from the elements of its file rows.
     fn put(&self, words: &[[u8; 4]], index: usize, out: &mut BlockMut<'_, '_>) {
         let used = self.table.used.len();
         let (known, foretold) = match self.spec.window {
@@ -290,7 +293,7 @@ impl Csv {
     }
 }
 
-/// Writes the chosen columns of rows of `used` words.
+/// Writes the chosen columns of rows of `used` elements.
 fn pick(words: &[[u8; 4]], used: usize, columns: &[usize], out: &mut [[u8; 4]]) {
     for (row, out) in words.chunks_exact(used).zip(out.chunks_exact_mut(columns.len())) {
         for (out, &column) in out.iter_mut().zip(columns) {
@@ -303,7 +306,7 @@ fn kind(whole: bool) -> CsvType {
     if whole { CsvType::Int } else { CsvType::Float }
 }
 
-/// The rows that are meant, if the file has them.
+/// The selected rows, checked against the file.
 fn part(table: &CsvTable, part: &RowSelection) -> Result<Range<u64>, DataError> {
     let all = table.rows;
     let rows = match *part {
@@ -371,7 +374,7 @@ impl Source for Csv {
 
     fn fingerprint(&self, _rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
         identify_open(&self.table.path, &self.table.file, hash)?;
-        // What the whole file says about a column, and the scale it was brought to, is in there.
+        // `used` contains what was derived from the whole file, such as types and standardization.
         hash.write(format!("{:?} {:?} {:?}", self.spec, self.rows, self.table.used).as_bytes());
         Ok(true)
     }

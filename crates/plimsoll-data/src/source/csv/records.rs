@@ -1,15 +1,15 @@
-//! RecordScanner of a CSV file one after the other, in memory that somebody else owns.
+//! Scans the records of a CSV file, in memory of the caller.
 
 use crate::DataError;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// What is read at a time, and the longest field that is inspected. Longer ones are passed over, and are no numbers.
+/// Bytes per read, and the longest field that is parsed. Longer fields are skipped and are not numbers.
 pub(super) const PIECE: usize = 16 << 10;
 pub(super) const FIELD: usize = 1 << 10;
 
-/// Where a record begins.
+/// The start of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RecordStart {
     pub byte: u64,
@@ -22,7 +22,7 @@ pub(super) struct RecordScanner<'a> {
     path: &'a Path,
     /// The line of the next byte.
     line: u64,
-    /// A piece of the file and the part of it that is not used up; the piece ends at byte `read`.
+    /// The read buffer and the unread range in it; the buffer ends at byte `read` of the file.
     piece: &'a mut [u8],
     from: usize,
     to: usize,
@@ -30,13 +30,13 @@ pub(super) struct RecordScanner<'a> {
     field: &'a mut [u8],
 }
 
-/// Where inside of a field.
+/// Parser state within a field.
 #[derive(Clone, Copy)]
 enum FieldState {
     Begun,
     Plain,
     Quoted,
-    /// After a quote inside of quotes: the end of them, or one half of a quote.
+    /// After a quote inside a quoted field: the end of the quotes, or the first half of an escaped quote.
     Quote,
 }
 
@@ -44,18 +44,18 @@ enum FieldState {
 pub(super) struct Field<'f> {
     pub bytes: &'f [u8],
     pub ends_record: bool,
-    /// Longer than can be.
+    /// Whether it exceeds the maximum length.
     pub too_long: bool,
 }
 
 impl<'a> RecordScanner<'a> {
-    /// `memory` has [`PIECE`] and [`FIELD`] bytes.
+    /// `memory` must have [`PIECE`] + [`FIELD`] bytes.
     pub fn at(file: &'a File, path: &'a Path, place: RecordStart, memory: &'a mut [u8]) -> RecordScanner<'a> {
         let (piece, field) = memory.split_at_mut(PIECE);
         RecordScanner { file, path, line: place.line, piece, from: 0, to: 0, read: place.byte, field: &mut field[..FIELD] }
     }
 
-    /// Where the next record begins; `None` at the end of the file. Blank lines are passed over.
+    /// The start of the next record; `None` at the end of the file. Skips blank lines.
     pub fn next_record(&mut self) -> Result<Option<RecordStart>, DataError> {
         loop {
             if self.from == self.to && !self.refill()? {
@@ -71,12 +71,13 @@ impl<'a> RecordScanner<'a> {
         Ok(Some(RecordStart { byte: self.read - (self.to - self.from) as u64, line: self.line }))
     }
 
-    /// The next field of the record: as it stands up to a comma or the end of the line, or what is in quotes, where a quote is written twice.
+    /// The next field of the record: plain up to a comma or the end of the line, or quoted, with doubled quotes as
+    /// escapes.
     pub fn field(&mut self) -> Result<Field<'_>, DataError> {
         if self.from == self.to {
             self.refill()?;
         }
-        // Nearly all stand as they are, and whole in the piece.
+        // Fast path: an unquoted field that is completely in the buffer.
         let rest = &self.piece[self.from..self.to];
         if rest.first() != Some(&b'"')
             && let Some(length) = rest.iter().position(|byte| matches!(byte, b',' | b'\n' | b'\r'))
@@ -90,7 +91,7 @@ impl<'a> RecordScanner<'a> {
         self.field_in_parts()
     }
 
-    /// The same, byte by byte.
+    /// Slow path, byte by byte.
     fn field_in_parts(&mut self) -> Result<Field<'_>, DataError> {
         let (mut state, mut length, mut too_long) = (FieldState::Begun, 0, false);
         let ends_record = loop {
@@ -108,7 +109,7 @@ impl<'a> RecordScanner<'a> {
                 (_, b'\n' | b'\r') => break true,
                 _ => FieldState::Plain,
             };
-            // A quote that begins, ends or stands for another is not part of the field.
+            // Opening, closing and escaping quotes are not part of the field.
             let is_mark = matches!((state, next), (FieldState::Begun, FieldState::Quoted) | (_, FieldState::Quote));
             state = next;
             if !is_mark {
@@ -122,11 +123,11 @@ impl<'a> RecordScanner<'a> {
         Ok(Field { bytes: &self.field[..length], ends_record, too_long })
     }
 
-    /// Reads the next piece; `false` at the end of the file.
+    /// Refills the buffer; `false` at the end of the file.
     fn refill(&mut self) -> Result<bool, DataError> {
         let at = self.read;
         let read = self.file.read_at(self.piece, at).map_err(|error| DataError::io(format!("read byte {at} of"), self.path, error))?;
-        // What some programs write before a text in UTF-8 is not part of it.
+        // Skip a UTF-8 byte order mark.
         let mark = if at == 0 && self.piece[..read].starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
         (self.from, self.to) = (mark, read);
         self.read += read as u64;
@@ -135,19 +136,19 @@ impl<'a> RecordScanner<'a> {
 }
 
 impl Field<'_> {
-    /// What it says; for errors and names.
+    /// Its text, for errors and names.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(self.bytes).into_owned()
     }
 
-    /// Whether it is a number, usable or not, or text; nothing if it is missing.
+    /// Whether it is a number (valid or not) rather than text; `None` if it is missing.
     pub fn kind(&self) -> Option<bool> {
         let trimmed = self.bytes.trim_ascii();
         let is_number = || str::from_utf8(trimmed).is_ok_and(|text| text.parse::<f64>().is_ok());
         (self.too_long || !trimmed.is_empty()).then(|| !self.too_long && is_number())
     }
 
-    /// The number it is, or what is wrong with it.
+    /// Parses it as a number.
     pub fn number(&self) -> Result<f64, String> {
         let trimmed = self.bytes.trim_ascii();
         if trimmed.is_empty() && !self.too_long {
@@ -170,7 +171,7 @@ mod tests {
     use proptest::prelude::*;
     use std::io::Write;
 
-    /// RecordScanner of fields, and the line on which each record begins.
+    /// Fields of records, with the first line of each record.
     type ParsedRecords = Vec<(u64, Vec<Vec<u8>>)>;
 
     fn found(text: &[u8]) -> ParsedRecords {
@@ -193,7 +194,7 @@ mod tests {
         found
     }
 
-    /// As another parser reads it, without lines.
+    /// The result of another parser, without line numbers.
     fn oracle(text: &[u8]) -> Vec<Vec<Vec<u8>>> {
         let (mut reader, mut rest, mut records, mut fields) = (Reader::new(), text, Vec::new(), Vec::new());
         let (mut out, mut length) = (vec![0; text.len() + 8], 0);
@@ -220,7 +221,7 @@ mod tests {
         fn fields_are_those_of_another_parser(text in "(\u{FEFF})?[ab1,,\"\"\n\r. ]{0,60}", repeat in prop_oneof![8 => Just(1usize), 1 => Just(700)]) {
             let text = text.repeat(repeat);
             let expected = oracle(text.as_bytes());
-            // Fields that are longer than is inspected are another matter.
+            // Fields longer than the parser's limit are tested elsewhere.
             prop_assume!(expected.iter().flatten().all(|field| field.len() <= FIELD));
             prop_assert_eq!(found(text.as_bytes()).into_iter().map(|(_, fields)| fields).collect::<Vec<_>>(), expected);
         }

@@ -1,4 +1,4 @@
-//! What is known of a CSV file after it was read once: its columns, how many rows it has, and where some of them begin.
+//! The index of a CSV file after one pass: its columns, its number of rows, and the offset of every nth row.
 
 use super::records::{FIELD, PIECE, RecordScanner, RecordStart};
 use super::{CsvSpec, CsvType, Standardize};
@@ -7,13 +7,13 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Where each this many rows begin is remembered.
+/// The offset of every row with an index divisible by this is stored.
 pub(super) const INTERVAL: u64 = 16;
 
 pub(super) struct CsvTable {
     pub path: PathBuf,
     pub file: File,
-    /// For each column of the file, its place among those that are used.
+    /// For each column of the file, its index among the used columns.
     pub map: Vec<Option<usize>>,
     pub used: Vec<UsedColumn>,
     pub features: Vec<usize>,
@@ -22,26 +22,26 @@ pub(super) struct CsvTable {
     pub places: Vec<RecordStart>,
 }
 
-/// A column that is used.
+/// A used column.
 #[derive(Clone, Debug)]
 pub(super) struct UsedColumn {
     pub name: String,
-    /// Delivered as an integer.
+    /// Whether it is read as integers.
     pub whole: bool,
-    /// Taken away from each value, and what it is then multiplied with.
+    /// The mean is subtracted from each value, then it is multiplied by the scale.
     pub mean: f64,
     pub factor: f64,
 }
 
 impl UsedColumn {
-    /// A value as it is delivered.
+    /// The bytes of a converted value.
     pub fn word(&self, value: f64) -> [u8; 4] {
         if self.whole { (value as i32).to_ne_bytes() } else { (((value - self.mean) * self.factor) as f32).to_ne_bytes() }
     }
 }
 
 impl CsvTable {
-    /// Reads the file once; a row that cannot be used is an error, unless that is left to the reader.
+    /// Reads the file once. An invalid row is an error, unless `lenient` defers that.
     pub fn open(path: &Path, spec: &CsvSpec) -> Result<CsvTable, DataError> {
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
         let mut memory = vec![0; PIECE + FIELD];
@@ -62,7 +62,7 @@ impl CsvTable {
         let Some(first) = records.next_record()? else {
             return Err(refuse(1, "there are no rows after the names of the columns".into()));
         };
-        // Columns that are not named are chosen by the first value that stands there.
+        // Default columns are chosen by the first value of each column.
         let numeric = numeric(&mut records, header.len())?;
         let chosen = Chosen::new(path, spec, &header, &numeric)?;
 
@@ -121,10 +121,10 @@ impl CsvTable {
         Ok(table)
     }
 
-    /// Makes the mean of these rows 0 and their standard deviation 1, column by column. A column that never changes only loses its mean.
-    /// Where that is allowed, rows that cannot be used are left out.
+    /// Standardizes each column to mean 0 and standard deviation 1 over these rows. A constant column is only
+    /// centered. If `lenient`, invalid rows are skipped.
     pub fn standardize(&mut self, which: Standardize, rows: Range<u64>, lenient: bool) -> Result<(), DataError> {
-        // Welford's sums, so that a large mean does not swallow a small spread.
+        // Welford's algorithm, so that a large mean does not cancel a small variance.
         let (mut means, mut squares) = (vec![0.0f64; self.used.len()], vec![0.0f64; self.used.len()]);
         let (mut memory, mut count) = (vec![0; PIECE + FIELD], 0.0f64);
         let mut values = vec![0.0; self.used.len()];
@@ -160,7 +160,7 @@ impl CsvTable {
         Ok(())
     }
 
-    /// The values of some rows: calls `sink` with the row, counted from the first of them, the column and what stands there.
+    /// Calls `sink` for each value of some rows, with the row (relative to the first), the column and the value.
     pub fn each(&self, rows: Range<u64>, memory: &mut [u8], mut sink: impl FnMut(u64, usize, f64)) -> Result<(), DataError> {
         self.walk(rows, memory, |row, read| match read {
             Read::Value(column, value) => {
@@ -171,7 +171,7 @@ impl CsvTable {
         })
     }
 
-    /// The same, with the end of each row and whether all of it could be read.
+    /// Like `each`, and reports the end of each row and whether it was valid.
     pub fn walk(
         &self,
         rows: Range<u64>,
@@ -203,10 +203,10 @@ impl CsvTable {
     }
 }
 
-/// What comes of a row.
+/// An event of `walk`.
 pub(super) enum Read {
     Value(usize, f64),
-    /// All that is used of it has come, or what could not be read.
+    /// The end of a row, or its error.
     End(Result<(), DataError>),
 }
 
@@ -214,8 +214,8 @@ fn records_line(places: &[RecordStart], row: u64) -> u64 {
     places.get((row / INTERVAL) as usize).map_or(0, |place| place.line)
 }
 
-/// Which columns are numbers: what counts is the first value that is not missing, from the row on that was just begun. Nearly always one row
-/// says it all. A column without any value is none.
+/// Which columns are numeric, by the first non-missing value of each, starting at the current record. Usually one row
+/// decides all. A column without values is not numeric.
 fn numeric(records: &mut RecordScanner<'_>, columns: usize) -> Result<Vec<bool>, DataError> {
     let mut known: Vec<Option<bool>> = vec![None; columns];
     loop {
@@ -250,7 +250,7 @@ fn record(
     record_with(records, path, line, map, &|column| names[column].as_str(), sink)
 }
 
-/// Reads one record to its end and hands on the columns that are used.
+/// Reads the rest of a record and emits the used columns.
 fn record_with<'n>(
     records: &mut RecordScanner<'_>,
     path: &Path,
@@ -279,7 +279,7 @@ fn record_with<'n>(
     wrong.map_or(Ok(()), |problem| Err(DataError::csv(path, line, problem)))
 }
 
-/// Names of columns, and which of them are what.
+/// Names of columns, and their roles.
 struct Chosen {
     used: Vec<String>,
     features: Vec<usize>,
@@ -289,7 +289,7 @@ struct Chosen {
 impl Chosen {
     fn new(path: &Path, spec: &CsvSpec, header: &[String], numeric: &[bool]) -> Result<Chosen, DataError> {
         let is_number = |name: &String| header.iter().position(|other| other == name).and_then(|at| numeric.get(at)) == Some(&true);
-        // Where the past of the targets is known, it is worth training on.
+        // With a window, past values of the targets are features as well.
         let by_default = |name: &String| is_number(name) && (spec.window.is_some() || !spec.targets.contains(name));
         let features = match &spec.features {
             Some(features) => features.clone(),

@@ -13,31 +13,33 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The images in the folders of a folder: `x` is the file, `y` the number of its folder as i32. Folders and files are
-/// sorted by name; files that are not called `.jpg`, `.jpeg`, `.png`, `.webp` or `.gif`, and hidden ones, are left out.
+/// The images in the subfolders of a folder: `x` is the file, `y` the index of its subfolder as i32. Folders and
+/// files are sorted by name. Files without the extension `.jpg`, `.jpeg`, `.png`, `.webp` or `.gif`, and hidden
+/// files, are skipped.
 pub struct ImageFolder {
     root: PathBuf,
     classes: Vec<Class>,
     names: Names,
     schema: Schema,
-    /// Files that are not called like images, and the first of them.
+    /// The number of files without an image extension, and the first of them.
     others: (u64, Option<PathBuf>),
 }
 
 struct Class {
     name: String,
     folder: PathBuf,
-    /// The row after its last.
+    /// One past its last row.
     end: u64,
 }
 
 impl ImageFolder {
-    /// Lists the folder. Files are only opened when their rows are wanted.
+    /// Lists the folder. Files are opened only when their rows are read.
     pub fn open(root: &Path) -> Result<ImageFolder, DataError> {
         ImageFolder::open_with(root, None)
     }
 
-    /// The same with the classes of another folder, in their order; they need not all be here, and no others may be.
+    /// Like [`open`](Self::open), with the classes of another folder, in their order. Classes may be missing here,
+    /// but no others may exist.
     pub fn open_with(root: &Path, classes: Option<&[String]>) -> Result<ImageFolder, DataError> {
         let refuse = |problem: String| DataError::Folder { path: root.to_path_buf(), problem };
         let mut folders = Vec::new();
@@ -63,7 +65,7 @@ impl ImageFolder {
         let (mut found, mut names, mut others) = (Vec::with_capacity(folders.len()), Names::default(), (0, None));
         for folder in folders {
             let first = names.len();
-            // With the classes of another folder, some may be missing here.
+            // With given classes, some folders may be missing.
             let listed = if classes.is_some() && !folder.exists() { None } else { Some(entries(&folder)?) };
             for entry in listed.into_iter().flatten() {
                 let entry = entry?;
@@ -95,7 +97,7 @@ impl ImageFolder {
         Ok(ImageFolder { root: root.to_path_buf(), classes: found, names, schema, others })
     }
 
-    /// The names of the classes; a row's label is the place of its class here.
+    /// The names of the classes, by label.
     pub fn classes(&self) -> impl ExactSizeIterator<Item = &str> {
         self.classes.iter().map(|class| class.name.as_str())
     }
@@ -125,7 +127,7 @@ fn is_image(name: &OsStr) -> bool {
     ["jpg", "jpeg", "png", "webp", "gif"].iter().any(|known| extension.eq_ignore_ascii_case(known))
 }
 
-/// Links are followed; the listing itself tells most entries apart without another call.
+/// Follows links. Usually the directory entry has the type, which saves a call.
 fn is_dir(entry: &DirEntry) -> bool {
     match entry.file_type() {
         Ok(kind) if kind.is_symlink() => fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir()),
@@ -167,14 +169,14 @@ impl Source for ImageFolder {
         path.push(self.names.get(row as usize));
     }
 
-    /// Names, sizes and times of change of the files; not their contents, which would have to be read for it.
+    /// Names, sizes and modification times of the files, but not their contents, which would have to be read.
     fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
         let mut path = PathBuf::new();
         for row in rows {
             self.file(row, &mut path);
             identify_named(&path, hash)?;
         }
-        // Labels are the places of folders among those of this name.
+        // Labels are indices into this list.
         self.classes().for_each(|class| hash.write(class.as_bytes()));
         Ok(true)
     }

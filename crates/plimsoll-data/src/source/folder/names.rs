@@ -1,17 +1,17 @@
-//! Many file names in little memory: one run of bytes, and where in it each begins.
+//! Compact storage for many file names: one byte buffer with offsets.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// Names, each at most 255 bytes long as file systems have them.
+/// Names of at most 255 bytes each, as file systems guarantee.
 #[derive(Default)]
 pub(super) struct Names {
-    /// Each name after a byte with its length.
+    /// Each name is preceded by a byte with its length.
     bytes: Vec<u8>,
     starts: Vec<u32>,
 }
 
-/// There is no space for more names.
+/// The buffer is full.
 #[derive(Debug)]
 pub(super) struct Full;
 
@@ -33,19 +33,19 @@ impl Names {
         OsStr::from_bytes(name(&self.bytes, self.starts[index]))
     }
 
-    /// Sorts the names from `first` on.
+    /// Sorts the names from index `first` on.
     pub fn sort_from(&mut self, first: usize) {
         let bytes = &self.bytes;
         self.starts[first..].sort_unstable_by(|&a, &b| name(bytes, a).cmp(name(bytes, b)));
     }
 
-    /// Gives back what was taken in advance.
+    /// Shrinks the capacity to the length.
     pub fn settle(&mut self) {
         self.bytes.shrink_to_fit();
         self.starts.shrink_to_fit();
     }
 
-    /// Memory held.
+    /// Bytes allocated.
     pub fn held(&self) -> usize {
         self.bytes.capacity() + self.starts.capacity() * size_of::<u32>()
     }

@@ -1,4 +1,4 @@
-//! Arrays that `numpy.savez_compressed` wrote: rows one after the other, as nothing says where in packed bytes a row is.
+//! Arrays written by `numpy.savez_compressed`: a stream, because compressed data has no random access.
 
 use super::convert::{self, DoesNotFit};
 use super::header::{NpyHeader, NpyType};
@@ -14,13 +14,13 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What unpacking an array takes: its window, and the buffers before and after it.
+/// Memory for decompressing an array: the window, and the input and output buffers.
 const DECOMPRESSION: Bytes = Bytes::kib(192);
 
-/// Bytes that are unpacked at a time.
+/// Bytes decompressed at a time.
 const AT_ONCE: usize = 32 << 10;
 
-/// One array and where its bytes are.
+/// One array and its location.
 struct Array {
     path: PathBuf,
     member: Member,
@@ -29,7 +29,7 @@ struct Array {
     rows: u64,
 }
 
-/// The rows of packed arrays, each with the name of its column.
+/// The rows of compressed arrays, given with their column names.
 pub(super) fn stream(path: &Path, members: Vec<(&str, Member)>) -> Result<SequentialSource, DataError> {
     let arrays: Vec<Array> = members.into_iter().map(|(name, member)| Array::open(path, name, member)).collect::<Result<_, _>>()?;
     let Some(first) = arrays.first() else {
@@ -44,7 +44,7 @@ pub(super) fn stream(path: &Path, members: Vec<(&str, Member)>) -> Result<Sequen
         return Err(DataError::Npy { path: path.to_path_buf(), problem });
     }
     let schema = Schema::new(arrays.iter().map(|array| array.column.clone()).collect())?;
-    // A row as it is stored.
+    // One row in the file's dtype.
     let held = arrays.iter().map(|array| DECOMPRESSION + Bytes(array.raw_row() as u64)).sum();
     let arrays: Arc<[Array]> = arrays.into();
     let known = Arc::clone(&arrays);
@@ -75,7 +75,7 @@ impl Array {
         Ok(Array { path: path.to_path_buf(), member, column, element, rows: rows as u64 })
     }
 
-    /// Bytes of one row as it is stored.
+    /// Bytes of one row in the file's dtype.
     fn raw_row(&self) -> usize {
         self.column.elements() * self.element.size()
     }
@@ -86,7 +86,7 @@ impl Array {
     }
 }
 
-/// The bytes of a member, unpacked.
+/// The decompressed bytes of a member.
 struct MemberReader {
     bytes: BufReader<Box<dyn Read + Send>>,
     raw: Vec<u8>,
@@ -113,7 +113,7 @@ impl CompressedRows {
     fn open(&self) -> Result<Vec<MemberReader>, DataError> {
         let open = |array: &Array| {
             let mut reader = MemberReader::open(&array.path, &array.member)?;
-            // The head was inspected before; the file may have changed since.
+            // The header was checked on opening, but the file may have changed since.
             let header = NpyHeader::read_with(&array.path, 0, &mut |buffer, _offset| reader.bytes.read_exact(buffer))?;
             if header.element != array.element || header.shape[1..] != array.column.shape {
                 return Err(array.damaged(0, "it changed while it was read"));
@@ -124,7 +124,7 @@ impl CompressedRows {
         self.arrays.iter().map(open).collect()
     }
 
-    /// The next row of all arrays, as it is stored.
+    /// Reads the next row of all arrays, in the file's dtype.
     fn read(&mut self) -> Result<(), DataError> {
         if self.readers.is_none() {
             self.readers = Some(self.open()?);
@@ -160,7 +160,7 @@ impl RowIterator for CompressedRows {
             return Ok(false);
         }
         if let Err(error) = self.read() {
-            // What is behind damage cannot be unpacked.
+            // Nothing after corrupt data can be decompressed.
             self.row = self.arrays[0].rows;
             return Err(Fault::part(error));
         }

@@ -1,18 +1,18 @@
-//! From the file's element type to the one the consumer gets, while it is written to its destination.
+//! Converts elements from the file's dtype to the schema's while writing them to their destination.
 //!
 //! The loops go from arrays of bytes to arrays of bytes, so they need no alignment and compile to vector instructions.
 
 use super::header::NpyType;
 use crate::number::f16_to_f32;
 
-/// An integer that does not fit an i32.
+/// An integer that does not fit in an i32.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DoesNotFit {
     pub index: usize,
     pub value: i64,
 }
 
-/// Converts every element of `raw` into `out`.
+/// Converts every element of `raw` to `out`.
 pub(super) fn convert(element: NpyType, raw: &[u8], out: &mut [u8]) -> Result<(), DoesNotFit> {
     match element {
         NpyType::F32 | NpyType::I32 | NpyType::U8 => out.copy_from_slice(raw),
@@ -27,12 +27,12 @@ pub(super) fn convert(element: NpyType, raw: &[u8], out: &mut [u8]) -> Result<()
     Ok(())
 }
 
-/// Lets the processor fetch memory that is going to be written, while something else is done.
+/// Prefetches memory that is about to be written.
 pub(super) fn will_write(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     for line in bytes.chunks(64) {
         use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        // SAFETY: a prefetch is a hint; it reads and writes nothing that can be seen, and the address is one of a slice.
+        // SAFETY: a prefetch is a hint without observable effects, and the address is in a slice.
         unsafe { _mm_prefetch::<_MM_HINT_ET0>(line.as_ptr().cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -48,7 +48,7 @@ fn each<const N: usize>(raw: &[u8], out: &mut [u8], to: impl Fn([u8; N]) -> [u8;
 fn each_checked<const N: usize>(raw: &[u8], out: &mut [u8], value: impl Fn([u8; N]) -> i64) -> Result<(), DoesNotFit> {
     let raw = raw.as_chunks::<N>().0;
     let mut all_fit = true;
-    // No early exit, so that the loop stays one of vectors; which number it was is found afterwards.
+    // No early exit, so that the loop vectorizes; the offending element is found afterwards.
     for (raw, out) in raw.iter().zip(out.as_chunks_mut::<4>().0) {
         let value = value(*raw);
         all_fit &= i64::from(value as i32) == value;

@@ -1,4 +1,4 @@
-//! The head of a `.npy` file: a magic number, a version, and a Python dictionary with type, order and shape.
+//! The header of a `.npy` file: a magic number, a version, and a Python dictionary with dtype, order and shape.
 
 use crate::DataError;
 use plimsoll_core::DType;
@@ -6,16 +6,16 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// What the head of a file says.
+/// The parsed header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NpyHeader {
-    /// Where the array begins.
+    /// Offset of the array data.
     pub data: u64,
     pub element: NpyType,
     pub shape: Vec<usize>,
 }
 
-/// The element types that can be read.
+/// The supported dtypes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NpyType {
     F16,
@@ -40,7 +40,7 @@ impl NpyType {
         }
     }
 
-    /// What the consumer gets.
+    /// The dtype after conversion.
     pub fn delivered(self) -> DType {
         match self {
             NpyType::F16 | NpyType::F32 | NpyType::F64 => DType::F32,
@@ -56,16 +56,16 @@ impl NpyType {
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// NumPy's own limit is 10,000 unless asked to trust the file; a longer head is a damaged length.
+/// NumPy's own limit is 10,000 unless the file is trusted; a longer header means a corrupt length.
 const LONGEST: usize = 64 * 1024;
 
 impl NpyHeader {
-    /// Reads the head of the array that begins at byte `start_of_file`.
+    /// Reads the header of the array that begins at byte `start_of_file`.
     pub fn read(file: &File, path: &Path, start_of_file: u64) -> Result<NpyHeader, DataError> {
         NpyHeader::read_with(path, start_of_file, &mut |buffer, offset| file.read_exact_at(buffer, start_of_file + offset))
     }
 
-    /// The same from whatever fills a buffer with the bytes at an offset, which is asked for them in order.
+    /// Like `read`, through a function that fills a buffer with the bytes at an offset; offsets are ascending.
     pub fn read_with(
         path: &Path,
         start_of_file: u64,
@@ -107,7 +107,7 @@ impl NpyHeader {
     }
 }
 
-/// Reads `{'descr': '<f8', 'fortran_order': False, 'shape': (3, 4), }`.
+/// Parses `{'descr': '<f8', 'fortran_order': False, 'shape': (3, 4), }`.
 fn parse(text: &[u8]) -> Result<(NpyType, Vec<usize>), String> {
     let damaged = || "its header is not the dictionary numpy.save writes; the file is damaged".to_string();
     let text = std::str::from_utf8(text).map_err(|_| damaged())?.trim();
@@ -157,7 +157,7 @@ fn parse(text: &[u8]) -> Result<(NpyType, Vec<usize>), String> {
     }
 }
 
-/// A quoted string at the start of `text`, and what follows it.
+/// A quoted string at the start of `text`, and the rest.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let quote = text.chars().next().filter(|&c| c == '\'' || c == '"')?;
     text[1..].split_once(quote)

@@ -1,4 +1,5 @@
-//! Columns from `.npy` files, read in blocks. A file is neither mapped nor held: what is resident is what is counted.
+//! Columns from `.npy` files, read in blocks. Files are neither memory-mapped nor loaded, so resident memory is what
+//! the plan counts.
 
 mod compressed;
 mod convert;
@@ -20,8 +21,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// One or several `.npy` files whose first dimension is the row. Floats arrive as f32, integers as i32 (checked),
-/// unsigned bytes as they are.
+/// One or more `.npy` files whose first dimension is the row. Floats are converted to f32, integers to i32 (checked);
+/// u8 is unchanged.
 pub struct Npy {
     schema: Schema,
     rows: u64,
@@ -32,32 +33,34 @@ pub struct Npy {
 struct NpyArray {
     path: PathBuf,
     file: File,
-    /// Where the first row begins.
+    /// Offset of the first row.
     data: u64,
     rows: u64,
     element: NpyType,
-    /// Elements in one row.
+    /// Elements per row.
     elements: usize,
 }
 
-/// Up to this many unwanted bytes are read along when rows are gathered: copying them costs about as much as one more
-/// call to the operating system.
+/// Gaps of up to this many bytes between gathered rows are read too: copying them costs about as much as another
+/// system call.
 const WORTH_READING_OVER: usize = 3 << 10;
 
-/// Rows from here on are read by themselves, and straight to their destination where they need no conversion.
+/// Rows of at least this many bytes are read one by one, straight to their destination if they need no conversion.
 const LARGE_ROW: usize = 4096;
 
-/// What is read with one call, unless a row is larger.
+/// Bytes per read, unless a row is larger.
 const READ: usize = 256 << 10;
 
 impl Npy {
-    /// Opens the files and checks each against its header; the name given with a file becomes the column's.
+    /// Opens the files and checks their sizes against their headers. Files are given as pairs of column name and
+    /// path.
     pub fn open<P: AsRef<Path>>(files: &[(&str, P)]) -> Result<Npy, DataError> {
         let opened = files.iter().map(|(name, path)| Ok((*name, NpyArray::open(path.as_ref(), None)?)));
         Npy::new(opened.collect::<Result<Vec<_>, DataError>>()?)
     }
 
-    /// Arrays of a `.npz` file: each column's name with that of its array. They are read in place, or unpacked as a stream.
+    /// Opens arrays of an `.npz` file, given as pairs of column name and array name: with random access, or as a
+    /// stream if they are compressed.
     pub(crate) fn open_npz(path: &Path, arrays: &[(&str, &str)]) -> Result<Opened, DataError> {
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
         let members = zip::members(&file, path)?;
@@ -153,7 +156,8 @@ impl Source for Npy {
     }
 }
 
-/// Opens a file that is read in many small pieces. Noting the time of each read takes a tenth of it; a file's owner may do without.
+/// Opens a file that is read in many small pieces. Updating the access time takes a tenth of a read; the owner of a
+/// file may disable that.
 fn open(path: &Path) -> io::Result<File> {
     #[cfg(target_os = "linux")]
     {
@@ -167,7 +171,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 impl NpyArray {
-    /// Opens a file, or the array in a part of one; also gives the shape of one row.
+    /// Opens a file, or an array in a part of one; also returns the shape of a row.
     fn open(path: &Path, inside: Option<Range<u64>>) -> Result<(NpyArray, Vec<usize>), DataError> {
         let file = open(path).map_err(|error| DataError::io("open", path, error))?;
         let Range { start, end: actual } = match inside {
@@ -187,7 +191,8 @@ impl NpyArray {
             .and_then(|row| (row as u64).checked_mul(rows as u64))
             .and_then(|bytes| bytes.checked_add(data))
             .ok_or_else(too_large)?;
-        // Bytes after the array are no error: `numpy.load` ignores them too, and some writers put several arrays in one file.
+        // Bytes after the array are not an error: `numpy.load` ignores them too, and some writers put several arrays
+        // in one file.
         if actual < expected {
             return Err(DataError::Truncated { path: path.to_path_buf(), expected, actual });
         }
@@ -200,7 +205,7 @@ impl NpyArray {
         self.elements * self.element.size()
     }
 
-    /// Bytes of one row as delivered.
+    /// Bytes of one row after conversion.
     fn out_row_bytes(&self) -> usize {
         self.elements * self.element.delivered().size()
     }
@@ -230,7 +235,7 @@ impl NpyArray {
         Ok(())
     }
 
-    /// Reads rows in the order they have in the file, several with one call in place close together.
+    /// Reads rows in file order, adjacent ones with one call.
     fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut [u8]) -> Result<(), DataError> {
         let (row_bytes, out_row_bytes) = (self.row_bytes(), self.out_row_bytes());
         let straight = self.is_straight();
@@ -255,7 +260,7 @@ impl NpyArray {
                 run += 1;
             }
             let raw = &mut scratch[..(last - first + 1) as usize * row_bytes];
-            // Where rows go is seldom in a cache; it can come while the system reads.
+            // The destination is rarely in the CPU cache; prefetch it while the system reads.
             for &place in &rest[..run] {
                 convert::will_write(&out[place as usize * out_row_bytes..][..out_row_bytes]);
             }

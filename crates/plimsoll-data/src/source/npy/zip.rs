@@ -1,29 +1,30 @@
-//! Where the members of a `.npz` lie. ReadAt as they are, each is a `.npy` at some place of the file; packed, it is the same unpacked.
+//! Locates the members of an `.npz` file. A stored member is a `.npy` at some offset; a compressed one must be
+//! decompressed first.
 
 use crate::DataError;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// One file inside.
+/// One member.
 #[derive(Clone)]
 pub(super) struct Member {
     pub name: String,
-    /// Where its bytes begin and how many there are.
+    /// Offset and length of its bytes.
     pub start: u64,
     pub bytes: u64,
-    /// Whether those are to be unpacked.
+    /// Whether they are compressed.
     pub packed: bool,
 }
 
-/// The end record, and the longest comment after it.
+/// Bytes of the end record, and the maximum comment after it.
 const END: usize = 22;
 const LONGEST_COMMENT: usize = u16::MAX as usize;
 
-/// A directory larger than this is a damaged length.
+/// A larger directory means a corrupt length.
 const MOST: u64 = 1 << 24;
 
-/// All members, by the directory at the end of the file.
+/// All members, from the central directory.
 pub(super) fn members(file: &File, path: &Path) -> Result<Vec<Member>, DataError> {
     let refuse = |problem: &str| DataError::Npy { path: path.to_path_buf(), problem: problem.into() };
     let damaged = || refuse("its zip directory is damaged or cut off; copy or write it again");
@@ -40,7 +41,7 @@ pub(super) fn members(file: &File, path: &Path) -> Result<Vec<Member>, DataError
     let record = tail.get(end..end + END).ok_or_else(damaged)?;
     let (mut bytes, mut start) = (u64::from(u32_at(record, 12)), u64::from(u32_at(record, 16)));
     if start == u64::from(u32::MAX) || bytes == u64::from(u32::MAX) {
-        // The numbers that do not fit are in a larger record, and where that is stands before this one.
+        // Values that do not fit are in the ZIP64 record; its locator precedes the end record.
         let locator = read(at.checked_sub(20).ok_or_else(damaged)?, 20)?;
         let large = read(u64_at(&locator, 8), 56)?;
         if &large[..4] != b"PK\x06\x06" {
@@ -69,7 +70,7 @@ pub(super) fn members(file: &File, path: &Path) -> Result<Vec<Member>, DataError
         let large =
             wide(&entry[46 + name..46 + name + extra], u32_at(entry, 24), u32_at(entry, 20), u32_at(entry, 42)).ok_or_else(damaged)?;
         let (bytes, header) = large;
-        // The name and the extras of the entry itself may vary in length from those in the directory.
+        // The name and extra fields of the local header may differ in length from those in the directory.
         let local = read(header, 30)?;
         if &local[..4] != b"PK\x03\x04" {
             return Err(damaged());
@@ -84,7 +85,7 @@ pub(super) fn members(file: &File, path: &Path) -> Result<Vec<Member>, DataError
     Ok(members)
 }
 
-/// Size in the file and place of an entry; what does not fit 32 bits is in an extra field, in this order.
+/// Compressed size and offset of an entry; values that do not fit in 32 bits are in an extra field, in this order.
 fn wide(mut extra: &[u8], size: u32, compressed: u32, place: u32) -> Option<(u64, u64)> {
     let mut numbers: &[u8] = &[];
     while extra.len() >= 4 {

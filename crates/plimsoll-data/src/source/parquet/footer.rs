@@ -1,25 +1,25 @@
-//! What the end of a Parquet file says: its columns, its groups of rows, and where the pages of each are.
+//! The footer of a Parquet file: columns, row groups, and the offsets of column chunks.
 
 use super::thrift::{Compact, Malformed};
 
-/// A column that has values.
+/// A leaf column.
 #[derive(Clone, Debug)]
 pub(super) struct Leaf {
     pub name: String,
-    /// As the format numbers them.
+    /// The format's number of the physical type.
     pub kind: i64,
     /// Whether values may be missing.
     pub optional: bool,
-    /// Whether each row has exactly one, or none.
+    /// Whether each row has at most one value, that is, the column is not nested or repeated.
     pub plain: bool,
 }
 
-/// A part of a column: that of one group of rows.
+/// A column chunk: the part of a column in one row group.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Chunk {
     pub codec: i64,
     pub values: u64,
-    /// Where its first page is, a dictionary if it has one.
+    /// Offset of its first page, which is the dictionary if there is one.
     pub start: u64,
     pub bytes: u64,
 }
@@ -51,11 +51,11 @@ impl Footer {
     }
 }
 
-/// The tree of columns comes flat, each with how many it has below it; only leaves have values.
+/// The schema tree is stored in preorder, each element with its number of children; only leaves have values.
 fn leaves(from: &mut Compact<'_>) -> Result<Vec<Leaf>, Malformed> {
     let count = from.list()?;
     let mut leaves = Vec::new();
-    // How many are still to come at each depth; the first is the root.
+    // Children left at each depth; the first is the root.
     let mut open: Vec<u64> = Vec::new();
     for index in 0..count {
         let (mut name, mut kind, mut repetition, mut children) = (String::new(), -1, 0, 0);
@@ -118,12 +118,12 @@ fn chunk(from: &mut Compact<'_>) -> Result<Chunk, Malformed> {
         })?;
         Ok(true)
     })?;
-    // Some writers say 0 where there is none.
+    // Some writers store 0 if there is no dictionary.
     chunk.start = dictionary.filter(|at| *at > 0).map_or(chunk.start, |at| at.min(chunk.start));
     Ok(chunk)
 }
 
-/// The head of a page.
+/// A page header.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PageHeader {
     pub kind: i64,
@@ -131,7 +131,7 @@ pub(super) struct PageHeader {
     pub packed: u64,
     pub values: u64,
     pub encoding: i64,
-    /// Of the newer kind of page: bytes of levels before the values, of which only the latter may be packed.
+    /// For version-2 pages: bytes of the levels before the values; only the values may be compressed.
     pub levels: Option<[u64; 2]>,
     pub values_packed: bool,
 }
@@ -141,7 +141,7 @@ pub(super) const DICTIONARY: i64 = 2;
 pub(super) const DATA_V2: i64 = 3;
 
 impl PageHeader {
-    /// Reads it, and says how long it is.
+    /// Parses a page header and returns its length.
     pub fn read(bytes: &[u8]) -> Result<(PageHeader, u64), Malformed> {
         let mut head = PageHeader { values_packed: true, ..PageHeader::default() };
         let mut from = Compact::new(bytes);

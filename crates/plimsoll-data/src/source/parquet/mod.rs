@@ -1,4 +1,4 @@
-//! Parquet: columns of numbers, page by page. Only the columns that are asked for are read, and of the groups of rows only those.
+//! Parquet: numeric columns, page by page. Only the requested columns and row groups are read.
 //!
 //! Every page's head is inspected when the file is opened, so what reading takes is known before anything is held. ParquetRows come one after the
 //! other: inside a page there is no way to a row but past those before it.
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thrift::Malformed;
 
-/// Which columns of a Parquet file are used, and how.
+/// Which columns of a Parquet file are read, and how.
 #[derive(Clone, Debug, Default)]
 pub struct ParquetSpec {
     features: Option<Vec<String>>,
@@ -30,24 +30,24 @@ pub struct ParquetSpec {
 }
 
 impl ParquetSpec {
-    /// Every column of numbers becomes a part of `x`.
+    /// The default: every numeric column is part of `x`.
     pub fn new() -> ParquetSpec {
         ParquetSpec::default()
     }
 
-    /// Only these columns become `x`, in this order.
+    /// Sets the columns of `x`, in this order.
     pub fn features<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> ParquetSpec {
         self.features = Some(names.into_iter().map(Into::into).collect());
         self
     }
 
-    /// These columns become `y`: one of integers as i32, others as f32.
+    /// Sets the columns of `y`: a single integer column is i32, others are f32.
     pub fn targets<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> ParquetSpec {
         self.targets = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Only these groups of rows, counted from 0.
+    /// Selects row groups, counted from 0.
     pub fn row_groups(mut self, groups: Range<usize>) -> ParquetSpec {
         self.groups = Some(groups);
         self
@@ -77,15 +77,15 @@ impl ParquetSpec {
     }
 }
 
-/// A file whose end and whose pages' heads were read.
+/// A file whose footer and page headers were read.
 struct ParquetFile {
     path: PathBuf,
     file: File,
-    /// Those of `x`, then those of `y`.
+    /// The columns of `x`, then those of `y`.
     used: Vec<ProjectedColumn>,
     features: usize,
     rows: u64,
-    /// ParquetRows of each group.
+    /// Rows of each group.
     groups: Vec<u64>,
     held: Bytes,
 }
@@ -98,7 +98,7 @@ struct ProjectedColumn {
     largest: PageLimits,
 }
 
-/// The largest of a column's pages, in each way; what reading takes is planned by them.
+/// Maximum page sizes of a column, from which the memory is planned.
 #[derive(Clone, Copy, Default)]
 struct PageLimits {
     packed: u64,
@@ -122,7 +122,7 @@ impl PageLimits {
     }
 
     fn bytes(&self, optional: bool) -> Bytes {
-        // A number for each value, and whether it is there.
+        // One f64 per value, and whether the value is present.
         let numbers = 8 * (self.values + self.dictionary) + if optional { self.values } else { 0 };
         Bytes(self.packed + self.unpacked + numbers) + Bytes::kib(64)
     }
@@ -130,12 +130,12 @@ impl PageLimits {
 
 const MAGIC: &[u8; 4] = b"PAR1";
 
-/// Larger numbers than these are damage: the end of a file, a page, the values of one.
+/// Larger numbers mean corruption: the footer, a page, the values of a page.
 const LARGEST_FOOTER: u64 = 64 << 20;
 const LARGEST_PAGE: u64 = 256 << 20;
 const MOST_VALUES: u64 = 16 << 20;
 
-/// A page's head is a few dozen bytes; with the smallest and the largest of long texts it may be more.
+/// A page header is a few dozen bytes, or more with statistics of long strings.
 const HEAD: usize = 512;
 const LONGEST_HEAD: usize = 64 << 10;
 
@@ -199,7 +199,7 @@ impl ParquetFile {
         DataError::Record { path: self.path.clone(), at, problem: format!("a page of column `{}` {problem}", used.name) }
     }
 
-    /// Looks at all heads of a column's pages.
+    /// Reads all page headers of a column.
     fn measure(&self, used: &ProjectedColumn, length: u64) -> Result<PageLimits, DataError> {
         let mut largest = PageLimits::default();
         for chunk in &used.chunks {
@@ -213,7 +213,7 @@ impl ParquetFile {
                     return Err(self.broken(used, at, "promises more than there can be; the file is damaged"));
                 };
                 largest.add(&head);
-                // Others, such as dictionaries, have no rows; each takes some bytes, so this ends.
+                // Other pages, such as dictionaries, have no rows; each has at least one byte, so the loop ends.
                 if matches!(head.kind, DATA | DATA_V2) {
                     let more = "has more values than its group has rows; the file is damaged";
                     left = left.checked_sub(head.values).ok_or_else(|| self.broken(used, at, more))?;
@@ -224,7 +224,7 @@ impl ParquetFile {
         Ok(largest)
     }
 
-    /// The head of the page at `at`, and where its bytes begin.
+    /// The page header at `at`, and the offset of the page's bytes.
     fn head(&self, used: &ProjectedColumn, at: u64) -> Result<(PageHeader, u64), DataError> {
         let mut small = [0; HEAD];
         let read = |buffer: &mut [u8]| {
@@ -262,17 +262,17 @@ fn read_footer(file: &File, length: u64) -> Result<Footer, String> {
 struct ParquetRows {
     table: Arc<ParquetFile>,
     readers: Vec<ColumnReader>,
-    /// The group that is read, or will be next, and how many of its rows were not.
+    /// The current or next row group, and how many of its rows are left.
     group: usize,
     left: u64,
     row: u64,
 }
 
-/// Where one column is.
+/// The position in one column.
 struct ColumnReader {
     pages: Pages,
     page: Vec<u8>,
-    /// Where its page is, and where the next.
+    /// Offset of its page, and of the next one.
     page_at: u64,
     at: u64,
 }
@@ -322,7 +322,7 @@ impl ParquetRows {
         ParquetRows { readers, group: table.groups.len(), table, left: 0, row: 0 }
     }
 
-    /// Stands before the first row of a group, or behind the last.
+    /// Moves before the first row of a group, or past the last group.
     fn go_to(&mut self, group: usize) {
         self.group = group;
         self.left = self.table.groups.get(group).copied().unwrap_or(0);
@@ -331,7 +331,7 @@ impl ParquetRows {
         }
     }
 
-    /// All columns go on by one row, whatever is wrong with it, so that the next is one again.
+    /// Advances all columns by one row, even if it is invalid, so that they stay aligned.
     fn write(&mut self, out: &mut [u8]) -> Result<(), Fault> {
         let ParquetRows { table, readers, group, row, .. } = self;
         let whole_target = table.used.len() == table.features + 1 && table.used[table.features].number.is_whole();
@@ -374,7 +374,7 @@ impl RowIterator for ParquetRows {
         }
         let written = self.write(out);
         if written.as_ref().is_err_and(|fault| fault.loss != Loss::Row) {
-            // Only the next group is known to begin somewhere else.
+            // Only the start of the next row group is known.
             self.row += self.left;
             self.go_to(self.group + 1);
         } else {

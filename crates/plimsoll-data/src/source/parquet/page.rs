@@ -1,10 +1,10 @@
-//! From the bytes of a page to numbers.
+//! Decodes pages to numbers.
 
 use super::footer::{DICTIONARY, PageHeader};
 use flate2::read::MultiGzDecoder;
 use std::io::Read;
 
-/// The kinds of numbers that can be read, as the format numbers them.
+/// The supported physical types, with the format's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PhysicalType {
     Bool,
@@ -26,13 +26,13 @@ impl PhysicalType {
         })
     }
 
-    /// Whether all of its values are whole.
+    /// Whether all of its values are integers.
     pub fn is_whole(self) -> bool {
         !matches!(self, PhysicalType::F32 | PhysicalType::F64)
     }
 }
 
-/// How the bytes of pages are packed, as the format numbers it.
+/// Checks the compression codec, by the format's number.
 pub(super) fn codec(number: i64) -> Result<(), String> {
     match number {
         0..=2 => Ok(()),
@@ -43,23 +43,24 @@ pub(super) fn codec(number: i64) -> Result<(), String> {
     }
 }
 
-/// The numbers of a column's pages, one page after the other.
+/// The values of a column, page by page.
 pub(super) struct Pages {
     number: PhysicalType,
     optional: bool,
     unpacked: Vec<u8>,
     dictionary: Vec<f64>,
-    /// Those that are there.
+    /// The values that are present.
     values: Vec<f64>,
-    /// For each row of the page whether it has a value; nothing where all have.
+    /// For each row of the page whether it has a value; empty if all have one.
     present: Vec<bool>,
-    /// The rows of the page, the next of them, and its value if it has one.
+    /// The rows of the page, the next row, and the index of its value.
     rows: usize,
     row: usize,
     next: usize,
 }
 
-/// An empty vector for so many elements, and not one more: what it had is given back first, so that both never exist together.
+/// Makes `vector` empty with exactly this capacity. The old allocation is freed first, so that both never exist
+/// together.
 pub(super) fn resize_to<T>(vector: &mut Vec<T>, elements: usize) {
     vector.clear();
     if vector.capacity() < elements {
@@ -76,17 +77,17 @@ impl Pages {
         Pages { number, optional, unpacked, dictionary, values, present, rows: 0, row: 0, next: 0 }
     }
 
-    /// ParquetRows of the page that were not asked for yet.
+    /// Rows of the page not yet returned.
     pub fn left(&self) -> usize {
         self.rows - self.row
     }
 
-    /// No page is read any more.
+    /// Drops the current page.
     pub fn drop_page(&mut self) {
         (self.rows, self.row, self.next) = (0, 0, 0);
     }
 
-    /// The value of the next row, or which row of the page has none.
+    /// The value of the next row, or the index of a row without one.
     pub fn value(&mut self) -> Result<f64, usize> {
         let row = self.row;
         self.row += 1;
@@ -97,13 +98,13 @@ impl Pages {
         Ok(self.values[self.next - 1])
     }
 
-    /// Reads a page; a dictionary is kept, and the values of others replace those before.
+    /// Reads a page: a dictionary is stored, values replace those of the page before.
     pub fn read(&mut self, head: &PageHeader, codec: i64, page: &[u8]) -> Result<(), String> {
         let [repeated, defined] = head.levels.map_or([0, 0], |[defined, repeated]| [repeated as usize, defined as usize]);
         let levels = repeated.checked_add(defined).and_then(|end| page.get(..end)).ok_or(CUT)?;
         let packed = &page[levels.len()..];
         let unpacked = (head.unpacked as usize).checked_sub(levels.len()).ok_or("has levels longer than itself")?;
-        // As much as was planned for, and not in leaps.
+        // Allocate exactly what was planned, without amortized growth.
         let is_packed = head.values_packed && codec != 0;
         resize_to(&mut self.unpacked, if is_packed { unpacked } else { packed.len() });
         match codec {
@@ -111,7 +112,7 @@ impl Pages {
             2 if is_packed => {
                 self.unpacked.resize(unpacked, 0);
                 let mut bytes = MultiGzDecoder::new(packed);
-                // The checksum is behind the last byte, and looked at only by who asks for one more.
+                // The checksum follows the last byte and is verified only by one more read.
                 let read = bytes.read_exact(&mut self.unpacked).and_then(|()| bytes.read(&mut [0]));
                 if read.map_err(|error| format!("cannot be unpacked ({error})"))? > 0 {
                     return Err("holds more than its head says".into());
@@ -150,7 +151,7 @@ impl Pages {
     }
 }
 
-/// The values of a page as they are encoded.
+/// Decodes the values of a page.
 fn numbers(number: PhysicalType, encoding: i64, bytes: &[u8], count: usize, dictionary: &[f64], out: &mut Vec<f64>) -> Result<(), String> {
     match encoding {
         _ if count == 0 => Ok(()),
@@ -173,7 +174,7 @@ fn numbers(number: PhysicalType, encoding: i64, bytes: &[u8], count: usize, dict
     }
 }
 
-/// Values as they are, one after the other.
+/// PLAIN encoding.
 fn plain(number: PhysicalType, bytes: &[u8], count: usize, out: &mut Vec<f64>) -> Result<(), String> {
     fn each<const N: usize>(bytes: &[u8], count: usize, out: &mut Vec<f64>, to: impl Fn([u8; N]) -> f64) -> Result<(), String> {
         let values = bytes.as_chunks::<N>().0.get(..count).ok_or(CUT)?;
@@ -195,7 +196,7 @@ fn plain(number: PhysicalType, bytes: &[u8], count: usize, out: &mut Vec<f64>) -
     }
 }
 
-/// Small numbers of `width` bits: runs of one that repeats, and groups of eight that are packed.
+/// The RLE/bit-packing hybrid: integers of `width` bits, in runs of one value and bit-packed groups of eight.
 fn hybrid(bytes: &[u8], width: u32, count: usize, mut put: impl FnMut(u32) -> Result<(), String>) -> Result<(), String> {
     if width > 32 {
         return Err(format!("has numbers of {width} bits"));
@@ -250,7 +251,7 @@ fn hybrid(bytes: &[u8], width: u32, count: usize, mut put: impl FnMut(u32) -> Re
     Ok(())
 }
 
-/// Unpacks Snappy: literals, and copies of what was unpacked before.
+/// Decompresses Snappy: literals, and copies of earlier output.
 fn snappy(packed: &[u8], wanted: usize, out: &mut Vec<u8>) -> Result<(), String> {
     const BROKEN: &str = "cannot be unpacked (its Snappy data is broken)";
     let mut rest = packed;
@@ -293,7 +294,7 @@ fn snappy(packed: &[u8], wanted: usize, out: &mut Vec<u8>) -> Result<(), String>
         if back == 0 || back > out.len() || out.len() + length > wanted {
             return Err(BROKEN.into());
         }
-        // What is copied may reach into itself.
+        // A copy may overlap its own output.
         for _ in 0..length {
             out.push(out[out.len() - back]);
         }
@@ -315,7 +316,7 @@ mod tests {
             })
             .map(|()| out)
         };
-        // The format's own example: 0 to 7 in three bits each.
+        // The example of the specification: 0 to 7 in three bits each.
         assert_eq!(read(&[0b11, 0b1000_1000, 0b1100_0110, 0b1111_1010], 3, 8), Ok((0..8).collect()));
         assert_eq!(read(&[10, 0x12, 0x34], 16, 5), Ok(vec![0x3412; 5]));
         assert_eq!(read(&[6], 0, 3), Ok(vec![0; 3]));
@@ -325,7 +326,7 @@ mod tests {
     #[test]
     fn snappy_is_unpacked_and_never_past_what_was_promised() {
         let mut out = Vec::new();
-        // "abcd", then eight bytes from four back.
+        // "abcd", then a copy of eight bytes from four back.
         snappy(&[12, 3 << 2, b'a', b'b', b'c', b'd', 4 << 2 | 1, 4], 12, &mut out).unwrap();
         assert_eq!(out, b"abcdabcdabcd");
         for bytes in [&[12, 3 << 2, b'a'][..], &[4, 4 << 2 | 1, 4], &[2, 3 << 2, b'a', b'b', b'c', b'd'], &[3, 0, b'a'], &[]] {

@@ -1,27 +1,27 @@
-//! Thrift's compact protocol, as far as Parquet's headers are written in it.
+//! Thrift's compact protocol, the subset that Parquet headers use.
 
-/// What a header breaks off with.
+/// The error of a header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Malformed {
-    /// There are more bytes to it than were given.
+    /// The input ends too early.
     Short,
-    /// It is none.
+    /// The input is invalid.
     Nonsense,
 }
 
-/// Values one after the other.
+/// A cursor over encoded values.
 pub(super) struct Compact<'b> {
     bytes: &'b [u8],
     at: usize,
 }
 
-/// The kinds of values.
+/// Type codes.
 const TRUE: u8 = 1;
 const BINARY: u8 = 8;
 const LIST: u8 = 9;
 const STRUCT: u8 = 12;
 
-/// No header has structures inside each other as deep as this.
+/// Maximum nesting of structs; no header is deeper.
 const DEEPEST: usize = 16;
 
 impl<'b> Compact<'b> {
@@ -29,7 +29,7 @@ impl<'b> Compact<'b> {
         Compact { bytes, at: 0 }
     }
 
-    /// How many bytes were read.
+    /// Bytes read so far.
     pub fn at(&self) -> usize {
         self.at
     }
@@ -58,7 +58,7 @@ impl<'b> Compact<'b> {
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// An integer that counts something.
+    /// A non-negative integer.
     pub fn count(&mut self) -> Result<u64, Malformed> {
         u64::try_from(self.int()?).map_err(|_| Malformed::Nonsense)
     }
@@ -71,7 +71,8 @@ impl<'b> Compact<'b> {
         Ok(bytes)
     }
 
-    /// Goes through a structure: `take` reads the value of a field, and says whether it did; what it leaves is passed over.
+    /// Iterates over the fields of a struct: `take` reads the value of a field and returns whether it did; other
+    /// fields are skipped.
     pub fn fields(&mut self, mut take: impl FnMut(&mut Self, i16, u8) -> Result<bool, Malformed>) -> Result<(), Malformed> {
         let mut number: i16 = 0;
         loop {
@@ -90,7 +91,7 @@ impl<'b> Compact<'b> {
         }
     }
 
-    /// The same for a list: how many elements there are.
+    /// Reads the header of a list and returns its length.
     pub fn list(&mut self) -> Result<usize, Malformed> {
         Ok(self.list_of()?.0)
     }
@@ -98,7 +99,7 @@ impl<'b> Compact<'b> {
     fn list_of(&mut self) -> Result<(usize, u8), Malformed> {
         let head = self.byte()?;
         let length = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
-        // Every element takes a byte, but for those of a structure without fields, which takes one too.
+        // Every element takes at least one byte, even an empty struct.
         match usize::try_from(length) {
             Ok(length) if length <= self.bytes.len() => Ok((length, head & 15)),
             _ => Err(Malformed::Nonsense),
@@ -122,7 +123,7 @@ impl<'b> Compact<'b> {
             LIST | 10 => {
                 let (length, kind) = self.list_of()?;
                 for _ in 0..length {
-                    // In a list, a truth is a byte of its own.
+                    // In a list, a Boolean is a separate byte.
                     self.skip(if kind == TRUE || kind == 2 { 3 } else { kind }, depth + 1)?;
                 }
             }
@@ -141,7 +142,7 @@ impl<'b> Compact<'b> {
         Ok(())
     }
 
-    /// A truth, which is in its kind.
+    /// A Boolean, which is encoded in its type code.
     pub fn truth(kind: u8) -> bool {
         kind == TRUE
     }

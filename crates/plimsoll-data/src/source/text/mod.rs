@@ -1,4 +1,4 @@
-//! A text file as windows of characters. The file is neither mapped nor held: a window is read when it is wanted.
+//! A text file as windows of characters. The file is neither memory-mapped nor loaded: windows are read on demand.
 
 mod scan;
 mod vocabulary;
@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 pub use vocabulary::Vocabulary;
 
-/// Windows of a text file: `x` is `context` characters as i32 `[context]`, `y` the same moved on by one, so that each
-/// character's answer is the one that follows it.
+/// Windows of a text file: `x` is `context` characters as i32 `[context]`, `y` the same shifted by one, so that each
+/// character's target is the next character.
 ///
 /// ```no_run
 /// use plimsoll_data::{Dataset, Shuffle, source::Text};
@@ -35,7 +35,7 @@ pub struct Text {
     schema: Schema,
     context: usize,
     stride: usize,
-    /// The characters that windows may have.
+    /// The range of characters that windows are taken from.
     part: Range<u64>,
     windows: u64,
 }
@@ -46,16 +46,17 @@ struct TextFile {
     scan: Scan,
 }
 
-/// The most characters in a window.
+/// Maximum characters per window.
 const MOST: usize = 1 << 24;
 
 impl Text {
-    /// The whole file, cut into windows of `context` characters that follow each other. The file is read once, to know its characters.
+    /// The whole file as consecutive windows of `context` characters. Reads the file once to build the vocabulary.
     pub fn open(path: &Path, context: usize) -> Result<Text, DataError> {
         Text::open_with(path, context, None)
     }
 
-    /// The same with the characters of another text; one that is not among them is an error that says where it stands.
+    /// Like [`open`](Self::open), with the vocabulary of another text. A character outside of it is an error that
+    /// gives its position.
     pub fn open_with(path: &Path, context: usize, vocabulary: Option<&Vocabulary>) -> Result<Text, DataError> {
         if !(1..=MOST).contains(&context) {
             return Err(DataError::text(path, format!("windows of {context} characters cannot be; ask for 1 to {MOST}")));
@@ -68,7 +69,8 @@ impl Text {
         Text { file, schema: Schema::new(columns)?, context, stride: context, part, windows: 0 }.counted()
     }
 
-    /// Windows that begin every `stride` characters; every `context` characters by default, so that an epoch sees each character once.
+    /// Sets the distance between the starts of windows; `context` by default, so that an epoch has each character
+    /// once.
     pub fn stride(&self, stride: usize) -> Result<Text, DataError> {
         if stride == 0 {
             return Err(DataError::text(&self.file.path, "windows that step by 0 characters never end; step by at least 1"));
@@ -76,7 +78,7 @@ impl Text {
         Text { stride, ..self.clone() }.counted()
     }
 
-    /// Only the characters between two shares of the file: `part(0.0, 0.9)` and `part(0.9, 1.0)` have no character in common.
+    /// Selects a fraction of the file: `part(0.0, 0.9)` and `part(0.9, 1.0)` have no character in common.
     pub fn part(&self, from: f64, to: f64) -> Result<Text, DataError> {
         if !(0.0..=1.0).contains(&from) || !(from..=1.0).contains(&to) {
             return Err(DataError::text(&self.file.path, format!("{from} to {to} is no part of it; give shares from 0 to 1")));
@@ -85,12 +87,12 @@ impl Text {
         Text { part: at(from)..at(to), ..self.clone() }.counted()
     }
 
-    /// How many characters are seen at once.
+    /// Characters per window.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// Its characters.
+    /// Its vocabulary.
     pub fn vocabulary(&self) -> &Vocabulary {
         &self.file.scan.vocabulary
     }
@@ -108,12 +110,12 @@ impl Text {
         Ok(self)
     }
 
-    /// Bytes of the numbers of one window and the character after it.
+    /// Bytes of the token IDs of one window and the character after it.
     fn numbers(&self) -> usize {
         (self.context + 1) * size_of::<i32>()
     }
 
-    /// The bytes that certainly have these characters, and how many characters stand before the first of them.
+    /// A byte range that contains these characters, and how many characters in it precede the first of them.
     fn place(&self, first: u64, end: u64) -> (Range<u64>, u64) {
         let scan = &self.file.scan;
         if scan.starts.is_empty() {
@@ -144,7 +146,7 @@ impl Text {
         Ok(())
     }
 
-    /// Writes the numbers of the characters after the first `before`, or says which byte is none of them.
+    /// Writes the token IDs of the characters after the first `before`, or returns the offset of an invalid byte.
     fn encode(&self, raw: &[u8], before: u64, numbers: &mut [[u8; 4]]) -> Result<(), u64> {
         let vocabulary = self.vocabulary();
         if self.file.scan.starts.is_empty() {
@@ -173,12 +175,12 @@ impl Source for Text {
         self.windows
     }
 
-    /// One window at a time, however many rows there are.
+    /// One window at a time, independent of the number of rows.
     fn scratch_bytes(&self, _rows: usize) -> Bytes {
         let window = self.context as u64 + 1;
         let most = match self.file.scan.starts.is_empty() {
             true => window,
-            // A character takes up to four bytes, and a window begins and ends somewhere between two known places.
+            // A character takes up to four bytes, and a window starts and ends between two indexed offsets.
             false => (window / INTERVAL + 2) * INTERVAL * 4,
         };
         Bytes(self.numbers() as u64 + most)

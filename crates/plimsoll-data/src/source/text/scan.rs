@@ -1,4 +1,4 @@
-//! One pass over a text: its characters, and where some of them lie.
+//! One pass over a text: its vocabulary, and the offset of every nth character.
 
 use super::Vocabulary;
 use crate::DataError;
@@ -7,19 +7,19 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Where each this many characters begin is remembered, unless every character is one byte.
+/// The offset of every character with an index divisible by this is stored, unless the text is ASCII.
 pub(super) const INTERVAL: u64 = 1024;
 
-/// What is known of a text without holding it.
+/// The index of a text.
 pub(super) struct Scan {
     pub vocabulary: Vocabulary,
     pub chars: u64,
     pub bytes: u64,
-    /// The byte where character `INTERVAL · i` begins; empty where characters and bytes are the same.
+    /// The offset of character `INTERVAL · i`; empty if every character is one byte.
     pub starts: Vec<u64>,
 }
 
-/// Reads the file once, piece by piece. With a vocabulary, a character outside it is an error.
+/// Reads the file once, in chunks. With a vocabulary, a character outside of it is an error.
 pub(super) fn scan(file: &mut File, path: &Path, known: Option<&Vocabulary>) -> Result<Scan, DataError> {
     let mut piece = vec![0; 1 << 16];
     let (mut kept, mut chars, mut bytes, mut line) = (0, 0, 0, 1);
@@ -30,7 +30,7 @@ pub(super) fn scan(file: &mut File, path: &Path, known: Option<&Vocabulary>) -> 
         let read = file.read(&mut piece[kept..]).map_err(|error| DataError::io("read", path, error))?;
         let text = match str::from_utf8(&piece[..kept + read]) {
             Ok(text) => text,
-            // The piece ends inside a character; the rest of it comes with the next.
+            // The chunk ends inside a character; carry the partial character over.
             Err(error) if error.error_len().is_none() && read > 0 => {
                 str::from_utf8(&piece[..error.valid_up_to()]).expect("this much is valid")
             }

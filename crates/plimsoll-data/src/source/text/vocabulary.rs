@@ -1,11 +1,11 @@
-//! Characters and their numbers.
+//! Characters and their token IDs.
 
 use crate::DataError;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-/// The characters a text is made of, sorted; the number of a character is its place. A clone shares them.
+/// The characters of a text, sorted; the ID of a character is its index. A clone shares them.
 ///
 /// ```
 /// use plimsoll_data::Vocabulary;
@@ -24,14 +24,14 @@ pub struct Vocabulary {
 #[derive(PartialEq, Eq)]
 struct CharTables {
     chars: Vec<char>,
-    /// The number of each ASCII character, or [`NONE`].
+    /// The ID of each ASCII character, or [`NONE`].
     ascii: [i32; 128],
 }
 
 const NONE: i32 = -1;
 
 impl Vocabulary {
-    /// The distinct characters among these.
+    /// The distinct characters of an iterator.
     pub fn new(chars: impl IntoIterator<Item = char>) -> Vocabulary {
         let chars: Vec<char> = chars.into_iter().collect::<BTreeSet<char>>().into_iter().collect();
         let mut ascii = [NONE; 128];
@@ -41,22 +41,22 @@ impl Vocabulary {
         Vocabulary { tables: Arc::new(CharTables { chars, ascii }) }
     }
 
-    /// How many there are.
+    /// Number of characters.
     pub fn len(&self) -> usize {
         self.tables.chars.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no characters.
     pub fn is_empty(&self) -> bool {
         self.tables.chars.is_empty()
     }
 
-    /// All characters, by number.
+    /// All characters, by ID.
     pub fn chars(&self) -> &[char] {
         &self.tables.chars
     }
 
-    /// The number of a character.
+    /// The ID of a character.
     pub fn number(&self, char: char) -> Option<i32> {
         if char.is_ascii() {
             let number = self.tables.ascii[char as usize];
@@ -65,12 +65,12 @@ impl Vocabulary {
         self.tables.chars.binary_search(&char).ok().map(|number| number as i32)
     }
 
-    /// The character with a number.
+    /// The character with an ID.
     pub fn char(&self, number: i32) -> Option<char> {
         self.tables.chars.get(usize::try_from(number).ok()?).copied()
     }
 
-    /// A text as numbers.
+    /// Encodes a text as IDs.
     pub fn encode(&self, text: &str) -> Result<Vec<i32>, DataError> {
         let number = |(place, char)| {
             let problem = || DataError::Stage(format!("{char:?} (character {place}) is not in the vocabulary ({self}); leave it out"));
@@ -79,7 +79,7 @@ impl Vocabulary {
         text.chars().enumerate().map(number).collect()
     }
 
-    /// Numbers as a text.
+    /// Decodes IDs to a text.
     pub fn decode(&self, numbers: &[i32]) -> Result<String, DataError> {
         let char = |&number| {
             let problem = || DataError::Stage(format!("{number} is no character: the vocabulary has {} of them, from 0", self.len()));

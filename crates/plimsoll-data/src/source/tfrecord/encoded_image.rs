@@ -1,12 +1,12 @@
-//! Where in a file the image of an example lies, found without holding the record; or where in a record that is held.
+//! Locates the image of an example in a file without loading the record, or in a record that is loaded.
 
 use crate::image::ReadAt;
 use std::ops::Range;
 
-/// Walks the fields of the example that lies at `record` to the first bytes of the feature `key`.
+/// Finds the byte range of the first value of feature `key` in the example at `record`.
 pub(super) fn find(file: &dyn ReadAt, record: Range<u64>, key: &str) -> Result<Range<u64>, String> {
     let mut window = FileWindow { file, bytes: [0; WINDOW], start: 0, length: 0 };
-    // An example has one list of features (1), which has entries (1) of a name (1) and a value (2).
+    // An example has one list of features (field 1), whose entries (1) have a name (1) and a value (2).
     let mut features = Fields::new(record);
     while let Some((number, feature)) = features.next(&mut window)? {
         if number != 1 {
@@ -34,7 +34,7 @@ pub(super) fn find(file: &dyn ReadAt, record: Range<u64>, key: &str) -> Result<R
     Err(format!("it has no feature `{key}`"))
 }
 
-/// A value is a list of bytes (1), floats or integers; a list of bytes has items (1).
+/// A value is a list of bytes (field 1), floats or integers; a list of bytes has items (1).
 fn first_bytes(window: &mut FileWindow<'_>, value: Range<u64>, key: &str) -> Result<Range<u64>, String> {
     let mut lists = Fields::new(value);
     while let Some((number, list)) = lists.next(window)? {
@@ -50,7 +50,7 @@ fn first_bytes(window: &mut FileWindow<'_>, value: Range<u64>, key: &str) -> Res
 
 const WINDOW: usize = 1024;
 
-/// A few bytes of the file at a time.
+/// A small buffered window of the file.
 struct FileWindow<'f> {
     file: &'f dyn ReadAt,
     bytes: [u8; WINDOW],
@@ -82,7 +82,7 @@ impl FileWindow<'_> {
     }
 }
 
-/// The fields of a message that has a length; others are passed over.
+/// Iterates over the length-delimited fields of a message; other fields are skipped.
 struct Fields {
     rest: Range<u64>,
 }
@@ -92,7 +92,7 @@ impl Fields {
         Fields { rest }
     }
 
-    /// The next field's number and where its bytes lie.
+    /// The next field's number and byte range.
     fn next(&mut self, window: &mut FileWindow<'_>) -> Result<Option<(u64, Range<u64>)>, String> {
         while !self.rest.is_empty() {
             let tag = self.varint(window)?;

@@ -1,4 +1,4 @@
-//! `tf.train.Example`: named lists of numbers or bytes, as Protocol Buffers write them.
+//! `tf.train.Example`: named lists of numbers or bytes, in Protocol Buffers.
 
 use super::{Feature, FeatureKind, RecordFeature, RecordValues};
 use crate::Column;
@@ -6,7 +6,7 @@ use crate::image;
 use crate::ragged::write_length;
 use plimsoll_core::DType;
 
-/// Writes one feature of an example as a row of its column, or says what is wrong.
+/// Writes one feature of an example as a row of its column, or returns an error message.
 pub(super) fn write(record: &[u8], feature: &Feature, column: &Column, out: &mut [u8]) -> Result<(), String> {
     let mut written = None;
     each(record, |name, value| {
@@ -18,7 +18,7 @@ pub(super) fn write(record: &[u8], feature: &Feature, column: &Column, out: &mut
     written.unwrap_or_else(|| Err(format!("it has no feature `{}`", feature.key)))
 }
 
-/// What the features of an example are called, and what each holds, by name.
+/// The names, types and lengths of the features of an example, sorted by name.
 pub(super) fn features(record: &[u8]) -> Result<Vec<RecordFeature>, String> {
     let mut found = Vec::new();
     each(record, |name, value| {
@@ -46,7 +46,7 @@ fn found_in(name: &[u8], value: &[u8]) -> Result<RecordFeature, String> {
                     bytes.len()
                 }
                 (2, (1, Value::Bytes(packed))) => packed.len() / 4,
-                // The last byte of each number is below 128.
+                // The last byte of each varint is below 128.
                 (3, (1, Value::Bytes(packed))) => packed.iter().filter(|byte| **byte < 0x80).count(),
                 _ => 1,
             };
@@ -55,7 +55,7 @@ fn found_in(name: &[u8], value: &[u8]) -> Result<RecordFeature, String> {
     Ok(found)
 }
 
-/// Calls `sink` with the name and the list of each feature, as long as it wants more.
+/// Calls `sink` with the name and the list of each feature until it returns `false`.
 fn each<'b>(record: &'b [u8], mut sink: impl FnMut(&'b [u8], &'b [u8]) -> Result<bool, String>) -> Result<(), String> {
     for field in Fields(record) {
         let (1, Value::Bytes(map)) = field? else { continue };
@@ -77,7 +77,7 @@ fn each<'b>(record: &'b [u8], mut sink: impl FnMut(&'b [u8], &'b [u8]) -> Result
     Ok(())
 }
 
-/// Writes one list of values; every element has to be there, unless it is padded.
+/// Writes one list of values, which must be complete unless it is padded.
 fn list(value: &[u8], feature: &Feature, column: &Column, out: &mut [u8]) -> Result<(), String> {
     let name = &feature.key;
     let wanted = column.elements();
@@ -104,7 +104,7 @@ fn list(value: &[u8], feature: &Feature, column: &Column, out: &mut [u8]) -> Res
         for item in Fields(items) {
             match (kind, item?) {
                 (1, (1, Value::Bytes(item))) => bytes = bytes.or(Some(item)),
-                // Packed, and one by one.
+                // Both packed and unpacked encodings are valid.
                 (2, (1, Value::Bytes(packed))) => {
                     packed.as_chunks().0.iter().try_for_each(|four| put(ListItem::Float(f32::from_le_bytes(*four))))?;
                 }
@@ -165,7 +165,7 @@ enum Value<'b> {
     Bytes(&'b [u8]),
 }
 
-/// The fields of a message, in order.
+/// Iterates over the fields of a message.
 struct Fields<'b>(&'b [u8]);
 
 impl<'b> Iterator for Fields<'b> {

@@ -1,9 +1,9 @@
-//! The frame around a record: its length, and a masked CRC-32C of that and of its bytes.
+//! The framing of a record: its length, and masked CRC-32C checksums of the length and of the data.
 
 use super::LONGEST;
 use plimsoll_core::Bytes;
 
-/// Length and its check; and with the record's own check behind it.
+/// Bytes of the length and its checksum; and these with the checksum of the data.
 pub(super) const HEAD: usize = 12;
 pub(super) const FRAME: u64 = 16;
 
@@ -22,7 +22,7 @@ impl RecordHeader {
         Ok(RecordHeader { bytes })
     }
 
-    /// The same, of a record that is not too long to be held.
+    /// Checks the header, and that the record is not longer than `longest`.
     pub fn check(self, longest: Bytes) -> Result<RecordHeader, String> {
         match self.bytes > longest.0 {
             true => Err(format!("it is of {} and may be of {longest}; split it", Bytes(self.bytes))),
@@ -31,7 +31,7 @@ impl RecordHeader {
     }
 }
 
-/// The bytes of a record that begins with its head.
+/// The data of a frame, after its checksum is verified.
 pub(super) fn record(frame: &[u8]) -> Result<&[u8], String> {
     let cut = || "the file ends inside it; copy or write the file again".to_string();
     let (head, rest) = frame.split_first_chunk::<HEAD>().ok_or_else(cut)?;
@@ -44,7 +44,7 @@ pub(super) fn record(frame: &[u8]) -> Result<&[u8], String> {
     Ok(record)
 }
 
-/// The checksum as it is stored: turned and moved, so that a checksum of data with checksums in it is no weaker.
+/// The checksum as stored: rotated and offset, so that checksums of data with embedded checksums are no weaker.
 fn masked(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xA282_EAD8)
 }

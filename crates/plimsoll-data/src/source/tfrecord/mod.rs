@@ -1,4 +1,4 @@
-//! TFRecord files of `tf.train.Example`: every length and every record is checked against its CRC-32C.
+//! TFRecord files of `tf.train.Example`. The CRC-32C of every length and every record is verified.
 
 mod encoded_image;
 mod example;
@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// A feature of an example, and the column it becomes.
+/// A feature of an example, and how it becomes a column.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Feature {
     key: String,
@@ -29,23 +29,23 @@ pub struct Feature {
     kind: FeatureKind,
 }
 
-/// A feature that the first record of a file has: see [`TfRecord::features`].
+/// A feature of the first record of a file, see [`TfRecord::features`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordFeature {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What it holds.
+    /// The type of its values.
     pub values: RecordValues,
-    /// How many numbers, or bytes.
+    /// The number of values, or of bytes.
     pub count: usize,
-    /// Whether its bytes begin like an image.
+    /// Whether its bytes start like an image.
     pub is_image: bool,
 }
 
-/// What a feature of a record holds.
+/// The type of the values of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordValues {
-    /// A string of bytes.
+    /// A byte string.
     Bytes,
     /// Floats.
     Floats,
@@ -53,51 +53,51 @@ pub enum RecordValues {
     Ints,
 }
 
-/// What becomes of a feature.
+/// How a feature becomes a column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum FeatureKind {
-    /// All of its values have to be there.
+    /// All values must be present.
     Whole,
-    /// Those that are not are this number.
+    /// Missing values are replaced by this number.
     Padded(f32),
-    /// However many there are, with their number.
+    /// Of variable length, with its length.
     UpTo,
-    /// An image as it is stored.
+    /// An encoded image.
     Picture,
 }
 
 impl Feature {
-    /// A list of floats, or of integers to be read as floats.
+    /// A list of floats, or of integers converted to floats.
     pub fn f32(key: impl Into<String>, shape: impl Into<Vec<usize>>) -> Feature {
         Feature { key: key.into(), dtype: DType::F32, shape: shape.into(), kind: FeatureKind::Whole }
     }
 
-    /// A list of integers, each of which has to fit an i32.
+    /// A list of integers that fit in an i32.
     pub fn i32(key: impl Into<String>, shape: impl Into<Vec<usize>>) -> Feature {
         Feature { dtype: DType::I32, ..Feature::f32(key, shape) }
     }
 
-    /// A string of bytes, such as raw pixels.
+    /// A byte string, such as raw pixels.
     pub fn u8(key: impl Into<String>, shape: impl Into<Vec<usize>>) -> Feature {
         Feature { dtype: DType::U8, ..Feature::f32(key, shape) }
     }
 
-    /// An image, as encoded bytes: the column is one of files, for [`decode`](crate::ops::decode).
+    /// An encoded image: the column holds files, for [`decode`](crate::ops::decode).
     pub fn image(key: impl Into<String>) -> Feature {
         Feature { key: key.into(), dtype: DType::U8, shape: Vec::new(), kind: FeatureKind::Picture }
     }
 
-    /// The same, filled with 0 where a record has fewer values: rows of variable length in batches of one shape.
+    /// Pads missing values with 0, so that batches have a fixed shape.
     pub fn padded(self) -> Feature {
         self.padded_with(0.0)
     }
 
-    /// The same, filled with this number.
+    /// Pads missing values with this number.
     pub fn padded_with(self, value: f32) -> Feature {
         Feature { kind: FeatureKind::Padded(value), ..self }
     }
 
-    /// The same with as many values as a record has, up to the shape's first number: see [`Column::up_to`].
+    /// Allows a variable number of values, up to the first dimension of the shape, see [`Column::up_to`].
     pub fn up_to(self) -> Feature {
         Feature { kind: FeatureKind::UpTo, ..self }
     }
@@ -111,30 +111,31 @@ impl Feature {
     }
 }
 
-/// Records of one or several uncompressed files, by number: their places are found once, 8 bytes each.
+/// Records of one or more uncompressed files, with random access: their offsets are indexed once, 8 bytes each.
 pub struct TfRecord {
     schema: Schema,
     features: Vec<(Feature, Column)>,
     files: Vec<RecordFile>,
-    /// Where each record's length stands in its file.
+    /// The offset of each record in its file.
     places: Vec<u64>,
-    /// The longest record.
+    /// Bytes of the longest record.
     longest: usize,
 }
 
 struct RecordFile {
     path: PathBuf,
     file: File,
-    /// The row after its last.
+    /// One past its last row.
     end: u64,
 }
 
-/// No record may be longer; one that is packed is held whole before its end is seen, so it may be less.
+/// Maximum size of a record. Compressed records are buffered whole before they can be verified, so their limit is
+/// lower.
 const LONGEST: Bytes = Bytes::mib(256);
 const LONGEST_PACKED: Bytes = Bytes::mib(4);
 
 impl TfRecord {
-    /// Opens the files; each feature is named by the column it becomes.
+    /// Opens the files; features are given with their column names.
     pub fn open<P: AsRef<Path>>(paths: &[P], features: &[(&str, Feature)]) -> Result<TfRecord, DataError> {
         let (schema, features) = columns(features)?;
         let mut records = TfRecord { schema, features, files: Vec::new(), places: Vec::new(), longest: 0 };
@@ -145,7 +146,8 @@ impl TfRecord {
         Ok(records)
     }
 
-    /// What the first record of the first file that matches a pattern holds, by name; `.gz` is unpacked on the way.
+    /// The features of the first record of the first file that matches a pattern, by name; `.gz` files are
+    /// decompressed.
     pub fn features(pattern: impl AsRef<Path>) -> Result<Vec<RecordFeature>, DataError> {
         let path = &super::files(pattern)?[0];
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
@@ -165,7 +167,7 @@ impl TfRecord {
         frame::record(&frame).and_then(example::features).map_err(|problem| broken(path, 0, problem))
     }
 
-    /// Finds the records of one file.
+    /// Indexes the records of one file.
     fn index(&mut self, path: &Path) -> Result<(), DataError> {
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
         let length = file.metadata().map_err(|error| DataError::io("examine", path, error))?.len();
@@ -192,7 +194,7 @@ impl TfRecord {
         for (index, row) in rows.enumerate() {
             let part = self.part(row);
             let at = self.places[row as usize];
-            // Up to the next record of the file, or as far as the longest one reaches.
+            // Up to the next record of the file, or the length of the longest one.
             let next = self.places.get(row as usize + 1).filter(|_| row + 1 < part.end);
             let bytes = next.map_or(self.longest + FRAME as usize, |next| (next - at) as usize);
             let read = read_up_to(&part.file, &mut scratch[..bytes], at);
@@ -211,7 +213,7 @@ impl TfRecord {
     }
 }
 
-/// Whether a file is compressed, by its name.
+/// Whether a file is compressed, by its extension.
 pub(crate) fn is_packed(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "gz" || extension == "gzip")
 }
@@ -278,7 +280,7 @@ impl Source for TfRecord {
         path.push(&self.part(row).path);
     }
 
-    /// Where the image lies. The record was checked when the row's other columns were read.
+    /// The byte range of the image. The record was verified when the row's other columns were read.
     fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
         let (part, at) = (self.part(row), self.places[row as usize]);
         let Some((feature, _)) = self.features.iter().find(|(feature, _)| feature.kind == FeatureKind::Picture) else { return Ok(None) };

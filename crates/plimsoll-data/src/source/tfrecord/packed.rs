@@ -1,5 +1,5 @@
-//! Records of files compressed with gzip: a sequential source, as nothing says where in them a record is. A record is held whole while its
-//! values are taken out of it, so it has a longest length.
+//! Records of gzip files: a sequential source, because compressed data has no random access. A record is buffered
+//! whole while it is parsed, so its length is limited.
 
 use super::frame::{self, FRAME, HEAD, RecordHeader};
 use super::{Feature, FeatureKind, LONGEST_PACKED, broken, columns, cut, encoded_image, example};
@@ -14,16 +14,16 @@ use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What unpacking takes beside the record: a window, and the buffers before and after it.
+/// Memory for decompression in addition to the record: the window, and the input and output buffers.
 const UNPACKING: Bytes = Bytes::kib(192);
 
-/// The files, and what is taken out of their records.
+/// The files, and the features that are read.
 pub(crate) struct PackedRecords {
     paths: Vec<PathBuf>,
     features: Vec<(Feature, Column)>,
 }
 
-/// Which record: its number, its file and where it begins there.
+/// The position of a record: its index, its file, and its offset there.
 #[derive(Clone, Copy)]
 pub(crate) struct RecordPosition {
     pub row: u64,
@@ -39,11 +39,11 @@ pub(crate) struct Record<'r> {
 }
 
 impl PackedRecords {
-    /// The longest record, and what one is held in with all that unpacking takes.
+    /// Maximum size of a record, and the total memory for reading.
     pub const LONGEST: Bytes = LONGEST_PACKED;
     pub const HELD: Bytes = Bytes(LONGEST_PACKED.0 + FRAME + UNPACKING.0);
 
-    /// Opens files, and gives the columns of their records.
+    /// Opens files; also returns the columns of their records.
     pub fn open(paths: &[PathBuf], features: &[(&str, Feature)]) -> Result<(Schema, Arc<PackedRecords>), DataError> {
         let (schema, features) = columns(features)?;
         for path in paths {
@@ -56,14 +56,14 @@ impl PackedRecords {
         self.features.iter().any(|(feature, _)| feature.kind == FeatureKind::Picture)
     }
 
-    /// The records as rows, where none has images.
+    /// The records as a source, if there are no images.
     pub fn source(self: Arc<Self>, schema: Schema) -> SequentialSource {
         let (known, name) = (Arc::clone(&self), self.name());
         let open = move || RecordRows { records: Arc::clone(&self), reader: RecordReader::new(Arc::clone(&self)) };
         SequentialSource::new(name, schema, PackedRecords::HELD, open).identified(move |hash| known.identify(hash))
     }
 
-    /// Feeds `hash` with the files and what is taken out of them.
+    /// Hashes the files and the features that are read.
     pub fn identify(&self, hash: &mut dyn Hasher) -> Result<(), DataError> {
         hash.write(format!("{:?}", self.features).as_bytes());
         self.paths.iter().try_for_each(|path| identify_named(path, hash))
@@ -73,7 +73,7 @@ impl PackedRecords {
         named("tfrecord", self.paths.iter().map(PathBuf::as_path))
     }
 
-    /// The columns of a row; an image has no bytes of its own yet.
+    /// The columns of a row; an image has no size yet.
     pub fn columns(&self) -> impl Iterator<Item = &Column> {
         self.features.iter().map(|(_, column)| column)
     }
@@ -83,7 +83,7 @@ impl PackedRecords {
         &self.paths[at.file]
     }
 
-    /// What is wrong with a record.
+    /// The error of a corrupt record.
     pub fn damaged(&self, at: RecordPosition, problem: String) -> DataError {
         broken(self.path(at), at.start, problem)
     }
@@ -94,7 +94,7 @@ impl PackedRecords {
         example::write(record.bytes, feature, of, out).map_err(|problem| Fault::row(self.damaged(record.position, problem)))
     }
 
-    /// The bytes of an image of a record.
+    /// The encoded bytes of an image of a record.
     pub fn image<'r>(&self, record: Record<'r>, column: usize) -> Result<&'r [u8], Fault> {
         let Record { bytes, position } = record;
         let found = encoded_image::find(&bytes, 0..bytes.len() as u64, &self.features[column].0.key);
@@ -129,29 +129,29 @@ impl RowIterator for RecordRows {
     }
 }
 
-/// Reads the records of one epoch after each other.
+/// Reads the records of one epoch in sequence.
 pub(crate) struct RecordReader {
     records: Arc<PackedRecords>,
-    /// The file after the one that is open.
+    /// The index of the next file.
     next: usize,
     open: Option<BufReader<MultiGzDecoder<BufReader<File>>>>,
-    /// Where the record begins in what is unpacked, and where the next.
+    /// Offset of the record in the decompressed data, and of the next one.
     start: u64,
     at: u64,
     record: Vec<u8>,
-    /// The number of the record, as if all files were unpacked, and of the next.
+    /// Index of the record over all files, and of the next one.
     row: u64,
     next_row: u64,
 }
 
 impl RecordReader {
     pub fn new(records: Arc<PackedRecords>) -> RecordReader {
-        // As long as any will be, so that it never grows.
+        // The maximum size, so that it is never reallocated.
         let record = Vec::with_capacity((LONGEST_PACKED.0 + FRAME) as usize);
         RecordReader { next: records.paths.len(), records, open: None, start: 0, at: 0, record, row: 0, next_row: 0 }
     }
 
-    /// The record that was read last, if its checksum is right.
+    /// The record read last, after its checksum is verified.
     pub fn record(&self) -> Result<Record<'_>, Fault> {
         let position = RecordPosition { row: self.row, file: self.next - 1, start: self.start };
         let bytes = frame::record(&self.record).map_err(|problem| Fault::row(self.records.damaged(position, problem)))?;
@@ -176,7 +176,7 @@ impl RecordReader {
             match &read {
                 Ok(false) => self.open = None,
                 Err(fault) if fault.loss != Loss::Row => {
-                    // Nothing says where a record begins after damage, but for the next file.
+                    // After corrupt data the next record cannot be found, except in the next file.
                     self.open = None;
                     return read;
                 }
@@ -197,7 +197,7 @@ impl RecordReader {
             _ => Fault::part(broken(path, at, format!("it cannot be unpacked ({error}); write the file again"))),
         };
         let mut head = [0; HEAD];
-        // Nothing at all is the end of the file; a part of a head is a file that was cut off.
+        // No bytes at all is the end of the file; a partial header is a truncated file.
         if reader.read(&mut head[..1]).map_err(unpack)? == 0 {
             return Ok(false);
         }
