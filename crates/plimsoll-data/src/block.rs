@@ -1,16 +1,15 @@
-//! Blocks: rows of columns as contiguous bytes in memory that somebody else owns.
+//! Blocks: rows as columns of contiguous bytes, in memory of the caller.
 
 use crate::memory::ALIGNMENT;
 use crate::schema::Schema;
 use plimsoll_core::Bytes;
 
-/// Bytes of the columns of a block, each in a buffer of its own.
+/// Bytes of the columns of a block, each in its own buffer.
 pub(crate) fn column_bytes(schema: &Schema, rows: usize) -> Bytes {
     schema.columns().iter().map(|column| (column.row_bytes() * rows as u64).align_up(ALIGNMENT as u64)).sum()
 }
 
-/// Where the columns of a block of `rows` rows lie in one piece of memory: one after the other, each from a multiple
-/// of [`ALIGNMENT`].
+/// The layout of a block of `rows` rows in one allocation: the columns in sequence, each aligned to [`ALIGNMENT`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockLayout {
     regions: Vec<Region>,
@@ -37,48 +36,49 @@ impl BlockLayout {
         BlockLayout { regions, rows, bytes }
     }
 
-    /// Bytes of a whole block.
+    /// Bytes of a block.
     pub fn bytes(&self) -> Bytes {
         self.bytes
     }
 
-    /// Rows of a whole block.
+    /// Rows of a block.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// How many columns there are.
+    /// Number of columns.
     pub fn columns(&self) -> usize {
         self.regions.len()
     }
 
-    /// The bytes of `rows` rows of one column, from row `first` of the block.
+    /// The bytes of `rows` rows of one column, starting at row `first` of the block.
     pub fn column<'m>(&self, memory: &'m [u8], column: usize, first: usize, rows: usize) -> &'m [u8] {
         let region = &self.regions[column];
         &memory[region.offset + first * region.row_bytes..][..rows * region.row_bytes]
     }
 
-    /// The same for every column in order, to be written.
+    /// Mutable slices of `rows` rows of every column, in order.
     ///
     /// # Safety
-    /// `memory` is that of a whole block, lives for `'m`, and nobody else reads or writes these rows as long.
+    /// `memory` must be that of a whole block and live for `'m`, and no other reference may access these rows during
+    /// `'m`.
     pub(crate) unsafe fn split_raw<'m>(&self, memory: *mut u8, first: usize, rows: usize) -> impl Iterator<Item = &'m mut [u8]> {
         assert!(first + rows <= self.rows, "a block has {} rows", self.rows);
         self.regions.iter().map(move |region| {
-            // SAFETY: the rows are inside the column's region, and that inside the block (just checked); regions do not overlap, and
-            // the caller vouches for the rest.
+            // SAFETY: the rows are inside the column's region, and that is inside the block (just checked); regions
+            // do not overlap, and the caller guarantees the rest.
             unsafe { std::slice::from_raw_parts_mut(memory.add(region.offset + first * region.row_bytes), rows * region.row_bytes) }
         })
     }
 }
 
-/// One column of a block, to be written: `rows` rows, one after the other.
+/// One column of a block to write: `rows` consecutive rows.
 pub struct ColumnMut<'m> {
     bytes: &'m mut [u8],
 }
 
 impl<'m> ColumnMut<'m> {
-    /// A column over caller-owned bytes.
+    /// A column over bytes of the caller.
     pub fn new(bytes: &'m mut [u8]) -> ColumnMut<'m> {
         ColumnMut { bytes }
     }
@@ -89,14 +89,15 @@ impl<'m> ColumnMut<'m> {
     }
 }
 
-/// An empty vector with the capacity of a used one, for columns of another lifetime: a feed makes a list of columns for
-/// each block and must not allocate it. (Collecting from a vector's own iterator reuses its memory; a test counts on it.)
+/// Returns an empty vector with the capacity of a used one, for columns of another lifetime, because a feed must not
+/// allocate a list of columns per block. (Collecting from a vector's own iterator reuses its memory; a test relies on
+/// it.)
 pub(crate) fn recycle<'m>(mut columns: Vec<ColumnMut<'_>>) -> Vec<ColumnMut<'m>> {
     columns.clear();
     columns.into_iter().map(|_| unreachable!("it was cleared")).collect()
 }
 
-/// A block to be written by a source: the same number of rows in every column, each column in memory of its own.
+/// A block for a source to write: every column has the same number of rows, and its own memory.
 pub struct BlockMut<'a, 'm> {
     rows: usize,
     columns: &'a mut [ColumnMut<'m>],
@@ -115,7 +116,7 @@ impl<'a, 'm> BlockMut<'a, 'm> {
         BlockMut { rows, columns }
     }
 
-    /// How many rows are to be written.
+    /// Number of rows to write.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -131,17 +132,17 @@ impl<'a, 'm> BlockMut<'a, 'm> {
     }
 }
 
-/// Which rows of the source a block holds.
+/// The rows of the source in a block.
 #[derive(Clone, Copy, Debug)]
 pub enum Rows<'a> {
-    /// Rows from this one on.
+    /// Consecutive rows, starting at this one.
     From(u64),
     /// These rows.
     At(&'a [u64]),
 }
 
 impl Rows<'_> {
-    /// The source's number of the block's row `index`.
+    /// The source index of the block's row `index`.
     pub fn row(&self, index: usize) -> u64 {
         match self {
             Rows::From(first) => first + index as u64,

@@ -1,4 +1,4 @@
-//! Conditions on rows that are written down instead of programmed, so that they can be read from a file, printed and compared.
+//! Declarative conditions on rows, which can be parsed, printed and compared.
 
 use crate::number::{numbers, round_to};
 use crate::ragged::length_of;
@@ -6,8 +6,8 @@ use crate::schema::Extent;
 use crate::{DataError, Row, Schema};
 use std::fmt;
 
-/// What has to hold for the numbers of a column, or for how many of them there are. Of a column with several numbers a row, it has to hold
-/// for each of them. A number that is none (NaN) is below, above and equal to nothing.
+/// A condition on the values of a column, or on the length of its rows. If a row has several values, it must hold for
+/// each of them. Comparisons with NaN are false.
 ///
 /// ```
 /// use plimsoll_data::{Condition, Dataset, Relation, Split};
@@ -21,20 +21,20 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
     column: String,
-    /// All of them have to hold.
+    /// All of them must hold.
     tests: Vec<Test>,
 }
 
-/// How a number stands to another.
+/// A comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
-    /// Smaller.
+    /// Less than.
     Below,
-    /// Greater.
+    /// Greater than.
     Above,
-    /// Greater or equal.
+    /// Greater than or equal.
     AtLeast,
-    /// Smaller or equal.
+    /// Less than or equal.
     AtMost,
 }
 
@@ -47,7 +47,7 @@ enum Test {
 }
 
 impl Relation {
-    /// All of them.
+    /// All relations.
     pub const ALL: [Relation; 4] = [Relation::Below, Relation::Above, Relation::AtLeast, Relation::AtMost];
 
     fn holds<T: PartialOrd>(self, number: T, than: T) -> bool {
@@ -61,27 +61,28 @@ impl Relation {
 }
 
 impl Condition {
-    /// On this column; whatever is said of it afterwards has to hold all together.
+    /// A condition on this column; the tests added to it must all hold.
     pub fn on(column: impl Into<String>) -> Condition {
         Condition { column: column.into(), tests: Vec::new() }
     }
 
-    /// It is one of these.
+    /// The value is one of these.
     pub fn is(self, values: impl Into<Vec<f64>>) -> Condition {
         self.and(Test::Is(values.into()))
     }
 
-    /// It is none of these.
+    /// The value is none of these.
     pub fn is_not(self, values: impl Into<Vec<f64>>) -> Condition {
         self.and(Test::IsNot(values.into()))
     }
 
-    /// It stands so to `than`.
+    /// The value compares like this to `than`.
     pub fn number(self, relation: Relation, than: f64) -> Condition {
         self.and(Test::Number(relation, than))
     }
 
-    /// A row of a column whose rows [vary in length](crate::Column::up_to) is of such a length.
+    /// The length of a row compares like this to `than`, for a column whose rows [vary in
+    /// length](crate::Column::up_to).
     pub fn length(self, relation: Relation, than: u64) -> Condition {
         self.and(Test::Length(relation, than))
     }
@@ -99,7 +100,7 @@ impl Condition {
         let bytes = row.bytes(&self.column);
         let column = row.schema().index_of(&self.column).map(|index| &row.schema().columns()[index]).expect("its bytes were just found");
         let dtype = column.dtype;
-        // A constant is rounded as the elements were: 0.1 is the nearest f32 in a column of f32.
+        // Constants are rounded to the dtype of the column: 0.1 is the nearest f32 in a column of f32.
         let rounded = |value: &f64| round_to(dtype, *value);
         let elements = || numbers(dtype, column.elements_of(bytes));
         self.tests.iter().all(|test| match test {
@@ -113,7 +114,7 @@ impl Condition {
         })
     }
 
-    /// That rows of this kind can be asked.
+    /// Checks that it can be applied to rows of this schema.
     pub(crate) fn check(&self, schema: &Schema) -> Result<(), DataError> {
         let Some(index) = schema.index_of(&self.column) else {
             let columns: Vec<&str> = schema.columns().iter().map(|column| column.name.as_str()).collect();

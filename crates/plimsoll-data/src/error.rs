@@ -1,4 +1,4 @@
-//! What can go wrong with data: one sentence that says what, to what, and what to do.
+//! Errors of data sets: one sentence with the problem, its place and the remedy.
 
 use plimsoll_core::{Bytes, DType, LedgerError};
 use std::any::Any;
@@ -7,62 +7,63 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An error of a data set, its plan or its feed. Cloning is cheap: a feed that has failed gives the same error each time it is asked.
+/// An error of a data set, its plan or its feed. Cloning is cheap: a failed feed returns the same error on every
+/// call.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
-    /// The operating system refused.
+    /// An I/O error.
     #[error("cannot {action} {}: {source}", .path.display())]
     Io {
-        /// What was being done, such as `open` or `read row 7 of`.
+        /// The operation, such as `open` or `read row 7 of`.
         action: String,
-        /// To which file.
+        /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: Arc<io::Error>,
     },
-    /// A file whose contents are not what its name promises.
+    /// A file that is not a valid `.npy` file.
     #[error("{} cannot be read as .npy: {problem}", .path.display())]
     Npy {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
-    /// The same of a Parquet file.
+    /// A file that is not a valid Parquet file.
     #[error("{} cannot be read as Parquet: {problem}", .path.display())]
     Parquet {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
-    /// A text that windows cannot be created of.
+    /// A text file that cannot be read as windows.
     #[error("{} cannot be read as text: {problem}", .path.display())]
     Text {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
-    /// A table that rows cannot be created of.
+    /// A CSV file with an invalid row.
     #[error("{}, line {line}: {problem}", .path.display())]
     Csv {
         /// The file.
         path: PathBuf,
         /// The line, counted from 1.
         line: u64,
-        /// What is wrong with it and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
-    /// A record inside a file that cannot be read.
+    /// An invalid record in a file.
     #[error("{}, the record at byte {at}: {problem}", .path.display())]
     Record {
         /// The file.
         path: PathBuf,
-        /// Where the record begins.
+        /// Offset of the record.
         at: u64,
-        /// What is wrong with it and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
     /// An image that cannot be decoded.
@@ -70,10 +71,10 @@ pub enum DataError {
     Image {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// An image that takes more memory than one may, whatever the limit is.
+    /// An image that exceeds the maximum per file, regardless of the memory limit.
     #[error(
         "{} is {width} × {height} pixels and takes {needed} to read and decode, but a single item may take {cap}; \
          raise max_item, or make the image smaller", .path.display()
@@ -81,16 +82,17 @@ pub enum DataError {
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// Pixels in a row.
+        /// Width in pixels.
         width: usize,
-        /// Rows of pixels.
+        /// Height in pixels.
         height: usize,
-        /// The file, its pixels and the decoder's own memory.
+        /// Bytes of the file, its pixels and the decoder's own memory.
         needed: Bytes,
-        /// What one may take.
+        /// The maximum per file.
         cap: Bytes,
     },
-    /// An image that this limit has no space for, and a larger one has. It is no bad row: which rows there are depends on no limit.
+    /// An image that does not fit in this memory limit, but in a larger one. It does not count as a bad row, because
+    /// the rows of a data set must not depend on the limit.
     #[error(
         "{} is {width} × {height} pixels and takes {needed} to read and decode, but this memory limit leaves {cap} for a single item; \
          raise the limit, or say what one may take (max_item), so that ignore_errors leaves out larger ones under any limit", .path.display()
@@ -98,30 +100,30 @@ pub enum DataError {
     NoRoom {
         /// The file.
         path: PathBuf,
-        /// Pixels in a row.
+        /// Width in pixels.
         width: usize,
-        /// Rows of pixels.
+        /// Height in pixels.
         height: usize,
-        /// The file, its pixels and the decoder's own memory.
+        /// Bytes of the file, its pixels and the decoder's own memory.
         needed: Bytes,
-        /// What there is.
+        /// The available memory.
         cap: Bytes,
     },
-    /// An image smaller than the part that is to be cut out of it.
+    /// An image smaller than the crop.
     #[error("{} is {width} × {height} pixels, too small to cut {crop_width} × {crop_height} out of it; resize before cropping, or crop less", .path.display())]
     TooSmall {
         /// The file.
         path: PathBuf,
-        /// Pixels in a row.
+        /// Width in pixels.
         width: usize,
-        /// Rows of pixels.
+        /// Height in pixels.
         height: usize,
-        /// The part's.
+        /// Width of the crop.
         crop_width: usize,
-        /// The part's.
+        /// Height of the crop.
         crop_height: usize,
     },
-    /// An image larger than the frame it is to be put into.
+    /// An image larger than the frame to pad to.
     #[error(
         "{} is {width} × {height} pixels, too large for a frame of {frame_width} × {frame_height}; use crop_or_pad, resize, or a larger frame",
         .path.display()
@@ -129,21 +131,21 @@ pub enum DataError {
     TooBig {
         /// The file.
         path: PathBuf,
-        /// Pixels in a row.
+        /// Width in pixels.
         width: usize,
-        /// Rows of pixels.
+        /// Height in pixels.
         height: usize,
-        /// The frame's.
+        /// Width of the frame.
         frame_width: usize,
-        /// The frame's.
+        /// Height of the frame.
         frame_height: usize,
     },
-    /// A folder that is not laid out as one class per folder.
+    /// A folder that does not have one subfolder per class.
     #[error("{} is no folder of classes: {problem}", .path.display())]
     Folder {
         /// The folder.
         path: PathBuf,
-        /// What is wrong with it and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
     /// A cache file that cannot be used.
@@ -151,20 +153,20 @@ pub enum DataError {
     Cache {
         /// The file.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
-    /// A file that ends before its header says it does.
+    /// A file that is shorter than its header states.
     #[error("{} is truncated: its header promises {expected} bytes and it has {actual}; copy or write it again", .path.display())]
     Truncated {
         /// The file.
         path: PathBuf,
-        /// Bytes the header promises, the header included.
+        /// Bytes according to the header, including it.
         expected: u64,
-        /// Bytes there are.
+        /// Actual bytes.
         actual: u64,
     },
-    /// Files that are columns of the same rows must have as many of them.
+    /// Files of one data set with different numbers of rows.
     #[error("{} has {rows} rows but {} has {other_rows}; columns of one data set need the same number of rows", .path.display(), .other.display())]
     RowsDisagree {
         /// One file.
@@ -176,32 +178,32 @@ pub enum DataError {
         /// Its rows.
         other_rows: u64,
     },
-    /// An integer that the type the consumer gets cannot hold.
+    /// An integer that does not fit in the column's dtype.
     #[error("{} holds {value} in row {row}, which does not fit {dtype}; store smaller numbers or use a float type", .path.display())]
     DoesNotFit {
         /// The file.
         path: PathBuf,
         /// The row, counted from 0.
         row: u64,
-        /// What stands there.
+        /// The value.
         value: i64,
-        /// What the consumer gets.
+        /// The dtype of the column.
         dtype: DType,
     },
-    /// A schema that no block of rows could have.
+    /// An invalid schema.
     #[error("column `{column}` {problem}")]
     Schema {
         /// The column.
         column: String,
-        /// What is wrong with it and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
-    /// A stage, or a closure of the user's, names a column that is not there.
+    /// A stage or a user closure names a column that does not exist.
     #[error("there is no column `{name}`{}; the columns are {}", if *.undecoded { " of decoded images" } else { "" }, .have.join(", "))]
     NoColumn {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names there are.
+        /// The existing names.
         have: Vec<String>,
         /// Whether there are also columns of images that a later stage decodes.
         undecoded: bool,
@@ -209,14 +211,14 @@ pub enum DataError {
     /// An operation that cannot be applied to a column.
     #[error("{op} cannot be applied to column `{column}`: {problem}")]
     Op {
-        /// The operation as people write it.
+        /// The operation with its arguments.
         op: String,
         /// The column.
         column: String,
-        /// What is wrong and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
-    /// A label outside the classes it is encoded for.
+    /// A label outside the range of classes.
     #[error(
         "column `{column}` holds the label {value} in row {row}{}, outside 0..{classes}; correct the row or raise the number of classes",
         place(.at)
@@ -226,14 +228,14 @@ pub enum DataError {
         column: String,
         /// The row of the source, counted from 0.
         row: u64,
-        /// What stands there.
+        /// The value.
         value: i64,
-        /// How many classes there are.
+        /// Number of classes.
         classes: usize,
-        /// The file, and the byte the row begins at, where the source knows.
+        /// The file and the byte offset of the row, if the source knows them.
         at: Option<(PathBuf, u64)>,
     },
-    /// What user code said of a row.
+    /// An error of user code for a row.
     #[error("{op} failed on column `{column}` in row {row}{}: {problem}; correct the row or the function, or leave it out", place(.at))]
     Function {
         /// The operation.
@@ -242,27 +244,27 @@ pub enum DataError {
         column: String,
         /// The row of the source, counted from 0.
         row: u64,
-        /// What it said.
+        /// Its message.
         problem: String,
-        /// The file, and the byte the row begins at, where the source knows.
+        /// The file and the byte offset of the row, if the source knows them.
         at: Option<(PathBuf, u64)>,
     },
-    /// A number that is none.
+    /// A value that is NaN or infinite.
     #[error("column `{column}` holds {value} in row {row}{}; correct the row or leave it out", place(.at))]
     NotFinite {
         /// The column.
         column: String,
         /// The row of the source, counted from 0.
         row: u64,
-        /// What stands there.
+        /// The value.
         value: f32,
-        /// The file, and the byte the row begins at, where the source knows.
+        /// The file and the byte offset of the row, if the source knows them.
         at: Option<(PathBuf, u64)>,
     },
-    /// A stage that makes no sense where or as it is written.
+    /// A stage that is invalid or in an invalid position.
     #[error("{0}")]
     Stage(String),
-    /// A limit no arrangement of the pipeline fits in.
+    /// A memory limit below the minimum of the pipeline.
     #[error(
         "the input pipeline cannot run in {limit}: it needs at least {minimum} ({}); raise the limit or lower the batch size",
         list(.stages)
@@ -272,23 +274,23 @@ pub enum DataError {
         limit: Bytes,
         /// The smallest limit that works.
         minimum: Bytes,
-        /// What the smallest arrangement holds, by stage.
+        /// The bytes of each stage at the minimum.
         stages: Vec<(String, Bytes)>,
     },
-    /// The ledger refused a reservation the plan had counted on.
+    /// The ledger refused a planned reservation.
     #[error("the input pipeline's memory was refused: {0}")]
     Ledger(#[from] LedgerError),
-    /// A plan used with a data set it was not made for.
+    /// A plan used with another data set.
     #[error(
         "the plan was made for another data set (it counts {planned}, this one needs {needed}); call plan() on the data set that is fed"
     )]
     OtherPlan {
-        /// What the plan counts.
+        /// Bytes of the plan.
         planned: Bytes,
-        /// What the data set would take in the plan's geometry.
+        /// Bytes of the data set with the plan's geometry.
         needed: Bytes,
     },
-    /// A saved position that belongs to a different data set.
+    /// A saved position of another data set.
     #[error(
         "the saved position was taken with {what} {saved}, but this data set has {now}; resume with the data set the position was saved from"
     )]
@@ -300,21 +302,22 @@ pub enum DataError {
         /// Its value now.
         now: String,
     },
-    /// Code of a source or an operation panicked.
+    /// A source or an operation panicked.
     #[error("a source or an operation panicked: {message}; correct it if the code is yours, otherwise please report a bug")]
     Panic {
-        /// What the panic said.
+        /// The message of the panic.
         message: String,
     },
 }
 
 impl DataError {
-    /// Unwinds out of a closure of the user's that cannot return an error; [`from_panic`](Self::from_panic) gives the error back.
+    /// Unwinds out of a user closure that cannot return an error; [`from_panic`](Self::from_panic) recovers the
+    /// error.
     pub(crate) fn unwind(self) -> ! {
         resume_unwind(Box::new(self))
     }
 
-    /// The error that code unwound with, or a panic's message.
+    /// The error that code unwound with, or the message of a panic.
     pub(crate) fn from_panic(panic: Box<dyn Any + Send>) -> DataError {
         match panic.downcast::<DataError>() {
             Ok(error) => *error,
@@ -322,7 +325,7 @@ impl DataError {
         }
     }
 
-    /// The same, with where in its file the row is.
+    /// Adds the location of the row in its file.
     pub(crate) fn located(mut self, locate: impl FnOnce(u64) -> Option<(PathBuf, u64)>) -> DataError {
         if let DataError::NotFinite { row, at, .. } | DataError::Label { row, at, .. } | DataError::Function { row, at, .. } = &mut self {
             *at = locate(*row);

@@ -1,7 +1,7 @@
-//! What comes where a row should, and whether rows follow it.
+//! Errors within a stream, and whether rows follow them.
 //!
-//! Rows that failed travel down a stream in their place among the others, so a stage that leaves them out counts the same ones
-//! however rows are cut into blocks. A stage that was informed of one can be asked for the next row.
+//! A failed row keeps its position in the stream, so a stage that drops failed rows counts the same ones for any
+//! block size. After a fault, a stage can continue with the next row.
 
 use crate::DataError;
 use std::collections::BTreeMap;
@@ -9,29 +9,29 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
 
-/// An error, and what it takes with it.
+/// An error, and what is lost with it.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub error: Box<DataError>,
     pub loss: Loss,
-    /// The row and whose it is, where the error itself names no place.
+    /// The row and what it is a row of, if the error does not name its location.
     row: Option<(u64, &'static str)>,
 }
 
-/// What is lost. To stages that count rows, a row or a part is one row.
+/// What is lost. Stages that count rows count a row or a part as one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// A row; the next follows.
+    /// One row; the next one follows.
     Row,
-    /// Rows, nobody knows how many, such as the rest of a file; what is behind them follows.
+    /// An unknown number of rows, such as the rest of a file; the rows after them follow.
     Part,
-    /// All that would have followed.
+    /// Everything that would have followed.
     Rest,
 }
 
 impl Fault {
     pub fn row(error: DataError) -> Fault {
-        // What a larger limit has space for is no bad row, and leaving it out would make rows depend on the limit.
+        // An image that needs a larger limit is not a bad row: dropping it would make the rows depend on the limit.
         let loss = if let DataError::NoRoom { .. } = error { Loss::Rest } else { Loss::Row };
         Fault { error: Box::new(error), loss, row: None }
     }
@@ -40,7 +40,7 @@ impl Fault {
         Fault { loss: Loss::Part, ..Fault::row(error) }
     }
 
-    /// The same, known by its number among the rows of `whose`, unless it says which row it is.
+    /// Adds the row index among the rows of `whose`, unless the error names its location.
     pub fn numbered(self, row: u64, whose: &'static str) -> Fault {
         use DataError as Of;
         let of_row = matches!(*self.error, Of::Label { .. } | Of::NotFinite { .. } | Of::Function { .. });
@@ -49,12 +49,12 @@ impl Fault {
         Fault { row: (!of_row && !of_file).then_some((row, whose)), ..self }
     }
 
-    /// The same with another error.
+    /// Replaces the error.
     pub fn with_error(self, words: impl FnOnce(&DataError) -> DataError) -> Fault {
         Fault { error: Box::new(words(&self.error)), ..self }
     }
 
-    /// Whether the stream can be asked for the next row.
+    /// Whether the stream can continue with the next row.
     pub fn goes_on(&self) -> bool {
         self.loss != Loss::Rest
     }
@@ -72,7 +72,7 @@ impl From<Fault> for DataError {
     }
 }
 
-/// The error with its place.
+/// The error with its location.
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.row {
@@ -82,18 +82,18 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Runs code that may panic: the fault of the row it was given.
+/// Runs code that may panic, and returns a panic as an error.
 pub(crate) fn guarded<T>(code: impl FnOnce() -> T) -> Result<T, DataError> {
     catch_unwind(AssertUnwindSafe(code)).map_err(DataError::from_panic)
 }
 
-/// Faults that are kept at a time.
+/// Maximum number of stored faults.
 const MOST: usize = 128;
 
-/// Faults of rows that come through a ring, by epoch and place: there the rows are only marked.
+/// Faults of rows that pass through a ring, by epoch and position; in the ring itself, the rows are only marked.
 pub(crate) struct RowErrors {
     faults: Mutex<BTreeMap<(u64, u64), Fault>>,
-    /// Whether someone leaves such rows out, so that those after them are wanted.
+    /// Whether a later stage ignores errors, so that rows after a failed one are still read.
     pub ignored: bool,
 }
 
@@ -102,8 +102,7 @@ impl RowErrors {
         RowErrors { faults: Mutex::default(), ignored }
     }
 
-    /// Worker: a row failed. A ring may have any number of rows, and all of them may be bad: of the later ones it is not kept what
-    /// was wrong.
+    /// For workers: records a failed row. All rows of a ring may be bad, so the errors of later ones are not stored.
     pub fn record(&self, epoch: u64, place: u64, fault: Fault) {
         let mut faults = self.lock();
         faults.insert((epoch, place), fault);
@@ -115,7 +114,7 @@ impl RowErrors {
         }
     }
 
-    /// What was wrong with a marked row.
+    /// The error of a marked row.
     pub fn take(&self, epoch: u64, place: u64) -> Fault {
         let noted = self.lock().remove(&(epoch, place));
         noted.unwrap_or_else(|| {
@@ -124,7 +123,7 @@ impl RowErrors {
         })
     }
 
-    /// An epoch is begun. Workers may have begun it already.
+    /// Starts an epoch. Workers may already have started it.
     pub fn begin(&self, epoch: u64) {
         self.lock().retain(|&(noted, _), _| noted >= epoch);
     }

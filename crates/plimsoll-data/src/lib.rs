@@ -6,15 +6,16 @@
 //! |---|---|---|
 //! | values | `error`, `fault`, `sync`, `memory`, `meter`, `rng`, `permutation`, `number`, `ragged`, `span` | errors, buffers, times, random numbers |
 //! | rows | `schema`, `block`, `row`, `condition` | columns, blocks of rows, single rows and conditions on them |
-//! | maps | `image`, [`ops`] | rows of another type or shape, written where they are needed |
-//! | sources | [`source`] | rows of files, by number or one after the other |
-//! | storage | `cache`, `decode` | stores of cached rows; memory and kernels that make rows of image files |
-//! | pipeline | `dataset` | [`Dataset`]: a source and stages, and what is known of its rows |
+//! | maps | `image`, [`ops`] | operations that change dtype or shape, written straight to the destination |
+//! | sources | [`source`] | rows of files, by index or in sequence |
+//! | storage | `cache`, `decode` | storage for cached rows; memory and kernels for decoding image files |
+//! | pipeline | `dataset` | [`Dataset`]: a source and its stages, and what is known about its rows |
 //! | stages | `stages` | one file per stage: [`STAGES`] |
 //! | plan | `plan` | [`PipelinePlan`]: the bytes of each stage, before anything runs |
 //! | run | `run` | [`Feed`]: batches, from a ring filled by one or more threads ahead of the consumer |
 //!
-//! What is deliberately absent: whole files in memory, shuffle buffers where rows have numbers, copies between the last operation and the batch.
+//! The pipeline never loads whole files, needs no shuffle buffer for indexed sources, and makes no copy between the
+//! last operation and the batch.
 //!
 //! ```
 //! use plimsoll_core::{Bytes, Ledger};

@@ -1,4 +1,4 @@
-//! Memory that blocks of rows lie in: aligned, and resident from the moment it is counted.
+//! Aligned memory for blocks of rows, resident from its allocation on.
 
 use plimsoll_core::budget::SlotMemory;
 use std::hint::black_box;
@@ -10,8 +10,8 @@ pub(crate) const PAGE: usize = 4096;
 
 /// Host memory, aligned and zeroed, whose size is a multiple of [`ALIGNMENT`].
 ///
-/// Every page is touched on creation: the memory counts as resident from then on, and a run does not find out later
-/// that the system had promised more than it has.
+/// Every page is touched on creation, so that the memory is resident from then on, and overcommitted memory is
+/// detected before the run.
 pub struct AlignedBuf {
     lines: Vec<Line>,
 }
@@ -31,7 +31,7 @@ impl AlignedBuf {
     /// ```
     pub fn new(bytes: usize) -> AlignedBuf {
         let mut lines = vec![Line([0; ALIGNMENT]); bytes.div_ceil(ALIGNMENT)];
-        // The compiler may turn a zeroed vector into untouched zero pages; it cannot after this.
+        // Prevents the compiler from replacing the writes by untouched zero pages.
         black_box(&mut lines);
         for page in lines.chunks_mut(PAGE / ALIGNMENT) {
             page[0].0[0] = 0;
@@ -40,11 +40,12 @@ impl AlignedBuf {
     }
 }
 
-// SAFETY: the bytes are a vector's, initialised and never resized, so their address and length stay; `Line` is aligned to 64 bytes.
+// SAFETY: the bytes belong to a vector that is initialized and never resized, so their address and length are stable;
+// `Line` is aligned to 64 bytes.
 unsafe impl SlotMemory for AlignedBuf {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: `Line` is `repr(C)` around 64 bytes with size 64 and so no padding; the vector's elements are
-        // contiguous and initialised, bytes have no alignment of their own, and the borrow of `self` covers the slice.
+        // SAFETY: `Line` is `repr(C)` around 64 bytes with size 64, so it has no padding; the vector's elements are
+        // contiguous and initialized, bytes have no alignment requirement, and the borrow of `self` covers the slice.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.lines.len() * ALIGNMENT) }
     }
 

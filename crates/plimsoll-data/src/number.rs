@@ -1,8 +1,8 @@
-//! Elements of any type as numbers.
+//! Converts elements of any dtype to numbers.
 
 use plimsoll_core::DType;
 
-/// The elements of a column as f64: exact for every type but i64 beyond 2⁵³.
+/// The elements of a column as f64: exact for every dtype, except for i64 beyond 2⁵³.
 ///
 /// ```
 /// use plimsoll_core::DType;

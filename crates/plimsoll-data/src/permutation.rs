@@ -1,14 +1,13 @@
-//! A random order of `0..n` that is computed, not stored.
+//! A random permutation of `0..n` that is computed, not stored.
 
 use crate::rng::mix64;
 
-/// A pseudo-random permutation of `0..n`, chosen by a seed and an epoch. It takes no memory however large `n` is,
-/// and visits every number exactly once.
+/// A pseudo-random permutation of `0..n`, determined by a seed and an epoch. It needs constant memory and visits
+/// every number exactly once.
 ///
-/// Numbers are written as two digits in base ⌈√n⌉ and passed through a Feistel network over those digits, which is a
-/// bijection whatever its round function is. The few results at or above `n` are passed through again until one is
-/// below (cycle walking keeps it a bijection); as the base is the smallest possible, that happens with probability
-/// of about `2/√n`.
+/// A number is split into two digits in base ⌈√n⌉, which pass through a Feistel network; that is a bijection for any
+/// round function. The few results at or above `n` are passed through again until one is below (cycle walking, still
+/// a bijection). Since the base is minimal, that happens with probability of about `2/√n`.
 ///
 /// ```
 /// use plimsoll_data::Permutation;
@@ -25,7 +24,7 @@ pub struct Permutation {
     keys: [u64; ROUNDS],
 }
 
-/// Four rounds make a Feistel network hard to tell from random for large domains; tiny ones need more to reach all orders evenly.
+/// Four rounds suffice for large domains; tiny ones need more for a uniform distribution of orders.
 const ROUNDS: usize = 8;
 
 impl Permutation {
@@ -43,17 +42,17 @@ impl Permutation {
         Permutation { len, base, keys }
     }
 
-    /// How many numbers are permuted.
+    /// The number of elements.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The number at place `index`.
+    /// The number at position `index`.
     ///
     /// # Panics
     /// If `index` is not below [`len`](Self::len).

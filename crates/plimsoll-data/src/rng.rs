@@ -1,4 +1,5 @@
-//! Counter-based random numbers: each is a function of a seed, an epoch and a row, so the order of threads changes nothing.
+//! Counter-based random numbers: each is a function of a seed, an epoch and a row, so results do not depend on thread
+//! scheduling.
 
 /// SplitMix64's finalizer: every input bit reaches every output bit.
 pub(crate) const fn mix64(mut x: u64) -> u64 {

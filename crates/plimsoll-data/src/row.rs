@@ -1,10 +1,10 @@
-//! A row by itself.
+//! Single rows.
 
 use crate::number::numbers;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 
-/// A row as user code sees it.
+/// A row, as passed to user code.
 pub struct Row<'r> {
     schema: &'r Schema,
     bytes: &'r [u8],
@@ -23,13 +23,13 @@ impl<'r> Row<'r> {
     /// The bytes of a column.
     ///
     /// # Panics
-    /// If there is no such column. The pipeline reports it as an error that names the columns there are.
+    /// If there is no such column. The pipeline reports that as an error with the existing column names.
     pub fn bytes(&self, name: &str) -> &'r [u8] {
         self.column(name).1
     }
 
-    /// The elements of a column as f64, whatever their type: exact for every type but i64 beyond 2⁵³. Of rows that
-    /// [vary in length](Column::up_to), only the elements there are.
+    /// The elements of a column as f64, for any dtype: exact except for i64 beyond 2⁵³. If rows [vary in
+    /// length](Column::up_to), without padding.
     ///
     /// # Panics
     /// As [`bytes`](Self::bytes).
@@ -45,7 +45,7 @@ impl<'r> Row<'r> {
         numbers(column.dtype, column.elements_of(bytes))
     }
 
-    /// The first element of a column of integers.
+    /// The first element of an integer column.
     ///
     /// # Panics
     /// As [`bytes`](Self::bytes), and if the column holds floats.
@@ -66,7 +66,7 @@ impl<'r> Row<'r> {
     fn column(&self, name: &str) -> (&'r Column, &'r [u8]) {
         let columns = self.schema.columns();
         let Some(index) = self.schema.index_of(name) else {
-            // Behind the columns of a row whose images are not decoded yet stands the row's number.
+            // A row whose images are not decoded yet has its index after the columns.
             let undecoded = self.bytes.len() > self.schema.row_bytes().get();
             let have = columns.iter().map(|column| column.name.clone()).collect();
             DataError::NoColumn { name: name.into(), have, undecoded }.unwind()

@@ -1,4 +1,4 @@
-//! What a row is made of: named columns, each with an element type and the shape of one row.
+//! The schema of rows: named columns, each with a dtype and the shape of one row.
 
 use crate::DataError;
 use crate::ragged::{LENGTH_BYTES, length_of};
@@ -6,7 +6,7 @@ use plimsoll_core::{Bytes, DType};
 use std::fmt;
 use std::sync::Arc;
 
-/// One column: its name, element type and the shape of one row (empty for a scalar).
+/// One column: its name, dtype and the shape of one row (empty for a scalar).
 ///
 /// ```
 /// use plimsoll_core::{Bytes, DType};
@@ -17,28 +17,28 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// What stages and consumers call it.
+    /// Its name.
     pub name: String,
-    /// The type of one element.
+    /// Its dtype.
     pub dtype: DType,
-    /// The shape of one row; of images that differ in size, only the channels.
+    /// The shape of one row; for images of variable size, only the channels.
     pub shape: Vec<usize>,
     /// Whether all rows have that shape.
     pub extent: Extent,
-    /// What the numbers 0, 1, 2 … stand for, if the source knows.
+    /// The class names of labels 0, 1, 2 …, if the source has them.
     pub classes: Option<Arc<[String]>>,
 }
 
-/// Whether the rows of a column are all alike in size.
+/// Whether all rows of a column have the same size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// They are; only such columns can be batched.
+    /// All rows have the same size; only such columns can be batched.
     Fixed,
-    /// Each row is a file of its own, as it is stored.
+    /// Each row is an encoded file.
     Files,
-    /// Each row is an image of its own height and width.
+    /// Each row is an image with its own height and width.
     Images,
-    /// Each row is of its own length, up to the first number of the shape.
+    /// Each row has its own length, up to the first dimension of the shape.
     UpTo,
 }
 
@@ -48,7 +48,7 @@ pub struct Schema {
     columns: Vec<Column>,
 }
 
-/// Far above any real row, and small enough that sums and products of rows stay inside 64 bits.
+/// Far above any real row, and small enough that sums and products of rows fit in 64 bits.
 const MAX_ROW: Bytes = Bytes::gib(256);
 
 impl Column {
@@ -66,18 +66,18 @@ impl Column {
         Column { name: name.into(), dtype: DType::U8, shape: Vec::new(), extent: Extent::Files, classes: None }
     }
 
-    /// A column of images that differ in size.
+    /// A column of images of variable size.
     pub fn images(name: impl Into<String>, channels: usize) -> Column {
         Column { name: name.into(), dtype: DType::U8, shape: vec![channels], extent: Extent::Images, classes: None }
     }
 
-    /// A column of rows that vary in length: of up to `shape[0]` elements, each of the rest of the shape. It is batched with
+    /// A column of rows that vary in length: up to `shape[0]` elements of shape `shape[1..]`. Batch it with
     /// [`padded_batch`](crate::Dataset::padded_batch).
     pub fn up_to(name: impl Into<String>, dtype: DType, shape: impl Into<Vec<usize>>) -> Column {
         Column { extent: Extent::UpTo, ..Column::new(name, dtype, shape) }
     }
 
-    /// The same column, with what its numbers stand for.
+    /// Sets the class names.
     ///
     /// ```
     /// use plimsoll_core::DType;
@@ -103,7 +103,7 @@ impl Column {
         self.shape.iter().fold(1usize, |product, &dim| product.saturating_mul(dim))
     }
 
-    /// Bytes of one row in a block; nothing for rows that differ in size, which no block holds.
+    /// Bytes of one row in a block; zero for files and images of variable size, which blocks cannot hold.
     pub fn row_bytes(&self) -> Bytes {
         let whole = Bytes((self.elements() as u64).saturating_mul(self.dtype.size() as u64));
         match self.extent {
@@ -126,7 +126,7 @@ impl fmt::Display for Column {
 }
 
 impl Schema {
-    /// Columns with distinct names whose rows have a size.
+    /// Checks that names are distinct and that rows have a valid size.
     ///
     /// ```
     /// use plimsoll_core::DType;
@@ -168,7 +168,7 @@ impl Schema {
         self.columns.iter().map(Column::row_bytes).sum()
     }
 
-    /// The same columns with one replaced; a map keeps the name, so the names stay distinct.
+    /// Replaces one column; a map keeps the name, so the names stay distinct.
     pub(crate) fn with(mut self, index: usize, column: Column) -> Result<Schema, DataError> {
         self.columns[index] = column;
         Schema::new(self.columns)

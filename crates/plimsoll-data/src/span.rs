@@ -1,8 +1,8 @@
-//! Rows of a source that are equally far apart.
+//! Equally spaced rows of a source.
 
 use std::ops::Range;
 
-/// Rows of a source that are equally far apart.
+/// Equally spaced rows of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub first: u64,
@@ -18,7 +18,7 @@ impl Span {
         (position < self.rows).then_some(position)
     }
 
-    /// The first of them.
+    /// The first `rows` of them.
     pub fn take(self, rows: u64) -> Span {
         Span { rows: self.rows.min(rows), ..self }
     }

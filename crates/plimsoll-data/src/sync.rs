@@ -1,4 +1,4 @@
-//! Locks and flags of the ring: the system's, or those of loom, which tries every order of threads.
+//! Locks and atomics of the ring: those of the standard library, or of loom for model checking.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicBool};

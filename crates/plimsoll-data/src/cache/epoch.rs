@@ -1,7 +1,7 @@
 //! A cache of one whole epoch of a stream, in memory or in a file.
 //!
-//! The file is a page with its header, then blocks of rows, each with its checksum behind it. How many rows there are is only known when
-//! they have come, so the header is written last, and the file gets its name after that.
+//! The file has one page for the header, then blocks of rows, each followed by its checksum. The number of rows is
+//! known only at the end, so the header is written last, and then the file is renamed.
 
 use super::file::OnFull;
 use super::{Cache, CacheBypass, CacheFile, Unfinished, open_cache};

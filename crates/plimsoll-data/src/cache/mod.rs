@@ -1,7 +1,7 @@
 //! Storage for cached rows: in memory, or in a file that later runs reuse.
 //!
-//! Indexed rows are stored one by one (`memory`, `file`): images once they are of one size, others whole. Of rows that come one after the
-//! other a whole epoch is stored, or nothing (`epoch`).
+//! Indexed rows are stored one by one (`memory`, `file`): images once they have a fixed size, others as whole rows.
+//! Of a stream, a whole epoch is stored or nothing (`epoch`).
 
 mod epoch;
 mod file;

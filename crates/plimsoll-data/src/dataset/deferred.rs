@@ -61,7 +61,7 @@ struct Deferred {
 
 impl Dataset {
     /// Adds a stage that passes rows through unchanged, with row indices in place of files that are not decoded yet.
-    /// Decode settings before the stage are moved after it.
+    /// Maps of files and decode settings before the stage are moved after it.
     pub(super) fn before_decoding(self, stage: impl Stage) -> Dataset {
         let Deferred { rows, files, later } = self.defer_decoding();
         let chosen = Dataset::from_stage(stage, vec![rows]);

@@ -2,16 +2,16 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `stage` | what the pipeline asks of a stage |
-//! | `node` | a stage and its inputs, where rows come one after the other |
-//! | `deferred` | files that are opened behind the stages that choose rows |
-//! | `order` | rows chosen and reordered by arithmetic on their numbers |
-//! | `recipe` | the stages of one pass over rows, checked and put together |
-//! | `settings` | what stages say about batches and threads |
-//! | `budget` | what sequential stages may hold |
-//! | `input` | the rows of an input, as a sequential stage reads them |
-//! | `cardinality` | whether an epoch has as many rows as it should |
-//! | `identity` | what rows depend on, for caches in files |
+//! | `stage` | the interface of a stage |
+//! | `node` | a sequential stage and its inputs |
+//! | `deferred` | decoding files after the stages that select rows |
+//! | `order` | selecting and reordering rows by arithmetic on indices |
+//! | `recipe` | the compiled stages that are fused with reading rows |
+//! | `settings` | settings of batches and threads |
+//! | `budget` | memory budgets of sequential stages |
+//! | `input` | inputs of sequential stages |
+//! | `cardinality` | checks of the number of rows in an epoch |
+//! | `identity` | fingerprints of rows for cache files |
 
 mod budget;
 mod cardinality;
@@ -45,13 +45,13 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// A source and the stages its rows pass. Building one reads nothing but headers; a clone shares the source.
+/// A source and its stages. Building a data set reads only headers; a clone shares the source.
 ///
 /// # Streams
-/// Rows of a source have numbers, so that any order of them is arithmetic and any number of threads can make them. What user code keeps,
-/// makes or puts together ([`filter`](Dataset::filter), [`from_generator`](Dataset::from_generator), [`zip`](Dataset::zip) …) is a stream:
-/// its rows come one after the other, always in the same order. Several threads may still make what is before such a stage, and map what comes
-/// out of it.
+/// Rows of an indexed source have random access, so any order is arithmetic and any number of threads can read them.
+/// The output of stages such as [`filter`](Dataset::filter), [`from_generator`](Dataset::from_generator) and
+/// [`zip`](Dataset::zip) is a stream: its rows come in sequence, always in the same order. Several threads may still
+/// read ahead of such a stage, and map its output in parallel.
 ///
 /// ```
 /// use plimsoll_data::{Dataset, Prefetch, Shuffle, Split, ops::{one_hot, scale}};

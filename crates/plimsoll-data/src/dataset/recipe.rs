@@ -137,7 +137,8 @@ impl Recipe {
     }
 
     /// Rows that must stay in one slot: a common multiple of the batch size, the batch size of `mix`, and the unit of
-    /// unordered batches. The last slot of a stream must also allow for dropping the remainder.
+    /// unordered batches. For a stream, also of the batches whose remainder is dropped, because a row to drop must
+    /// not have been passed on.
     pub fn group(&self) -> Result<usize, DataError> {
         let mixed = self.settings.mix.as_ref().and_then(|(_, batch)| *batch);
         let dropped = self.settings.whole_batches().filter(|_| self.node.is_some());

@@ -19,9 +19,9 @@ use std::sync::Arc;
 /// One stage with its arguments: its name, its effect on the number and the columns of rows, its memory, and how it
 /// runs.
 ///
-/// A stage runs in one of two ways. In the pass that reads rows of its input by number ([`index_step`](Stage::index_step), or
-/// [`compile`](Stage::compile) where it is [inline](Stage::is_inline)), or pulling rows of its inputs one after the other
-/// ([`open`](Stage::open)). A stage that can do both runs by number wherever the rows of its input have numbers.
+/// A stage runs in one of two ways: fused with reading rows of its input by index ([`index_step`](Stage::index_step),
+/// or [`compile`](Stage::compile) if it is [inline](Stage::is_inline)), or pulling rows of its inputs in sequence
+/// ([`open`](Stage::open)). A stage that supports both runs by index if its input is indexed.
 pub(crate) trait Stage: Any + Send + Sync {
     /// Its name and arguments, such as `skip(3)`.
     fn describe(&self) -> String;

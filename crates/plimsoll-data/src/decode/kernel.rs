@@ -213,7 +213,7 @@ impl DecodeKernel {
         Ok(StartedImage { probe, transposed, parts, memory, needed })
     }
 
-    /// Decodes an image that has its memory. Returns whether it took more than the decode pool without the cache.
+    /// Decodes an image that has its memory. Returns whether it exceeds the memory for files alone.
     pub fn finish(&mut self, row: u64, path: &Path, started: StartedImage, out: &mut [u8]) -> Result<bool, DataError> {
         let StartedImage { probe, transposed, parts, mut memory, needed } = started;
         let (channels, start) = (self.recipe.decode.channels, Instant::now());

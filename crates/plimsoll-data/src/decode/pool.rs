@@ -1,8 +1,8 @@
 //! The decode pool: memory for decoding that all threads share, so that one large image can use what several small
 //! ones would. A cache in memory evicts rows for an image that needs more.
 //!
-//! An image gets all its memory at once, so no thread waits while holding a part; and requests are served in the order they came, so that small
-//! images do not starve a large one.
+//! An image acquires all its memory at once, so no thread waits while holding a part. Requests are served in FIFO
+//! order, so that small images do not starve a large one.
 
 #[cfg(all(test, loom))]
 mod loom_tests;

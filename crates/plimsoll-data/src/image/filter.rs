@@ -1,6 +1,6 @@
 //! Resampling with a filter kernel over a span of pixels: area, bicubic and antialiasing of `tf.image.resize`.
 //!
-//! Weights and one line of the input are written to memory of the caller, because how many there are depends on the image.
+//! Weight tables and one line are in memory of the caller, because their sizes depend on the image.
 
 use super::method::Method;
 use super::resample::{From, ImageElement};

@@ -95,8 +95,8 @@ impl TapWindows {
         self.reach > 0
     }
 
-    /// Builds the tables for windows of `reach` bytes with `elements` elements each; `false` if the windows are too
-    /// small.
+    /// Builds the tables for windows of `reach` bytes with `elements` elements each; `false` if the line cannot be
+    /// read through such windows.
     fn fit(&mut self, columns: &[Tap], channels: usize, length: usize, reach: usize, elements: usize) -> bool {
         self.starts.clear();
         self.picks.clear();

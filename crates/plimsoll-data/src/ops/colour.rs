@@ -1,6 +1,7 @@
 //! Brightness, contrast, saturation, hue and greyscale, like `tf.image`.
 //!
-//! Pixels of u8 are taken as 0 to 1 for the arithmetic and brought back as TensorFlow does it; those of f32 are taken as they are.
+//! u8 pixels are scaled to 0 to 1 for the arithmetic and converted back like in TensorFlow; f32 pixels are used as
+//! they are.
 
 use super::{Kernel, Op, image_shape, refuse, shape_of};
 use crate::block::Rows;

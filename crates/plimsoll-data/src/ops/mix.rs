@@ -1,7 +1,8 @@
 //! Mixes the rows of a batch in pairs: mixup and cutmix.
 //!
-//! A batch is mixed in place, by the worker that completes its slot, before anyone else sees it. The first row goes with the last, the
-//! second with the last but one: in a shuffled batch that is as good as any pairing, and it needs no second batch.
+//! The worker that completes a slot mixes its batches in place, before they are passed on. The first row is paired
+//! with the last, the second with the last but one: in a shuffled batch that is as good as any pairing, and it needs
+//! no second batch.
 
 use crate::rng::{Salt, uniform};
 use crate::{Column, DataError, Extent, Schema};

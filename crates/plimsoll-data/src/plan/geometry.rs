@@ -241,7 +241,7 @@ fn row_of_work(recipe: &Recipe) -> Bytes {
     Bytes(scratch(2).saturating_sub(scratch(1))) + maps + made + recipe.schema.row_bytes()
 }
 
-/// The next smaller geometry; returns its argument at the minimum.
+/// The next smaller geometry. The sequence ends at the minimum, which must not be passed.
 pub(crate) fn shrink(recipe: &Recipe, group: usize, geometry: Geometry) -> Geometry {
     if recipe.item().is_some() {
         return shrink_files(recipe, group, geometry);

@@ -2,12 +2,12 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `tuner` | how many threads and slots are in use |
+//! | `tuner` | adapts the number of active threads and slots |
 //! | `ring` | slots that workers fill and the consumer empties |
 //! | `path` | the operations on one column |
-//! | `row_cache` | whole rows from a cache, or made and cached |
-//! | `work` | rows of an indexed source, made by one thread |
-//! | `stream_work` | rows of a sequential stage, mapped by the thread that asks for them |
+//! | `row_cache` | whole rows, from a cache or computed and cached |
+//! | `work` | rows of an indexed source, produced by one thread |
+//! | `stream_work` | rows of a sequential stage, mapped by the calling thread |
 //! | `shared` | a sequential stage that several threads take rows from |
 //! | `input`, `read_ahead` | the inputs of sequential stages |
 //! | `feed` | batches |

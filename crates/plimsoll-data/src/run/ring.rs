@@ -1,10 +1,10 @@
 //! The ring buffer between the workers that fill slots and the consumer that empties them.
 //!
-//! A fixed number of slots goes round: free → open → filled → free. The rows of an open slot are claimed piece by piece, in order, by any
-//! number of workers, which write to where their rows belong; the worker that finishes a slot's last piece hands it on. So batches come out in
-//! order whatever the number of workers. Where nobody knows how many rows there are, workers take turns: one claims rows and finds out
-//! how many come, the next claims those that follow, and what is done to them they do side by side. Nobody allocates, and a wake-up is sent
-//! only to those that sleep.
+//! A fixed number of slots cycles through the states free → open → filled → free. Any number of workers claim chunks
+//! of rows of an open slot, in order, and write them in place; the worker that finishes the last chunk passes the
+//! slot on. So the order of batches does not depend on the number of workers. If the number of rows is unknown,
+//! workers take turns: one claims rows and determines how many there are, then the next claims the following ones,
+//! and the maps run in parallel. No thread allocates, and wake-ups are sent only to sleeping threads.
 
 mod schedule;
 

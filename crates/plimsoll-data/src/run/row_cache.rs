@@ -1,6 +1,6 @@
 //! Whole rows by index: cached rows are copied, the others are produced together and then cached.
 //!
-//! What is kept of a row is its columns one after the other; in a file a checksum stands behind them.
+//! A cached row is the concatenation of its columns, followed by a checksum in a file.
 
 use super::path::Path;
 use crate::DataError;

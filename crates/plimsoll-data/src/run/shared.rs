@@ -1,7 +1,7 @@
 //! A sequential stage whose rows are taken by several threads in turn and mapped in parallel.
 //!
-//! A thread whose turn it is takes the next block of rows and passes the turn on. What is slow is done after that: maps, and the decoding of an
-//! image that came in a record.
+//! The thread that has the turn takes the next block of rows and passes the turn on. Slow work follows after that:
+//! maps, and decoding the image of a record.
 
 use super::path::{decode_pool, mark};
 use super::ring::{Claim, Ring};

@@ -1,7 +1,8 @@
 //! Adapts how many of the planned workers and slots are in use.
 //!
-//! Nothing is taken or given back: what is not in use rests. A consumer that waits wakes all that may work; one that is slower than the
-//! workers needs fewer of them, and fewer slots, which then stay in the processor's caches. What comes out is the same.
+//! No memory is allocated or freed: unused workers and slots are idle. If the consumer waits, all workers become
+//! active. If it is the bottleneck, fewer workers and slots are used, and the slots stay in the CPU caches. The
+//! output is the same.
 
 use std::time::{Duration, Instant};
 
@@ -120,7 +121,8 @@ impl Tuner {
         self.window.in_line += time;
     }
 
-    /// The consumer took a slot, with `ready` slots filled. Returns whether the number of active workers grew.
+    /// The consumer took a slot, with `ready` slots filled. Returns whether the number of active workers or of slots
+    /// in use grew.
     pub fn came(&mut self, ready: usize, now: Instant) -> bool {
         self.window.slots += 1;
         self.window.spare = self.window.spare.min(ready);

@@ -19,8 +19,8 @@ pub enum Split {
 /// Optical Recognition of Handwritten Digits (E. Alpaydin, C. Kaynak; UCI; CC BY 4.0): `x` is u8 `[8, 8, 1]` with
 /// values from 0 to 16, `y` is the digit as an i32 scalar.
 ///
-/// The file's rows are put into one fixed random order that does not look at classes; the last fifth of it (359 rows)
-/// is [`Split::Test`], the rest (1,438 rows) is [`Split::Train`]. The order is part of the data set and never changes.
+/// The rows are in one fixed random order, which is independent of classes. The last fifth (359 rows) is
+/// [`Split::Test`], the rest (1,438 rows) is [`Split::Train`]. The order is part of the data set and never changes.
 pub struct Digits {
     split: Split,
     schema: Schema,

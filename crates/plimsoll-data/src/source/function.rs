@@ -18,7 +18,7 @@ impl RowMut<'_, '_, '_> {
     /// The bytes of a column of this row.
     ///
     /// # Panics
-    /// If there is no such column. The pipeline reports it as an error that names the columns there are.
+    /// If there is no such column. The pipeline reports that as an error with the existing column names.
     pub fn bytes(&mut self, column: usize) -> &mut [u8] {
         let row_bytes = self.declared(column).unwrap_or_else(|error| error.unwind()).row_bytes().get();
         &mut self.block.column(column)[self.index * row_bytes..][..row_bytes]

@@ -1,8 +1,8 @@
-//! `cache`: rows kept for later epochs. Indexed rows are cached one by one, in the pass that reads them; of others, the first epoch is cached
-//! whole.
+//! `cache`: caches rows for later epochs. Indexed rows are cached one by one, while they are read; of a stream, the
+//! whole first epoch is cached.
 //!
-//! Whether an epoch of a stream is read from the cache or recomputed, it is the first of the input: nothing that comes out depends on how much
-//! memory there was, or on where a run was resumed.
+//! Every epoch of a cached stream is the first epoch of its input, whether it is read from the cache or recomputed.
+//! So the output depends neither on the available memory nor on where a run was resumed.
 
 use super::filter::of_one_size;
 use super::kind::{Arg, Key, KeyKind, StageKind, Validation};
@@ -44,20 +44,21 @@ pub(super) const KIND: StageKind = StageKind {
 };
 
 impl Dataset {
-    /// Keeps rows for the epochs that follow, as they are where this stands: what is done before is done once, what follows each time.
+    /// Caches rows for later epochs: the stages before it run once, those after it in every epoch.
     ///
-    /// - Indexed rows are kept by their number, so that a shuffle before or after makes no difference: the order is another each
-    ///   epoch. In memory there may be a part of them, and the others are made each time; a file is whole once every row was made. Take a
-    ///   [`shard`](Dataset::shard) before a shuffle, or a part never sees all rows that its file is to have.
-    /// - Images are cached after they were decoded and brought to one size, wherever the stage stands. They are cached as u8, and so that every epoch
-    ///   is the same, `resize` then rounds to integers also where a row is not in the cache.
-    /// - Of a [stream](Dataset#streams) a whole epoch is kept or nothing. Every epoch behind it is the first of what is before, kept or not,
-    ///   so put shuffles after it.
+    /// - Indexed rows are cached by index, so a shuffle may come before or after, and the order still differs in each
+    ///   epoch. In memory, some of the rows may be cached, and the others are recomputed; a file is complete once
+    ///   every row was computed. Put [`shard`](Dataset::shard) before a shuffle, or a shard never sees all rows of
+    ///   its file.
+    /// - Images are cached after they are decoded and resized, wherever the stage is. They are cached as u8; so that
+    ///   every epoch is the same, `resize` then rounds to integers even for rows that are not cached.
+    /// - For a [stream](Dataset#streams), the whole epoch is cached or nothing. Every epoch is the first epoch of the
+    ///   input, cached or not, so put shuffles after the cache.
     ///
-    /// A random operation cannot stand before it. No result depends on how much was cached. A file is served only to the same files,
-    /// columns, stages and version of this library, and is found again by later runs; behind user code it needs a
-    /// [`version`](Dataset::version). With [`ignore_errors`](Dataset::ignore_errors), rows that are left out are not kept, and a file of
-    /// indexed rows does not become whole.
+    /// Random operations cannot come before it. Results do not depend on how much is cached. A file is reused by
+    /// later runs with the same files, columns, stages and version of this library; after user code it needs a
+    /// [`version`](Dataset::version). With [`ignore_errors`](Dataset::ignore_errors), dropped rows are not cached,
+    /// and a file of indexed rows does not become complete.
     ///
     /// ```
     /// use plimsoll_core::Bytes;

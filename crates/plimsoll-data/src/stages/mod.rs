@@ -1,5 +1,5 @@
-//! Stages, one file each: arguments, name and keys in a configuration, the method of [`Dataset`](crate::Dataset) that adds it, what it does to
-//! the number and the columns of rows, what it holds, and how it runs by row number or one row after the other.
+//! Stages, one file each: arguments, name and keys in a configuration, the method of [`Dataset`](crate::Dataset), its
+//! effect on the number and the columns of rows, its memory, and how it runs, by row index or in sequence.
 //!
 //! To add a stage, write its file with an `impl Stage` and the method of `Dataset`; if a configuration can name it, add its
 //! [`StageKind`] to [`STAGES`].

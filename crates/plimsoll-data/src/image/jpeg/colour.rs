@@ -1,7 +1,7 @@
 //! Converts lines of samples to pixels: upsamples chroma, then converts YCbCr to RGB.
 //!
-//! With `c` a colour less 128, a pixel has `y + (22970·r + 8191 >> 14)` of red, `y + (29032·b + 8191 >> 14)` of blue, and
-//! `y + (8191 − 11700·r − 5638·b >> 14)` of green, limited to a byte.
+//! With chroma values `r` and `b` less 128, a pixel has `y + (22970·r + 8191 >> 14)` of red, `y + (29032·b + 8191 >>
+//! 14)` of blue, and `y + (8191 − 11700·r − 5638·b >> 14)` of green, clamped to a byte.
 
 use crate::image::Channels;
 use crate::image::windows::Level;
@@ -193,7 +193,7 @@ impl<'a, const HALF: bool> Lines<'a, HALF> {
         Lines(lines)
     }
 
-    /// Red, green and blue of 32 pixels, in the order that packing leaves.
+    /// Red, green and blue of 32 pixels, in the order of the pack instruction.
     ///
     /// # Safety
     /// The processor has AVX2, and `x` is a multiple of 32 below the number of pixels.

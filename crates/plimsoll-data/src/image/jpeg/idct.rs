@@ -23,8 +23,8 @@ pub(super) fn idct(level: Level, block: &mut Block, length: usize, out: &mut [u8
         return fill(value, out, stride);
     }
     match level {
-        // The first ten coefficients are in the first four rows and columns. SAFETY: a `Level` is constructed only if
-        // the CPU supports its instructions.
+        // The first ten coefficients are in the first four rows and columns.
+        // SAFETY: a `Level` is constructed only if the CPU supports its instructions.
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 | Level::Avx512 if length <= 10 => unsafe { corner_avx2(block, out, stride) },
         // SAFETY: as above.

@@ -12,8 +12,8 @@ use crate::image::windows::Level;
 /// Lines of a component kept from the previous row of MCUs, because chroma upsampling needs adjacent lines.
 const KEPT: usize = 2;
 
-/// Bytes of the line buffers: 2 + 16 lines of the first component, 2 + 8 of each other, one blended line of each, and
-/// the margin for vector loads.
+/// Bytes of the line buffers: 2 + 16 lines of the first component, 2 + 8 and one blended line of each other, and the
+/// margins for vector loads.
 pub(super) fn lines(width: usize) -> usize {
     (KEPT + 16 + 2 * (KEPT + 8 + 1)) * width.next_multiple_of(16) + 7 * colour::BEYOND
 }

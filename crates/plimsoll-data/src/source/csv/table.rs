@@ -28,7 +28,7 @@ pub(super) struct UsedColumn {
     pub name: String,
     /// Whether it is read as integers.
     pub whole: bool,
-    /// The mean is subtracted from each value, then it is multiplied by the scale.
+    /// A value is converted to (value − mean) · factor.
     pub mean: f64,
     pub factor: f64,
 }

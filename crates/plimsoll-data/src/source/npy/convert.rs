@@ -1,6 +1,6 @@
 //! Converts elements from the file's dtype to the schema's while writing them to their destination.
 //!
-//! The loops go from arrays of bytes to arrays of bytes, so they need no alignment and compile to vector instructions.
+//! The loops convert byte arrays to byte arrays, so they need no alignment and vectorize.
 
 use super::header::NpyType;
 use crate::number::f16_to_f32;

@@ -1,7 +1,7 @@
 //! Parquet: numeric columns, page by page. Only the requested columns and row groups are read.
 //!
-//! Every page's head is inspected when the file is opened, so what reading takes is known before anything is held. ParquetRows come one after the
-//! other: inside a page there is no way to a row but past those before it.
+//! Opening reads every page header, so the memory for reading is known in advance. The source is sequential, because
+//! a page has no random access.
 
 mod footer;
 mod page;

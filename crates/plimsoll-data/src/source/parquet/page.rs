@@ -87,7 +87,7 @@ impl Pages {
         (self.rows, self.row, self.next) = (0, 0, 0);
     }
 
-    /// The value of the next row, or the index of a row without one.
+    /// The value of the next row, or its index in the page if it has none.
     pub fn value(&mut self) -> Result<f64, usize> {
         let row = self.row;
         self.row += 1;
