@@ -2,6 +2,7 @@
 
 use crate::allow::UnknownPermission;
 use crate::infeasible::{Infeasible, PipelineInfeasible};
+use plimsoll_core::budget::ParseBytesError;
 use plimsoll_core::device::DeviceError;
 use plimsoll_core::plan::CheckError;
 use plimsoll_core::{GraphError, LedgerError};

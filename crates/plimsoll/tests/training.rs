@@ -167,7 +167,10 @@ fn weights_round_trip_through_a_file() {
 
     let mut other = Trainer::new(Sequential::new().add(GlobalAveragePool).add(Dense::new(9)), &digits(Split::Train, 32));
     let error = other.load_weights(&path).unwrap_err().to_string();
-    assert!(error.ends_with("does not have the tensors of this model: `dense/kernel` is F32 [1, 10] in the file and F32 [1, 9] in the model"), "{error}");
+    assert!(
+        error.ends_with("does not have the tensors of this model: `dense/kernel` is F32 [1, 10] in the file and F32 [1, 9] in the model"),
+        "{error}"
+    );
     std::fs::write(&path, b"not weights at all").unwrap();
     assert!(other.load_weights(&path).unwrap_err().to_string().contains("not a safetensors file"));
     std::fs::remove_file(&path).unwrap();

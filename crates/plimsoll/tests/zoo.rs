@@ -100,7 +100,10 @@ fn invalid_overrides_are_refused() {
         other => panic!("{name}: {other:?}"),
     };
     let input = |input: &[usize]| Options { input: Some(input.to_vec()), ..Options::default() };
-    assert_eq!(refuse("unet", input(&[100, 64])), "the network unet takes images whose height and width are multiples of 16, but got 100×64");
+    assert_eq!(
+        refuse("unet", input(&[100, 64])),
+        "the network unet takes images whose height and width are multiples of 16, but got 100×64"
+    );
     assert_eq!(refuse("vgg16", input(&[224])), "the network vgg16 reads rows of 3 numbers such as [224, 224, 3], not [224]");
     assert_eq!(
         refuse("resnet18", Options { width: Some(f64::NAN), ..Options::default() }),
