@@ -117,7 +117,7 @@ fn what_needs_rows_of_one_length_refuses_others() {
     let rows = || pairs(&[1, 0, 2], 2);
     let complaint = |data: Dataset| batches(&data, None).unwrap_err().to_string();
     insta::assert_snapshot!(complaint(rows().window(2, 1, 1).padded_batch(2, PadTo::Longest, 0.0)), @"column `x` has rows that differ in length, and window puts rows together that are all of one length; put fill before it");
-    insta::assert_snapshot!(complaint(rows().unbatch().padded_batch(2, PadTo::Longest, 0.0)), @"column `x` has rows that vary in length, and unbatch takes rows apart that are all of one length; put fill before it");
+    insta::assert_snapshot!(complaint(rows().unbatch().padded_batch(2, PadTo::Longest, 0.0)), @"column `x` has rows that differ in length, and unbatch takes rows apart that are all of one length; put fill before it");
     let ragged = [Column::up_to("x", DType::F32, [2]), Column::new("y", DType::F32, [2])];
     for names in [["x", "y"], ["y", "x"]] {
         let schema =

@@ -104,7 +104,7 @@ fn invalid_overrides_are_refused() {
         refuse("unet", input(&[100, 64])),
         "the network unet takes images whose height and width are multiples of 16, but got 100×64"
     );
-    assert_eq!(refuse("vgg16", input(&[224])), "the network vgg16 reads rows of 3 numbers such as [224, 224, 3], not [224]");
+    assert_eq!(refuse("vgg16", input(&[224])), "the network vgg16 takes inputs of 3 dimensions such as [224, 224, 3], but got [224]");
     assert_eq!(
         refuse("resnet18", Options { width: Some(f64::NAN), ..Options::default() }),
         "the network resnet18 cannot be created NaN times as wide; a width is between 0.001 and 1000"
