@@ -1,4 +1,4 @@
-//! The plan as a document: what every step reads and writes, byte by byte, so that anyone can check it.
+//! The plan as a document: the bytes that every step reads and writes, for independent verification.
 
 use super::{BufferKind, Place, Plan, Program, state_owner};
 use crate::Bytes;
@@ -6,19 +6,19 @@ use crate::ir::graph::{ConcatStrategy, InputId, NodeId, ScalarId, ValueId};
 use crate::transform::step::Role;
 use serde::{Deserialize, Serialize};
 
-/// A memory a byte can be in.
+/// A memory space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Space {
-    /// Shared by everything that lives within a step.
+    /// Shared by all buffers that live within a step.
     Arena,
-    /// Lives from step to step.
+    /// Persists across steps.
     Resident,
     /// A column of the batch.
     Input(u32),
-    /// The numbers the host gives to every step.
+    /// Scalars that the host supplies for every step.
     Scalars,
-    /// Where only stores and loads reach.
+    /// Accessed only by stores and loads.
     Backing,
 }
 
@@ -27,15 +27,15 @@ pub enum Space {
 pub struct Range {
     /// The value.
     pub value: u32,
-    /// Which memory.
+    /// The memory space.
     pub space: Space,
     /// The first byte.
     pub offset: Bytes,
-    /// How many.
+    /// Number of bytes.
     pub size: Bytes,
 }
 
-/// One step: what it reads, then what it writes, and the scratch it uses meanwhile.
+/// One step: its reads, its writes and its workspace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// The node of the graph.
@@ -44,46 +44,47 @@ pub struct Step {
     pub op: String,
     /// The layer.
     pub scope: String,
-    /// What is read.
+    /// Byte ranges read.
     pub reads: Vec<Range>,
-    /// What is written.
+    /// Byte ranges written.
     pub writes: Vec<Range>,
-    /// Where the scratch begins.
+    /// Offset of the workspace.
     pub workspace_offset: Bytes,
-    /// How much scratch there is.
+    /// Size of the workspace.
     pub workspace_size: Bytes,
 }
 
-/// What one program does with its memory.
+/// The memory use of one program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// What the program is for.
     pub role: Role,
     /// The steps in order.
     pub steps: Vec<Step>,
-    /// Where the host finds what it reads afterwards.
+    /// Locations of the outputs that the host reads.
     pub outputs: Vec<(String, Range)>,
-    /// Every piece of the arena: owner, kind, offset, size, first and last step.
+    /// Every buffer in the arena: owner, kind, offset, size, first and last step.
     pub buffers: Vec<(String, BufferKind, Bytes, Bytes, u32, u32)>,
-    /// Where something is computed twice: the nodes of the model's graph in the order they run. Every repetition is a node of its own in `steps`.
+    /// With recomputation: the nodes of the model's graph in execution order. Every recomputation is a separate node in
+    /// `steps`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sequence: Vec<u32>,
-    /// The values of the model's graph that are stored until a later part reads them.
+    /// Values of the model's graph that are offloaded until a later phase reads them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub offloaded: Vec<u32>,
-    /// Every piece of the backing store that is used within a run: owner, offset, size, first and last step.
+    /// Every buffer in the backing store within a run: owner, offset, size, first and last step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stored: Vec<(String, Bytes, Bytes, u32, u32)>,
-    /// In how many pieces of their rows the heaviest layers are computed.
+    /// Number of pieces into which the largest layers are split.
     #[serde(default = "in_one_piece", skip_serializing_if = "is_one_piece")]
     pub pieces: usize,
-    /// How tensors that are joined come together.
+    /// How concats are computed.
     #[serde(default, skip_serializing_if = "ConcatStrategy::is_copy")]
     pub joining: ConcatStrategy,
-    /// The values of the model's graph for which they do so; all if none are named.
+    /// The concat outputs of the model's graph this applies to; all if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joined: Vec<u32>,
-    /// Whether slice writes are fused with their producers, where the device can.
+    /// Whether slice writes are fused into their producers where the device supports it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub concats_fused: bool,
 }
@@ -105,22 +106,22 @@ fn is_one_piece(pieces: &usize) -> bool {
 /// The whole plan as a document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Certificate {
-    /// The most rows a program sees at once.
+    /// Maximum rows of a program.
     pub rows: usize,
-    /// What every offset is a multiple of.
+    /// Alignment of all offsets.
     pub alignment: Bytes,
     /// The arena's size.
     pub arena: Bytes,
-    /// Nothing smaller is possible for these orders.
+    /// Lower bound on the arena for these orders.
     pub lower_bound: Bytes,
-    /// The size of what lives from step to step.
+    /// Size of the resident memory.
     pub resident: Bytes,
-    /// Every state, then the staging slots for batches if there are any: name, owner, offset, size.
+    /// Every state, then the staging slots if any: name, owner, offset, size.
     pub states: Vec<(String, String, Bytes, Bytes)>,
     /// The size of the backing store.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub backing: Bytes,
-    /// The states that are there, by number: their offsets are offsets of the backing store.
+    /// Indices of offloaded states, whose offsets refer to the backing store.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stored: Vec<u32>,
     /// The programs.
@@ -136,7 +137,7 @@ impl Plan {
             arena: self.arena,
             lower_bound: self.lower_bound,
             resident: self.resident,
-            // Staging slots follow the states, so that the checker sees that the two do not overlap.
+            // Staging slots follow the states, so that the checker verifies that they do not overlap.
             states: self
                 .states
                 .iter()

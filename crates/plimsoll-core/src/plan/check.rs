@@ -1,5 +1,5 @@
-//! The independent checker. It shares no code with the planner: it plays a certificate step by step, keeping a map of which value
-//! every byte holds, and looks whether each read finds what the graph says it should.
+//! The independent checker. It shares no code with the planner. It simulates a certificate step by step with a map from
+//! bytes to values, and verifies that each read finds the value the graph specifies.
 
 use super::Plan;
 use super::certificate::{Certificate, Claim, Range, Space, Step};
@@ -10,19 +10,20 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A certificate that does not hold, and the step at which it fails.
+/// A certificate that failed verification, and the step at which it failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the plan does not hold{}: {what}", if .at.is_empty() { String::new() } else { format!(" at {at}") })]
 pub struct CheckError {
     /// Program, step and layer.
     pub at: String,
-    /// What is wrong.
+    /// The violation.
     pub what: String,
 }
 
-/// A plan whose certificate holds. Only the checker makes one, and only it can be loaded and run: no plan, no run.
+/// A plan whose certificate was verified. Only the checker constructs one, and only a checked plan can be loaded and
+/// run.
 ///
-/// Cheap to clone; reads as the [`Plan`] it holds.
+/// Cheap to clone; derefs to [`Plan`].
 #[derive(Clone, Debug)]
 pub struct CheckedPlan(Arc<Plan>);
 
@@ -34,7 +35,7 @@ impl CheckedPlan {
         Ok(CheckedPlan(Arc::new(plan)))
     }
 
-    /// The plan, to change it; it has to be checked again before it runs.
+    /// The plan, for modification; it must be checked again before it runs.
     pub fn into_plan(self) -> Plan {
         Arc::unwrap_or_clone(self.0)
     }
@@ -48,7 +49,7 @@ impl Deref for CheckedPlan {
     }
 }
 
-/// Checks that a certificate is a sound way to run `graphs`: one graph per program, in the same order.
+/// Verifies that a certificate correctly executes `graphs`: one graph per program, in the same order.
 pub fn check(certificate: &Certificate, graphs: &[&Graph]) -> Result<(), CheckError> {
     let fail = |what: String| Err(CheckError { at: String::new(), what });
     if graphs.len() != certificate.programs.len() {
@@ -94,12 +95,12 @@ pub fn check(certificate: &Certificate, graphs: &[&Graph]) -> Result<(), CheckEr
     Ok(())
 }
 
-/// The memory a state is in.
+/// The memory space of a state.
 fn home(certificate: &Certificate, state: usize) -> Space {
     if certificate.stored.contains(&(state as u32)) { Space::Backing } else { Space::Resident }
 }
 
-/// The most bytes the claimed buffers hold at once, during the steps there are.
+/// The largest sum of simultaneously live claimed buffers.
 fn most_held(claim: &Claim) -> Bytes {
     let steps = claim.steps.len();
     let mut change = vec![0i128; steps + 1];
@@ -119,22 +120,22 @@ struct Player<'a> {
     certificate: &'a Certificate,
     claim: &'a Claim,
     graph: &'a Graph,
-    /// For each memory, disjoint byte ranges and the value each holds: start → (end, value).
+    /// For each memory space, disjoint byte ranges with their values: start → (end, value).
     contents: BTreeMap<Space, BTreeMap<u64, (u64, u32)>>,
-    /// The value whose bytes each value is (itself, unless it is a view).
+    /// The base of each value (itself, unless it is a view).
     origin: Vec<u32>,
-    /// For each step, the buffers that are claimed from it on.
+    /// For each step, the buffers whose lifetime starts there.
     claimed: Vec<Vec<usize>>,
-    /// For each step, the buffers that are claimed until the step before.
+    /// For each step, the buffers whose lifetime ended at the step before.
     released: Vec<Vec<usize>>,
-    /// The buffers claimed for the current step, which are disjoint: start → end.
+    /// The live buffers of the current step, which are disjoint: start → end.
     held: BTreeMap<u64, u64>,
-    /// Where each state is that a value becomes the new value of.
+    /// Locations of the states that each value updates.
     becomes: HashMap<u32, Vec<(Space, Bytes)>>,
 }
 
 impl<'a> Player<'a> {
-    /// At the start the memory holds the batch, the scalars and the states, and nothing else.
+    /// Initially memory contains only the batch, the scalars and the states.
     fn new(certificate: &'a Certificate, claim: &'a Claim, graph: &'a Graph) -> Player<'a> {
         let steps = claim.steps.len();
         let (mut claimed, mut released) = (vec![Vec::new(); steps], vec![Vec::new(); steps]);
@@ -177,7 +178,7 @@ impl<'a> Player<'a> {
         for (time, step) in self.claim.steps.iter().enumerate() {
             self.check_step(step, &mut ran).map_err(|what| self.fail(time, what))?;
             self.check_buffers(step, time).map_err(|what| self.fail(time, what))?;
-            // Nothing can be expected where scratch has been.
+            // Workspace clobbers its bytes.
             self.clear(Space::Arena, step.workspace_offset, step.workspace_size);
             step.writes.iter().for_each(|range| self.put(*range));
         }
@@ -233,7 +234,7 @@ impl<'a> Player<'a> {
                 return Err(format!("%{} is written to the backing store by what is no store, or the other way round", write.value));
             }
             for (input, read) in step.reads.iter().enumerate().filter(|(_, read)| overlap(write, read)) {
-                // A channel view has a stride of its own, unless it covers all channels.
+                // A channel view is strided, unless it covers all channels.
                 let dense = self.graph.ty(ValueId(read.value)).bytes(self.certificate.rows) == read.size;
                 let exact = read.offset == write.offset && read.size == write.size && dense;
                 if !exact || !node.op.rules().in_place(input, output) {
@@ -256,7 +257,7 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// What the step touches in the arena lies in buffers that are claimed for this moment; and those buffers do not overlap.
+    /// Arena accesses of the step must fall into live buffers, and live buffers must not overlap.
     fn check_buffers(&mut self, step: &Step, time: usize) -> Result<(), String> {
         for buffer in &self.released[time] {
             self.held.remove(&self.claim.buffers[*buffer].2.0);
@@ -281,7 +282,8 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// Kept memory is written only by the new value of the state that is there: a program need not read a state to spoil it.
+    /// Resident memory may only be written by the new value of the state stored there. A program could otherwise
+    /// corrupt a state that it does not read.
     fn check_state_write(&self, write: &Range) -> Result<(), String> {
         if self.becomes.get(&write.value).is_some_and(|places| places.contains(&(write.space, write.offset))) {
             return Ok(());
@@ -297,7 +299,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// After the last step every changed state holds its new value and every other its old one.
+    /// After the last step, every updated state has its new value and every other state its old one.
     fn check_states(&self) -> Result<(), String> {
         let mut ends: Vec<Option<u32>> = vec![None; self.certificate.states.len()];
         let reads = self.graph.nodes().filter_map(|(_, node)| match node.op {
@@ -319,13 +321,13 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// The value whose bytes this one is spread over: itself, except for a channel view.
+    /// The value that contains this one's bytes: itself, except for a channel view.
     fn spread(&self, value: u32) -> u32 {
         let producer = self.graph.producer(ValueId(value));
         if let Op::ChannelView(_) = producer.op { producer.inputs[0].0 } else { value }
     }
 
-    /// The size is what the graph says and the place is inside the memory and aligned.
+    /// The size must match the graph; the range must be in bounds and aligned.
     fn check_extent(&self, range: &Range) -> Result<(), String> {
         let size = self.graph.ty(ValueId(self.spread(range.value))).bytes(self.certificate.rows);
         let limit = match range.space {
@@ -342,7 +344,7 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// The whole range holds the value.
+    /// The whole range must contain the value.
     fn holds(&self, range: &Range) -> Result<(), String> {
         self.check_extent(range)?;
         let value = self.origin[range.value as usize];
@@ -358,7 +360,7 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// The range now holds the value; what was there is gone.
+    /// Records the value in the range and invalidates previous contents.
     fn put(&mut self, range: Range) {
         self.clear(range.space, range.offset, range.size);
         if range.size > Bytes::ZERO {
@@ -369,7 +371,7 @@ impl<'a> Player<'a> {
     fn clear(&mut self, space: Space, offset: Bytes, size: Bytes) {
         let (from, to) = (offset.0, offset.0 + size.0);
         let memory = self.contents.entry(space).or_default();
-        // What is held is disjoint, so a range that begins lower also ends lower.
+        // Ranges are disjoint, so a range that starts lower also ends lower.
         let touched: Vec<(u64, (u64, u32))> =
             memory.range(..to).rev().take_while(|(_, (end, _))| *end > from).map(|(start, held)| (*start, *held)).collect();
         for (start, (end, value)) in touched {
@@ -393,7 +395,7 @@ fn overlap(a: &Range, b: &Range) -> bool {
     a.space == b.space && meet((a.offset, a.size), (b.offset, b.size))
 }
 
-/// Whether two pieces (offset and size) share a byte. A certificate may contain numbers that overflow.
+/// Whether two ranges (offset and size) intersect. Numbers in a certificate may overflow.
 fn meet(a: (Bytes, Bytes), b: (Bytes, Bytes)) -> bool {
     a.0.0 < b.0.0.saturating_add(b.1.0) && b.0.0 < a.0.0.saturating_add(a.1.0)
 }

@@ -1,4 +1,5 @@
-//! In which order to run: several candidate orders, each measured exactly, the smallest peak kept and then lowered step by step.
+//! Chooses an execution order: simulates several candidate orders exactly, takes the one with the smallest peak and
+//! improves it locally.
 
 use super::cost_model::Rates;
 use super::liveness::{buffers, peak};
@@ -12,18 +13,19 @@ use crate::{Bytes, Dim};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
-/// How a candidate order picks among the nodes that could run next.
+/// How a candidate order picks the next ready node.
 #[derive(Clone, Copy)]
 enum Policy {
     /// As the graph was written.
     AsWritten,
-    /// As written, but what gives back at least as much as it takes goes first: gradients are consumed as soon as they are complete.
+    /// As written, but nodes that free at least as much as they allocate go first: gradients are consumed as soon as
+    /// they are complete.
     ReleaseFirst,
-    /// Always what grows memory least.
+    /// The node with the smallest memory growth first.
     SmallestGrowth,
 }
 
-/// An order of the nodes that run, chosen for the smallest peak.
+/// An order of the executed nodes, chosen for the smallest peak.
 pub(super) fn order(graph: &Graph, rows: usize, alignment: Bytes, workspace: &dyn Fn(NodeId) -> Bytes) -> Vec<NodeId> {
     let constraints = Constraints::of(graph);
     let mut best: Option<(Bytes, Vec<NodeId>)> = None;
@@ -37,7 +39,7 @@ pub(super) fn order(graph: &Graph, rows: usize, alignment: Bytes, workspace: &dy
         }
     }
     let Some((_, best)) = best else { return Vec::new() };
-    // Copies have been put where they belong.
+    // Loads and stores are then moved next to their consumers and producers.
     if graph.nodes.iter().any(|node| matches!(node.op, Op::Store(_) | Op::Load(_))) {
         return best;
     }
@@ -47,16 +49,16 @@ pub(super) fn order(graph: &Graph, rows: usize, alignment: Bytes, workspace: &dy
     lower.into_iter().map(NodeId).collect()
 }
 
-/// What must come before what.
+/// The dependencies of the graph.
 struct Constraints {
     nodes: Vec<NodeId>,
     successors: Vec<Vec<NodeId>>,
     waiting: Vec<u32>,
-    /// For every root value, how many nodes read it, the host counted as one.
+    /// For every root value, the number of readers; the host counts as one.
     readers: Vec<u32>,
-    /// For every root value, the nodes that read it.
+    /// For every root value, its readers.
     read_by: Vec<Vec<NodeId>>,
-    /// For every node that runs, the distinct values whose bytes it reads.
+    /// For every executed node, the distinct root values it reads.
     roots: Vec<Vec<ValueId>>,
 }
 
@@ -87,14 +89,14 @@ impl Constraints {
             waiting[id.index()] = before.len() as u32;
             before.into_iter().for_each(|earlier| successors[earlier.index()].push(*id));
         }
-        // What the host reads is never given back.
+        // Outputs that the host reads are never freed.
         graph.outputs.iter().for_each(|(_, value)| counts[root(graph, *value).index()] += 1);
         Constraints { nodes, successors, waiting, readers: counts, read_by, roots: sources }
     }
 }
 
-/// The nodes that make the single numbers the host reads, unless they need a changed state. They run before any state changes, so that a
-/// loss that is not finite can stop the step while all states are still good.
+/// The producers of scalars that the host reads, unless they depend on an updated state. They run before any state
+/// update, so that a non-finite loss can abort the step with all states intact.
 fn observed_before(graph: &Graph, writers: &HashSet<NodeId>) -> Vec<NodeId> {
     let mut late = vec![false; graph.nodes.len()];
     for (id, node) in graph.nodes() {
@@ -105,7 +107,7 @@ fn observed_before(graph: &Graph, writers: &HashSet<NodeId>) -> Vec<NodeId> {
     makers.filter(|maker| !late[maker.index()] && runs(graph.node(*maker))).collect()
 }
 
-/// The distinct values whose bytes a node reads.
+/// The distinct root values that a node reads.
 fn roots(graph: &Graph, id: NodeId) -> Vec<ValueId> {
     let mut roots: Vec<ValueId> = graph.node(id).inputs.iter().map(|input| root(graph, *input)).collect();
     roots.sort_unstable();
@@ -125,9 +127,8 @@ fn schedule(graph: &Graph, constraints: &Constraints, rows: usize, policy: Polic
             constraints.roots[id.index()].iter().filter(|value| left[value.index()] == 1 && owned(**value)).map(|value| size(*value)).sum();
         made - freed
     };
-    // Growth only falls while a node waits (other readers of its inputs run). A node whose rank improved is queued again with the
-    // better rank, and the entry it leaves behind is skipped when its turn comes.
-    // Loads are moved to their readers afterwards, so none of those waits for its turn.
+    // The growth of a waiting node only falls, as other readers of its inputs run. A node whose rank improved is queued
+    // again; its stale entry is skipped. Loads are moved to their readers afterwards, so they are emitted at once.
     let rank = |id: NodeId, left: &[u32]| match policy {
         _ if matches!(graph.node(id).op, Op::Load(_)) => i64::MIN,
         Policy::AsWritten => 0,
@@ -157,7 +158,7 @@ fn schedule(graph: &Graph, constraints: &Constraints, rows: usize, policy: Polic
                 ready.push(Reverse((rank(*next, &left), *next)));
             }
         }
-        // A node that is now the only reader left of one of these values has become more attractive.
+        // A node that became the last reader of one of these values has a better rank.
         if !matches!(policy, Policy::AsWritten) {
             let last_reader =
                 sources.iter().filter(|source| left[source.index()] == 1).flat_map(|source| &constraints.read_by[source.index()]);

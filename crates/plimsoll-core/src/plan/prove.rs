@@ -1,7 +1,7 @@
-//! From a document alone: that a certificate somebody hands over runs the given graphs on a device, and that nothing in it was changed.
+//! Proves from the document alone that a certificate is an unmodified plan of the given graphs on a device.
 //!
-//! [`check`] asks whether a plan is sound. A plan that was edited may still be: a buffer held too long harms nobody. Here every number has to be
-//! the one that follows from the steps.
+//! [`check`] verifies that a plan is sound. An edited plan may still be sound, for example with a lifetime that is too
+//! long. Here every number must be exactly the one that follows from the steps.
 
 use super::certificate::{Certificate, Claim, Space};
 use super::check::{CheckError, check};
@@ -17,7 +17,7 @@ use crate::transform::step::Role;
 use crate::{Bytes, verify};
 use std::collections::BTreeMap;
 
-/// Proves that a certificate is an exact plan of these graphs (improved already, one per program, in order) on this device.
+/// Proves that a certificate is an exact plan of these graphs (optimized, one per program, in order) on this device.
 pub fn prove(certificate: &Certificate, graphs: &[(Role, Graph)], device: &dyn Target) -> Result<(), CheckError> {
     let fail = |at: String, what: String| Err(CheckError { at, what });
     let roles = |roles: Vec<Role>| roles.into_iter().map(Role::name).collect::<Vec<_>>().join(", ");
@@ -66,8 +66,7 @@ pub fn prove(certificate: &Certificate, graphs: &[(Role, Graph)], device: &dyn T
     Ok(())
 }
 
-/// The graph that a claim speaks of: the model's own, with everything written out that the claim says is computed twice or in pieces, or leaves and comes
-/// back.
+/// The graph that a claim refers to: the model's graph with the claimed recomputation, splits and offloading applied.
 fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn Target) -> Result<Graph, CheckError> {
     let fail = |what: String| CheckError { at: claim.role.name().to_string(), what };
     let wrong = |error: GraphError| fail(error.to_string());
@@ -97,7 +96,7 @@ fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn 
     if claim.sequence.is_empty() {
         return Ok(graph);
     }
-    // What cannot be written out has to be refused before it is tried.
+    // Reject sequences that cannot be written before writing them.
     let mut made = vec![false; graph.values.len()];
     for (_, node) in graph.nodes().filter(|(_, node)| node.op.is_leaf()) {
         node.outputs.iter().for_each(|output| made[output.index()] = true);
@@ -121,7 +120,7 @@ fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn 
     Ok(write(&graph, &claim.sequence).graph)
 }
 
-/// Every kernel gets the scratch it asks for.
+/// Every kernel has the workspace it requires.
 fn scratch_is_enough(certificate: &Certificate, claim: &Claim, graph: &Graph, device: &dyn Target) -> Result<(), CheckError> {
     for (time, step) in claim.steps.iter().enumerate() {
         let asked = device.workspace(graph, graph.node(NodeId(step.node)), certificate.rows).align_up(certificate.alignment.0);
@@ -136,8 +135,8 @@ fn scratch_is_enough(certificate: &Certificate, claim: &Claim, graph: &Graph, de
     Ok(())
 }
 
-/// Every piece of the backing store that is used within a run begins with the step that stores it, ends with the last that loads it, and is as
-/// large as what is in it.
+/// Every buffer in the backing store starts at the step that stores it, ends at the last step that loads it, and has
+/// the size of its contents.
 fn stored_is_exact(certificate: &Certificate, claim: &Claim) -> Result<(), CheckError> {
     let kept: Vec<Bytes> = certificate.stored.iter().map(|state| certificate.states[*state as usize].2).collect();
     let mut pieces: Vec<(Bytes, Bytes, u32, u32)> = Vec::new();
@@ -161,8 +160,8 @@ fn stored_is_exact(certificate: &Certificate, claim: &Claim) -> Result<(), Check
     }
 }
 
-/// Every buffer begins with the step that first touches it, ends with the last that does or with the program if the host reads it, and is as
-/// large as what is in it.
+/// Every buffer starts at the first step that accesses it, ends at the last one, or with the program if the host reads
+/// it, and has the size of its contents.
 fn lifetimes_are_exact(certificate: &Certificate, claim: &Claim) -> Result<(), CheckError> {
     let mut begins: Vec<Vec<usize>> = vec![Vec::new(); claim.steps.len()];
     let mut fail_at = None;
@@ -172,7 +171,7 @@ fn lifetimes_are_exact(certificate: &Certificate, claim: &Claim) -> Result<(), C
             _ => fail_at = fail_at.or(Some((i, format!("it lives from step {} to {}", buffer.4, buffer.5)))),
         }
     }
-    // For each buffer the first and last step that touch it, and where what is in it ends.
+    // For each buffer, the first and last access and the end of its contents.
     let mut touched: Vec<Option<(u32, u32, u64)>> = vec![None; claim.buffers.len()];
     let mut held: BTreeMap<u64, usize> = BTreeMap::new();
     let touch = |held: &BTreeMap<u64, usize>, touched: &mut Vec<Option<(u32, u32, u64)>>, offset: Bytes, size: Bytes, time: u32| {

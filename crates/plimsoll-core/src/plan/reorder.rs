@@ -1,23 +1,23 @@
-//! Local improvement of an order: the steps around the peak are reordered optimally, until nothing improves.
+//! Local improvement of an order: reorders the steps around the peak optimally until the peak no longer falls.
 //!
-//! What a step holds depends only on which steps came before it, not on their order; so of all orders of a few steps the best is found by
-//! going through sets of steps instead of orders.
+//! The live bytes at a step depend on the set of earlier steps, not on their order. Dynamic programming over sets of
+//! steps therefore finds the best order of a window.
 
 use super::recompute::problem::{NOBODY, Problem};
 use super::recompute::simulate::Simulation;
 use crate::ir::graph::NodeId;
 use std::collections::HashMap;
 
-/// Steps that are reordered at once.
+/// Window size in steps.
 const STEPS: usize = 16;
 
-/// Sets of steps that are visited for one window before it is given up.
+/// Limit on visited sets per window.
 const SETS: usize = 4_000;
 
-/// How often a window is replaced by a better one.
+/// Limit on improved windows.
 const ROUNDS: usize = 64;
 
-/// Lowers the peak of an order, keeping every node behind those that it has to wait for.
+/// Lowers the peak of an order. Dependencies are preserved.
 pub(super) fn improve(problem: &Problem, successors: &[Vec<NodeId>], order: &mut [u32]) {
     let mut simulation = Simulation::new(problem);
     for _ in 0..ROUNDS {
@@ -32,14 +32,14 @@ pub(super) fn improve(problem: &Problem, successors: &[Vec<NodeId>], order: &mut
     }
 }
 
-/// A value that some step of a window makes or reads.
+/// A value that a step of the window defines or reads.
 struct NodeAccess {
     size: u64,
-    /// It is there when the window begins.
+    /// Live at the start of the window.
     before: bool,
-    /// It is read after the window.
+    /// Live at the end of the window.
     after: bool,
-    /// The steps that make and read it, one bit each.
+    /// The steps that define and read it, as bit sets.
     made: u32,
     read: u32,
 }
@@ -47,11 +47,11 @@ struct NodeAccess {
 struct StepWindow<'a> {
     problem: &'a Problem,
     nodes: Vec<u32>,
-    /// For each step, those that must come before it.
+    /// For each step, its predecessors.
     waits: Vec<u32>,
     touched: Vec<NodeAccess>,
     index: HashMap<u32, usize>,
-    /// Bytes that are held all the time by what the window does not touch.
+    /// Live bytes of values that the window does not access.
     held: u64,
 }
 
@@ -90,13 +90,13 @@ impl<'a> StepWindow<'a> {
         StepWindow { problem, nodes, waits, touched, index, held }
     }
 
-    /// The bytes held between steps when these have run.
+    /// Live bytes between steps after this set has run.
     fn held_after(&self, done: u32) -> u64 {
         let there = |value: &&NodeAccess| (value.before || value.made & done != 0) && (value.after || value.read & !done != 0);
         self.held + self.touched.iter().filter(there).map(|value| value.size).sum::<u64>()
     }
 
-    /// The bytes held while a step runs after these.
+    /// Live bytes during a step that runs after this set.
     fn held_during(&self, step: usize, done: u32) -> u64 {
         let node = self.nodes[step];
         let made: u64 = self.problem.makes.of(node).iter().map(|value| self.problem.size[*value as usize]).sum();
@@ -115,12 +115,12 @@ impl<'a> StepWindow<'a> {
         now
     }
 
-    /// The best order of the steps, if it stays below a peak.
+    /// The best order of the window, if its peak is below `peak`.
     fn below(&self, peak: u64) -> Option<Vec<u32>> {
         if self.nodes.len() < 2 || self.touched.len() > 64 {
             return None;
         }
-        // For each set of steps, the lowest peak it can be reached with, and the step that then comes last.
+        // For each set of steps, the lowest peak with which it is reachable, and its last step.
         let mut known: Vec<HashMap<u32, (u64, usize)>> = vec![HashMap::from([(0, (0, 0))])];
         let mut sets = 0;
         for _ in 0..self.nodes.len() {

@@ -1,25 +1,25 @@
-//! Where what the host gives to a step goes, on a device that has a memory of its own.
+//! Staging: device memory for the inputs of a step, on devices with their own memory.
 
 use crate::Bytes;
 use crate::ir::graph::Graph;
 
-/// Before the scalars of a slot stand the seed, the first row and the step, padded.
+/// Header before the scalars of a slot: seed, first row and step, padded.
 pub const SLOT_HEADER: Bytes = Bytes(32);
 
-/// While one slot is computed on, the other is filled.
+/// Double buffering: one slot is filled while the other is computed on.
 const SLOTS: usize = 2;
 
 /// Slots for the inputs of the steps in flight, at the end of the resident memory.
 ///
-/// A slot holds the columns one after another, then the header and the scalars. Behind the slots stands one aligned piece by which the
-/// device remembers that a loss was not finite.
+/// A slot contains the columns, then the header and the scalars. After the slots there is one aligned word in which the
+/// device records a non-finite loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Staging {
-    /// Where the first slot begins.
+    /// Offset of the first slot.
     pub offset: Bytes,
-    /// How many there are.
+    /// Number of slots.
     pub slots: usize,
-    /// The size of each: that of the program that needs most.
+    /// Size of a slot: the maximum over all programs.
     pub slot: Bytes,
     alignment: Bytes,
 }
@@ -32,7 +32,7 @@ impl Staging {
         Staging { slot: graphs.map(needs).max().unwrap_or_default(), ..empty }
     }
 
-    /// Where each column of a graph begins in a slot, for a plan of this many rows.
+    /// Offset of each column of a graph in a slot, for a plan of this many rows.
     pub fn columns(&self, graph: &Graph, rows: usize) -> Vec<Bytes> {
         let mut end = Bytes::ZERO;
         let place = |input: &crate::ir::graph::Input| {
@@ -43,22 +43,22 @@ impl Staging {
         graph.inputs().iter().map(place).collect()
     }
 
-    /// Where the header of a slot begins.
+    /// Offset of the header in a slot.
     pub fn header(&self, graph: &Graph, rows: usize) -> Bytes {
         graph.inputs().iter().map(|input| input.ty.bytes(rows).align_up(self.alignment.0)).sum()
     }
 
-    /// Where the scalars of a slot begin.
+    /// Offset of the scalars in a slot.
     pub fn scalars(&self, graph: &Graph, rows: usize) -> Bytes {
         self.header(graph, rows) + SLOT_HEADER
     }
 
-    /// Where the device remembers that a loss was not finite.
+    /// Offset of the word in which the device records a non-finite loss.
     pub fn alarm(&self) -> Bytes {
         self.offset + Bytes(self.slots as u64 * self.slot.0)
     }
 
-    /// All of it.
+    /// Total size.
     pub fn size(&self) -> Bytes {
         Bytes(self.slots as u64 * self.slot.0) + self.alignment
     }

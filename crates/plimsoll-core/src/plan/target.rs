@@ -1,4 +1,4 @@
-//! What the planner has to know about a device. Needs no hardware, so plans for a device can be made anywhere.
+//! The planner's view of a device. It needs no hardware, so plans for a device can be created on any machine.
 
 use super::Plan;
 use super::cost_model::{CopyRate, CostModel, Rates};
@@ -12,57 +12,59 @@ use std::sync::Arc;
 
 /// A device as the planner sees it.
 pub trait Target: Send + Sync {
-    /// The name it is chosen by, such as `cpu` or `cuda:0`.
+    /// The name used to select it, such as `cpu` or `cuda:0`.
     fn name(&self) -> String;
 
-    /// The hardware, for people.
+    /// A human-readable description of the hardware.
     fn description(&self) -> String;
 
-    /// Facts that do not depend on a graph.
+    /// Properties that do not depend on a graph.
     fn capabilities(&self) -> Capabilities;
 
-    /// Predicts how long nodes take where nothing was measured.
+    /// Predicts node times without measurements.
     fn cost_model(&self) -> Arc<dyn CostModel> {
         Arc::new(self.capabilities().rates)
     }
 
-    /// The workspace a node's kernel needs for at most `rows` rows. Never less for more rows.
+    /// The workspace of a node's kernel for at most `rows` rows. Monotone in `rows`.
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes;
 
-    /// Whether a node computes the same bits if its rows (the first axis, a multiple of the batch) are split, for any batch of at most `rows`: each row as if all
-    /// others were beside it, or, for a reduction over the rows, each split accumulating onto the one before ([`MatMul::onto`](crate::ops::MatMul::onto)).
+    /// Whether a node is bit-identical when its rows (the first axis, a multiple of the batch) are split, for any batch
+    /// of at most `rows`. Rows are computed independently, or a reduction over rows accumulates onto the previous split
+    /// ([`MatMul::onto`](crate::ops::MatMul::onto)).
     fn can_split_rows(&self, graph: &Graph, node: &Node, split: RowSplit, rows: usize) -> bool {
         let _ = (graph, node, split, rows);
         false
     }
 
-    /// Whether the kernel of `producer` can write its result, of type `part`, straight into a slice of a larger tensor
-    /// ([`FusedSliceWrite`](crate::ops::FusedSliceWrite)), with the bits it would have by itself.
+    /// Whether the kernel of `producer` can write its output, of type `part`, straight into a slice of a larger tensor
+    /// ([`FusedSliceWrite`](crate::ops::FusedSliceWrite)), bit-identical to a separate output.
     fn fuses_slice_write(&self, producer: &Op, part: &TensorType, slice: &SliceWrite) -> bool {
         let _ = (producer, part, slice);
         false
     }
 
-    /// Memory that running the plan takes beside what the plan places.
+    /// Memory that executing the plan takes in addition to the plan's buffers.
     fn footprint(&self, plan: &Plan) -> Footprint {
         Footprint { host_backing: plan.backing, ..Footprint::default() }
     }
 }
 
-/// Facts about a device that do not depend on a graph.
+/// Properties of a device that do not depend on a graph.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Capabilities {
-    /// Whether its memory is the host's, so that both budgets are one.
+    /// Whether it uses host memory, so that both budgets are one.
     pub shares_host_memory: bool,
-    /// What every offset must be a multiple of; a power of two.
+    /// Alignment of all offsets; a power of two.
     pub alignment: Bytes,
     /// Whether pointwise and reduction kernels read [channel views](crate::ops::ChannelView) without a copy.
     pub reads_channel_views: bool,
-    /// The plain rates behind the [cost model](Target::cost_model), with which measured times are compared before they are scaled to other sizes.
+    /// The rates of the default [cost model](Target::cost_model), against which measured times are compared before they
+    /// are scaled to other sizes.
     pub rates: Rates,
-    /// How fast tensors move to the backing store and back.
+    /// Bandwidth to and from the backing store.
     pub copy_rate: CopyRate,
-    /// The device's own software, where it takes memory beside any plan.
+    /// The device runtime, if it takes memory independent of any plan.
     pub runtime: Option<&'static DeviceRuntime>,
 }
 
@@ -74,18 +76,18 @@ impl Capabilities {
     }
 }
 
-/// Memory that running a plan takes beside what the plan places.
+/// Memory that executing a plan takes in addition to the plan's buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// The device's own software.
+    /// The device runtime.
     pub runtime: Overhead,
-    /// Host memory in which batches are handed over.
+    /// Host memory for staging batches.
     pub host_staging: Bytes,
     /// Host memory for the plan's backing store.
     pub host_backing: Bytes,
 }
 
-/// What a device's own software takes beside any plan.
+/// Memory of a device runtime, independent of any plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overhead {
     /// On the device.
@@ -105,8 +107,9 @@ impl std::ops::Add for Overhead {
 /// How rows are split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowSplit {
-    /// Each has this many times the batch.
+    /// Each piece has this multiple of the batch.
     Multiple(usize),
-    /// Each has what belongs to this many rows of the batch. The last has what is left, which may be a single row; where the batch ends early, some have none.
+    /// Each piece has this many rows of the batch. The last piece has the remainder, possibly a single row; if the
+    /// batch is short, trailing pieces are empty.
     Rows(usize),
 }

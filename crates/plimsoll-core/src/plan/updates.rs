@@ -1,14 +1,14 @@
-//! Making every state change a write in place, so that changing a state needs no second copy of it.
+//! Makes every state update an in-place write, so that an update needs no second copy of the state.
 
 use crate::base::expr::Expr;
 use crate::ir::graph::{Graph, GraphError, Node, NodeId, Phase, StateId, ValueId};
 use crate::ir::op::Op;
 use std::collections::{HashMap, HashSet};
 
-/// Inserts copies where the value a state takes cannot be written straight into the state's memory. Afterwards, for every update,
-/// the producer of the new value may write into the state, provided that it runs after all others that read the state
-/// (which [`readers`] lists, and the order keeps); and there is an order that does so for all states at once.
-/// What the host reads afterwards is copied too, if it is a leaf that will not be there any more.
+/// Inserts copies where the new value of a state cannot be written in place. Afterwards the producer of every new value
+/// may write into the state if it runs after all other readers of the state ([`readers`] lists them and the order
+/// respects them); an order that satisfies this for all states exists. Leaves that the host reads after their memory is
+/// overwritten are copied too.
 pub(super) fn legalise(graph: &Graph) -> Result<Graph, GraphError> {
     let mut graph = graph.clone();
     keep_outputs(&mut graph)?;
@@ -21,7 +21,7 @@ pub(super) fn legalise(graph: &Graph) -> Result<Graph, GraphError> {
         if !direct {
             value = copy(&mut graph, state, value, &mut waits)?;
         }
-        // Even a copy may have to wait for itself, if it reads a state that changes: then what it reads is put aside first.
+        // Even a copy may depend on itself if it reads a state that is updated; its input is then copied first.
         if waits.in_circle(&graph, old, value) {
             value = copy(&mut graph, state, value, &mut waits)?;
         }
@@ -34,7 +34,7 @@ pub(super) fn legalise(graph: &Graph) -> Result<Graph, GraphError> {
     Ok(graph)
 }
 
-/// Copies outputs that are columns, scalars or states that change: after the step those are gone.
+/// Copies outputs that are columns, scalars or updated states, whose memory is overwritten after the step.
 fn keep_outputs(graph: &mut Graph) -> Result<(), GraphError> {
     for i in 0..graph.outputs.len() {
         let value = graph.outputs[i].1;
@@ -68,11 +68,11 @@ fn can_write_directly(graph: &Graph, old: Option<ValueId>, value: ValueId) -> bo
         .all(|(i, input)| root(graph, *input) != old || (rules.in_place(i, output) && graph.ty(*input).same_bytes(graph.ty(value))))
 }
 
-/// Dependencies: readers on what they read, and writers of states on all other readers of those states.
+/// Dependencies: readers on producers, and state writers on all other readers of those states.
 struct Waits {
-    /// For every root value, the nodes that read it.
+    /// For every root value, its readers.
     readers: Vec<Vec<NodeId>>,
-    /// For the old value of every state that is known to change, the node that changes it.
+    /// For the old value of every updated state, the node that overwrites it.
     writers: HashMap<ValueId, NodeId>,
 }
 
@@ -85,7 +85,7 @@ impl Waits {
         Waits { readers, writers: HashMap::new() }
     }
 
-    /// Whether some reader of the state's old value waits for the node that would write the new one over it.
+    /// Whether a reader of the state's old value depends on the node that would overwrite it.
     fn in_circle(&self, graph: &Graph, old: Option<ValueId>, value: ValueId) -> bool {
         let Some(old) = old else { return false };
         let writer = graph.values[value.index()].producer;
@@ -113,7 +113,7 @@ fn copy(graph: &mut Graph, state: StateId, value: ValueId, waits: &mut Waits) ->
     Ok(copied)
 }
 
-/// The value whose bytes this one is, looking through views.
+/// The base of a value, resolving views.
 pub(super) fn root(graph: &Graph, mut value: ValueId) -> ValueId {
     while graph.producer(value).op.rules().is_view() {
         value = graph.producer(value).inputs[0];
@@ -121,7 +121,7 @@ pub(super) fn root(graph: &Graph, mut value: ValueId) -> ValueId {
     value
 }
 
-/// For every node that changes states, the nodes that must have read them before.
+/// For every node that updates states, the readers that must run before it.
 pub(super) fn readers(graph: &Graph) -> HashMap<NodeId, Vec<NodeId>> {
     let (mut writers, olds): (HashMap<ValueId, NodeId>, _) = (HashMap::new(), graph.state_values());
     for (state, value) in &graph.updates {
@@ -140,7 +140,7 @@ pub(super) fn readers(graph: &Graph) -> HashMap<NodeId, Vec<NodeId>> {
     readers
 }
 
-/// Whether a node is a step of the program: leaves and views are only names for bytes.
+/// Whether a node executes: leaves and views are only names for bytes.
 pub(super) fn runs(node: &Node) -> bool {
     !matches!(node.op, Op::Input(_) | Op::State(_) | Op::Scalar(_)) && !node.op.rules().is_view()
 }

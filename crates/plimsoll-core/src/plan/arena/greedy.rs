@@ -1,19 +1,19 @@
-//! Greedy packing: one pass over the blocks in some order, each as low as it goes. No single order is best; together they reach the
-//! bound on most networks.
+//! Greedy best-offset packing: one pass over the blocks in some order, each at the lowest free offset. No single order
+//! is best; together they reach the lower bound on most networks.
 
 use super::peaks;
 use super::sections::{Interval, Partition};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Placing by priority looks, for every block, at those that live meanwhile; beyond so many looks in all, further orders are not tried. The
-/// orders of time look at gaps only and always are.
+/// Limit on pairwise comparisons. Priority orders compare each block with all blocks of overlapping lifetime; past this
+/// limit no further priority order is tried. Time-ordered sweeps only scan gaps and always run.
 const LOOKS: usize = 2_000_000_000;
 
-/// How many orders that begin at the peak are tried first; as many more are tried last.
+/// Number of peak-first orders tried before the others; as many again are tried at the end.
 const FIRST: usize = 3;
 
-/// The best layout of all orders, or the first that is no higher than `wanted`.
+/// The best layout over all orders, or the first whose height is at most `wanted`.
 pub(super) fn pack(part: &Partition, wanted: u64) -> Vec<u64> {
     let pieces = &part.pieces;
     let mut best: Option<(u64, Vec<u64>)> = None;
@@ -45,12 +45,12 @@ pub(super) fn pack(part: &Partition, wanted: u64) -> Vec<u64> {
     best.map(|(_, offsets)| offsets).unwrap_or_default()
 }
 
-/// The highest unit used.
+/// The height of a layout: the end of its highest block.
 pub(super) fn height(pieces: &[Interval], offsets: &[u64]) -> u64 {
     pieces.iter().zip(offsets).map(|(piece, offset)| offset + piece.size).max().unwrap_or(0)
 }
 
-/// What makes a block go before others; the second number decides between equals.
+/// Sort key of a block; the second number breaks ties.
 type Priority = fn(&Interval) -> (u64, u64);
 
 const PRIORITIES: [Priority; 6] = [
@@ -62,7 +62,7 @@ const PRIORITIES: [Priority; 6] = [
     |p| (u64::from(p.size.ilog2()), u64::from(p.end - p.start)),
 ];
 
-/// A placed block, small enough that a walk over many stays in cache.
+/// A placed block, compact so that a scan over many stays in cache.
 struct Placed {
     offset: u64,
     top: u64,
@@ -70,7 +70,7 @@ struct Placed {
     end: u32,
 }
 
-/// Each block of the order at the lowest offset that is free over its whole lifetime, around those that are `fixed` already.
+/// Places each block of the order at the lowest offset that is free over its whole lifetime, around the `fixed` blocks.
 pub(super) fn place_around(pieces: &[Interval], fixed: &[usize], order: &[usize], offsets: &mut [u64]) {
     let fixed_at = |i: &usize| {
         let Interval { start, end, size } = pieces[*i];
@@ -94,7 +94,7 @@ pub(super) fn place_around(pieces: &[Interval], fixed: &[usize], order: &[usize]
     }
 }
 
-/// As an allocator would do it, in the order of time or against it: into the lowest gap, or into the tightest.
+/// Simulates an allocator forwards or backwards in time, with first fit or best fit.
 fn sweep(pieces: &[Interval], sections: u32, backwards: bool, tight: bool) -> Vec<u64> {
     let life = |piece: &Interval| if backwards { (sections - piece.end, sections - piece.start) } else { (piece.start, piece.end) };
     let mut order: Vec<usize> = (0..pieces.len()).collect();
@@ -102,7 +102,7 @@ fn sweep(pieces: &[Interval], sections: u32, backwards: bool, tight: bool) -> Ve
     let mut ends: Vec<usize> = order.clone();
     ends.sort_by_key(|i| (life(&pieces[*i]).1, *i));
     let (mut offsets, mut given_back) = (vec![0; pieces.len()], 0);
-    // Gaps by offset, the last one without an end.
+    // Gaps by offset; the last one is unbounded.
     let mut gaps: BTreeMap<u64, u64> = BTreeMap::from([(0, u64::MAX)]);
     for i in order {
         let now = life(&pieces[i]).0;

@@ -1,18 +1,18 @@
-//! Great blocks first. Where a few blocks hold most of the bytes, where those go decides whether a layout exists; and few blocks in few
-//! sections are searched in no time, where all of them together keep the search busy with what does not matter.
+//! Large blocks first. A few large blocks usually decide whether a layout exists. Searching them alone is fast, while a
+//! search over all blocks spends its time on small ones.
 
 use super::greedy;
 use super::restarts::Restarts;
 use super::search::PackingOutcome;
 use super::sections::{Interval, Partition, part_of};
 
-/// A block is great if it is at least the greatest over this; the next number is tried if one gives nothing.
+/// A block is large if its size is at least the maximum divided by this. Later entries are tried if earlier ones fail.
 const SHARES: [u64; 3] = [24, 150, 400];
 
-/// If great blocks can be placed at all, that takes little: no more work than this goes into one attempt, whatever there is.
+/// Work limit of one attempt. Large blocks that can be placed are placed quickly.
 const MOST: u64 = 6_000_000;
 
-/// What came of a search, what it found, and the work it took.
+/// Outcome of a search, the layout it found, and the work it spent.
 pub(super) struct Tried {
     pub outcome: PackingOutcome,
     pub found: Option<Vec<u64>>,
@@ -20,7 +20,7 @@ pub(super) struct Tried {
     pub restarts: u64,
 }
 
-/// Searches a layout of the part within a height by placing the great blocks, then the others around or above them.
+/// Searches for a layout within a height by placing the large blocks, then the others around or above them.
 pub(super) fn search(part: &Partition, wanted: u64, work: u64, keep_going: &dyn Fn() -> bool) -> Tried {
     let mut tried = Tried { outcome: PackingOutcome::GaveUp, found: None, work: 0, restarts: 0 };
     let greatest = part.pieces.iter().map(|piece| piece.size).max().unwrap_or(0);
@@ -28,7 +28,7 @@ pub(super) fn search(part: &Partition, wanted: u64, work: u64, keep_going: &dyn 
     for share in SHARES {
         let (great, small): (Vec<usize>, Vec<usize>) =
             (0..part.pieces.len()).partition(|i| part.pieces[*i].size >= greatest.div_ceil(share));
-        // What is nearly everything is searched as a whole.
+        // If nearly all blocks are large, search all of them together.
         if great.len() == known || small.len() < part.pieces.len() / 4 || tried.outcome != PackingOutcome::GaveUp {
             break;
         }
@@ -42,7 +42,8 @@ fn place(part: &Partition, great: &[usize], small: &[usize], wanted: u64, work: 
     let (below, above) = (part_of(part, great), part_of(part, small));
     let upper = greedy::pack(&above, above.bound);
     let strip = greedy::height(&above.pieces, &upper);
-    // Small blocks always fit in a band of their own. If there is no space for one, they may still fit around the large ones.
+    // Small blocks always fit in a band of their own. Without space for a band, they may still fit around the large
+    // ones.
     let apart = wanted.checked_sub(strip).filter(|height| *height >= below.bound);
     let height = apart.unwrap_or(wanted);
     let mut lower = greedy::pack(&below, height);
@@ -54,7 +55,7 @@ fn place(part: &Partition, great: &[usize], small: &[usize], wanted: u64, work: 
         match restarts.found {
             Some(found) => lower = found,
             None => {
-                // Without the others nothing is harder than with them.
+                // A subset of the blocks is never harder to place than all of them.
                 tried.outcome = if outcome == PackingOutcome::Impossible && apart.is_none() {
                     PackingOutcome::Impossible
                 } else {

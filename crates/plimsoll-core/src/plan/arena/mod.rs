@@ -1,8 +1,8 @@
-//! Offsets: packing buffers with known lifetimes into the smallest arena, with the lower bound beside it.
+//! Buffer assignment: packs buffers with known lifetimes into the smallest arena and reports the lower bound.
 //!
-//! Blocks that never live at the same time as others fall into parts of their own ([`sections`]). Each part is packed by a portfolio of
-//! greedy orders ([`greedy`]); where those stay above the bound, by changing orders that come near it ([`peaks`]), then by a search with
-//! restarts ([`restarts`], [`search`]), of the few great blocks first ([`strata`]).
+//! Blocks are partitioned by overlapping lifetimes ([`sections`]). Each partition is packed by a portfolio of greedy
+//! orders ([`greedy`]). If the result is above the lower bound, local search improves the best orders ([`peaks`]); then
+//! a search with restarts runs ([`restarts`], [`search`]), on the largest blocks first ([`large_first`]).
 
 mod greedy;
 mod large_first;
@@ -17,67 +17,67 @@ use restarts::Restarts;
 use search::PackingOutcome;
 use sections::{Partition, parts};
 
-/// Something that needs `size` bytes from step `first` to step `last`, both included.
+/// A buffer of `size` bytes that is live from step `first` to step `last`, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// The first step.
     pub first: u32,
     /// The last step.
     pub last: u32,
-    /// Bytes; a multiple of the alignment, so that every offset is one too.
+    /// Bytes; a multiple of the alignment, which keeps every offset aligned.
     pub size: Bytes,
 }
 
-/// Where each block goes.
+/// The offsets of all blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The offset of each block.
     pub offsets: Vec<Bytes>,
-    /// The highest byte used.
+    /// Arena size: the end of the highest block.
     pub size: Bytes,
-    /// The most bytes held at any step: nothing can be smaller.
+    /// The largest sum of live bytes over all steps. No arena can be smaller.
     pub lower_bound: Bytes,
 }
 
-/// What is wanted of a layout.
+/// The objective of a packing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// As small as can be found.
+    /// Minimize the arena size.
     Smallest,
-    /// Within this capacity; how far below it does not matter.
+    /// Fit within this capacity; a smaller arena has no value.
     Within(Bytes),
 }
 
-/// How long to search where greedy orders are not enough.
+/// Search limits, for when greedy orders do not reach the lower bound.
 ///
-/// Work is counted, not timed, so that the same blocks get the same layout on every machine.
+/// Work is counted, not timed: the same blocks get the same layout on every machine.
 #[derive(Clone, Copy)]
 pub struct PackingEffort<'a> {
-    /// The most work: looks at a block in a step, some thirty million of which a core does in a second.
+    /// Maximum work, in visits of a block in a section. A core does about thirty million per second.
     pub work: u64,
-    /// Asked now and then whether to go on; what it answers is the one thing a layout may depend on besides the blocks.
+    /// Polled to cancel the search. It is the only input other than the blocks that a layout depends on.
     pub keep_going: &'a dyn Fn() -> bool,
 }
 
 impl Default for PackingEffort<'_> {
-    /// About a tenth of a second, and only where greedy orders stay above the bound.
+    /// About a tenth of a second, spent only if greedy orders do not reach the lower bound.
     fn default() -> Self {
         PackingEffort { work: 4_000_000, keep_going: &|| true }
     }
 }
 
-/// A layout and what is known about it.
+/// A layout and what is proven about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Solution {
     /// The best layout found.
     pub layout: Layout,
-    /// Nothing smaller exists: for [`Goal::Within`], nothing within the capacity if the layout is above it.
+    /// The layout is optimal. For [`Goal::Within`] with a layout above the capacity: none within the capacity exists.
     pub proven: bool,
-    /// How often the search began again.
+    /// Number of restarts of the search.
     pub restarts: u64,
 }
 
-/// Places blocks so that those that live at the same time do not overlap.
+/// Assigns offsets such that blocks with overlapping lifetimes do not overlap in memory.
 ///
 /// ```
 /// use plimsoll_core::{Bytes, plan::{Block, assign}};
@@ -89,7 +89,7 @@ pub fn assign(blocks: &[Block]) -> Layout {
     solve(blocks, Goal::Smallest, PackingEffort::default()).layout
 }
 
-/// Places blocks towards a goal, with no more than the given effort. Always gives a layout; the smallest it found.
+/// Assigns offsets for a goal within the given effort. Always returns a layout: the smallest one found.
 ///
 /// ```
 /// use plimsoll_core::{Bytes, plan::{Block, PackingEffort, Goal, solve}};
@@ -125,7 +125,7 @@ pub fn solve(blocks: &[Block], goal: Goal, effort: PackingEffort<'_>) -> Solutio
     Solution { layout: Layout { offsets, size, lower_bound }, proven, restarts: budget.restarts }
 }
 
-/// A part and the best that was found for it.
+/// A partition and its best layout so far.
 struct Packed<'a> {
     part: &'a Partition,
     offsets: Vec<u64>,
@@ -140,7 +140,7 @@ impl<'a> Packed<'a> {
     }
 }
 
-/// Work that is left for a whole layout.
+/// Remaining work of one packing.
 struct WorkBudget<'a> {
     left: u64,
     keep_going: &'a dyn Fn() -> bool,
@@ -151,7 +151,7 @@ fn height(packed: &[Packed<'_>]) -> u64 {
     packed.iter().map(|packed| packed.size).max().unwrap_or(0)
 }
 
-/// Searches every part that is above `wanted`; gives the smallest height not known to be infeasible.
+/// Searches every partition that is higher than `wanted`. Returns the smallest height not proven infeasible.
 fn within(packed: &mut [Packed<'_>], wanted: u64, budget: &mut WorkBudget<'_>) -> u64 {
     let mut least = packed.iter().map(|packed| packed.part.bound).max().unwrap_or(0);
     for packed in packed.iter_mut().filter(|packed| packed.size > wanted) {
@@ -162,11 +162,12 @@ fn within(packed: &mut [Packed<'_>], wanted: u64, budget: &mut WorkBudget<'_>) -
     least
 }
 
-/// Tries the bound itself with half the work, then heights between it and the best known; gives the smallest not known to be infeasible.
+/// Tries the lower bound with half of the work, then bisects between it and the best known height. Returns the smallest
+/// height not proven infeasible.
 fn smallest(packed: &mut [Packed<'_>], bound: u64, budget: &mut WorkBudget<'_>) -> u64 {
     let mut least = bound;
     for packed in packed.iter_mut() {
-        // Below what another part needs anyhow there is nothing to win.
+        // A partition need not be lower than the lower bound of another one.
         let (mut lowest, mut proven) = (least.max(packed.part.bound), true);
         let mut share = budget.left / 2;
         while packed.size > lowest && budget.left > 0 {
@@ -185,7 +186,7 @@ fn smallest(packed: &mut [Packed<'_>], bound: u64, budget: &mut WorkBudget<'_>) 
     least
 }
 
-/// Searches a layout of the part within a height, and keeps it if there is one.
+/// Searches for a layout of the partition within a height and stores it if found.
 fn attempt(packed: &mut Packed<'_>, wanted: u64, work: u64, budget: &mut WorkBudget<'_>) -> PackingOutcome {
     if wanted < packed.part.bound {
         return PackingOutcome::Impossible;

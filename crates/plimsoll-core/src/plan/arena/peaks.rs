@@ -1,6 +1,7 @@
-//! Blocks that are live at the peak are placed first: there is no space to waste then, so they are stacked before any other block, and the rest
-//! is placed around them by size. Where a block then sticks out by little, a small change of the order near it often helps: the block itself
-//! is moved, the block that keeps it from the free space below, or the one that rests on.
+//! Peak-first orders and local search over them. Blocks that are live at the peak have no slack, so they are stacked
+//! first and the other blocks are placed around them by size. If the result is slightly too high, a small change of the
+//! order near the highest block often fixes it: move the block itself, the block that separates it from the free space
+//! below, or its support.
 
 use super::greedy::{self, place_around};
 use super::large_first::Tried;
@@ -8,23 +9,24 @@ use super::search::PackingOutcome;
 use super::sections::{Interval, Partition, totals};
 use std::cmp::Reverse;
 
-/// Orders that are within one part in so many of what is wanted are worth changing; what is farther off is not mended by moving a block.
+/// Only orders whose height is within 1/`NEAR` of the target are improved; local moves do not fix larger excesses.
 const NEAR: u64 = 20;
 
-/// Changes tried from one order before the next has its turn; more with every round.
+/// Changes tried per order and round; grows with every round.
 const CHANGES: u64 = 40;
 
-/// A change is kept if it is no worse than what was there so many changes ago, so that ways that get worse first are tried too.
+/// Late acceptance: a change is accepted if it is no worse than the state this many changes ago, which escapes local
+/// minima.
 const MEMORY: usize = 20;
 
-/// What places so many blocks beside others is as much work as one look of a search.
+/// Number of block placements that cost as much as one unit of search work.
 const PER_LOOK: u64 = 64;
 
-/// How blocks that are live at the peak are stacked: the largest key at the bottom.
+/// Stacking order of the blocks that are live at the peak; the largest key is at the bottom.
 const STACKS: [fn(&Interval) -> u64; 3] =
     [|piece| u64::from(piece.end), |piece| u64::from(u32::MAX - piece.start), |piece| u64::from(piece.end - piece.start)];
 
-/// How the others follow, by themselves and the most that is held while they live.
+/// Sort keys of the other blocks, from the block and the peak over its lifetime.
 const OTHERS: [fn(&Interval, u64) -> [u64; 3]; 5] = [
     |piece, _| [piece.size, width(piece), 0],
     |piece, _| [piece.size.saturating_mul(width(piece)), 0, 0],
@@ -37,7 +39,7 @@ fn width(piece: &Interval) -> u64 {
     u64::from(piece.end - piece.start)
 }
 
-/// Orders in which blocks live at the peak come first; the orders that help most often come first.
+/// Peak-first orders, most successful first.
 pub(super) fn orders(part: &Partition) -> impl Iterator<Item = Vec<usize>> {
     let pieces = &part.pieces;
     let totals = totals(pieces, part.sections);
@@ -56,12 +58,12 @@ pub(super) fn orders(part: &Partition) -> impl Iterator<Item = Vec<usize>> {
     })
 }
 
-/// The most that is held while a block lives.
+/// The largest section total over a block's lifetime.
 fn most(totals: &[u64], piece: &Interval) -> u64 {
     totals[piece.start as usize..piece.end as usize].iter().copied().max().unwrap_or(0)
 }
 
-/// Searches a layout of the part within a height by changing the orders that come near it.
+/// Searches for a layout within a height by local changes to orders whose height is close to it.
 pub(super) fn search(part: &Partition, wanted: u64, work: u64, keep_going: &dyn Fn() -> bool) -> Tried {
     let mut tried = Tried { outcome: PackingOutcome::GaveUp, found: None, work: 0, restarts: 0 };
     let each = order_work(part.pieces.len(), part.pieces.len());
@@ -108,19 +110,19 @@ pub(super) fn search(part: &Partition, wanted: u64, work: u64, keep_going: &dyn 
     tried
 }
 
-/// The work of placing so many blocks of all.
+/// The work of placing `placed` of `all` blocks.
 fn order_work(placed: usize, all: usize) -> u64 {
     (placed as u64 * all as u64) / PER_LOOK + all as u64
 }
 
-/// An order, and where it puts the blocks.
+/// An order and the offsets it yields.
 #[derive(Clone)]
 struct Tuned<'a> {
     part: &'a Partition,
     wanted: u64,
     order: Vec<usize>,
     offsets: Vec<u64>,
-    /// How far it is above what is wanted; nothing where it is not.
+    /// Excess of its height over the target; 0 if it fits.
     excess: u64,
 }
 
@@ -135,7 +137,8 @@ impl<'a> Tuned<'a> {
         greedy::height(&self.part.pieces, &self.offsets)
     }
 
-    /// Changes the order where something stands out, and keeps that unless it is worse than both what is there and `before`. Gives the work it took.
+    /// Changes the order near a block above the target. The change is undone if it is worse than both the current state
+    /// and `before`. Returns the work spent.
     fn change(&mut self, totals: &[u64], random: &mut Rng, before: u64) -> u64 {
         let (pieces, all) = (&self.part.pieces, self.order.len());
         let outstanding: Vec<usize> = (0..all).filter(|i| self.offsets[*i] + pieces[*i].size > self.wanted).collect();
@@ -151,7 +154,7 @@ impl<'a> Tuned<'a> {
         if first == all {
             return all as u64;
         }
-        // Blocks before the first that moved stay where they are.
+        // Blocks before the first moved one keep their offsets.
         let mut offsets = self.offsets.clone();
         place_around(pieces, &order[..first], &order[first..], &mut offsets);
         let excess = excess(pieces, &offsets, self.wanted);
@@ -161,7 +164,7 @@ impl<'a> Tuned<'a> {
         order_work(all - first, all) + all as u64
     }
 
-    /// Which block to take from where in the order to where, because of one that stands out.
+    /// Source and destination positions of a move that may lower block `out`.
     fn moved(&self, order: &[usize], out: usize, totals: &[u64], random: &mut Rng) -> Option<(usize, usize)> {
         let pieces = &self.part.pieces;
         let rank = |id: usize| order.iter().position(|i| *i == id).expect("an order has every block");
@@ -180,7 +183,7 @@ impl<'a> Tuned<'a> {
                     2 | 3 => lifetime.max_by_key(|s| totals[*s as usize])?,
                     _ => lifetime.start + random.below(lifetime.len()) as u32,
                 };
-                // A block above free space, or the block it rests on at another time.
+                // A block above a gap, or its support in another section.
                 let floating = self.above_a_gap(section, random)?;
                 let supports: Vec<usize> = (0..pieces.len())
                     .filter(|id| *id != floating && meet(*id, floating) && self.offsets[*id] + pieces[*id].size == self.offsets[floating])
@@ -198,7 +201,7 @@ impl<'a> Tuned<'a> {
         }
     }
 
-    /// A block above free space in the section; the more space, the more likely.
+    /// A random block above a gap in the section, weighted by the size of the gap.
     fn above_a_gap(&self, section: u32, random: &mut Rng) -> Option<usize> {
         let pieces = &self.part.pieces;
         let mut there: Vec<usize> = (0..pieces.len()).filter(|i| pieces[*i].start <= section && section < pieces[*i].end).collect();
@@ -223,7 +226,7 @@ impl<'a> Tuned<'a> {
     }
 }
 
-/// How far the highest block is above what is wanted, and a little for every block that is.
+/// Excess of the highest block over the target, plus a small penalty for every block above it.
 fn excess(pieces: &[Interval], offsets: &[u64], wanted: u64) -> u64 {
     let (mut highest, mut all) = (0, 0u64);
     for (piece, offset) in pieces.iter().zip(offsets) {
@@ -234,7 +237,7 @@ fn excess(pieces: &[Interval], offsets: &[u64], wanted: u64) -> u64 {
     highest.saturating_mul(256).saturating_add(all)
 }
 
-/// A fixed sequence of numbers without a pattern.
+/// A deterministic pseudo-random generator.
 struct Rng(u64);
 
 impl Rng {

@@ -1,31 +1,32 @@
-//! Many short searches instead of a long one: which block to try first is a guess, and a wrong guess near the root costs everything.
+//! Restarts: many short searches instead of one long one, because a wrong branching order near the root is never
+//! recovered from.
 
 use super::search::{Focus, PackingOutcome, Search};
 use super::sections::{Interval, Partition, totals};
 
-/// The work of the shortest search, and its least per block.
+/// Work of the shortest search, and the minimum per block.
 const SHORTEST: u64 = 300_000;
 const PER_BLOCK: u64 = 200;
 
-/// After these many rounds the keys of the rankings are blurred, each time differently.
+/// Number of rounds with exact ranking keys. Later rounds perturb the keys at random.
 const EXACT_ROUNDS: u64 = 2;
 
-/// A key moves by at most this many thousandths.
+/// Maximum perturbation of a key, in thousandths.
 const BLUR: u64 = 50;
 
-/// Where the searches of a round look first.
+/// The section choice of successive searches.
 const FOCUS: [Focus; 4] = [Focus::Troubled, Focus::Tightest, Focus::Troubled, Focus::Lowest];
 
-/// What is known of a block when it is ranked.
+/// Properties of a block that the ranking uses.
 struct Traits {
     width: u64,
     size: u64,
     area: u64,
-    /// The section at its peak.
+    /// Live bytes of its fullest section.
     total: u64,
 }
 
-/// The greatest goes first.
+/// Blocks are sorted by descending key.
 type Key = fn(&Traits) -> [u64; 3];
 
 const KEYS: [Key; 5] = [
@@ -36,16 +37,16 @@ const KEYS: [Key; 5] = [
     |t| [t.size, t.width, t.total],
 ];
 
-/// Searches for a layout of a part within a height.
+/// A search with restarts for a layout of one partition within a height.
 pub(super) struct Restarts<'a> {
     part: &'a Partition,
     height: u64,
     traits: Vec<Traits>,
-    /// How much trouble each section made so far.
+    /// Number of dead ends per section, over all searches so far.
     trouble: Vec<u64>,
-    /// How many searches there were.
+    /// Number of searches so far.
     pub count: u64,
-    /// What was found.
+    /// The layout, if one was found.
     pub found: Option<Vec<u64>>,
 }
 
@@ -61,10 +62,11 @@ impl<'a> Restarts<'a> {
         Restarts { part, height, traits, trouble: vec![0; part.sections], count: 0, found: None }
     }
 
-    /// Searches until something is found or proven, `work` is done, or nobody wants to go on. Also gives the work that was done.
+    /// Searches until a layout is found, infeasibility is proven, `work` is spent, or `keep_going` returns false. Also
+    /// returns the work spent.
     pub fn run(&mut self, work: u64, keep_going: &dyn Fn() -> bool) -> (PackingOutcome, u64) {
         let blocks = self.part.pieces.len() as u64;
-        // Sets of blocks per section are work too.
+        // Building the bit sets of the sections counts as work.
         let preparation = self.part.sections as u64 * (1 + blocks / 64);
         let mut left = work;
         while left > preparation && keep_going() {
@@ -85,11 +87,11 @@ impl<'a> Restarts<'a> {
             self.trouble = search.trouble;
             self.trouble.iter_mut().for_each(|trouble| *trouble -= *trouble / 10);
         }
-        // What is left is not enough to begin again.
+        // The remaining work is too little for another search.
         (PackingOutcome::GaveUp, work)
     }
 
-    /// The blocks in the order in which this search tries them.
+    /// The branching order of this round.
     fn order(&self, round: u64) -> Vec<u32> {
         let key = KEYS[(self.count % KEYS.len() as u64) as usize];
         let mut random = self.count;
@@ -109,7 +111,8 @@ impl<'a> Restarts<'a> {
     }
 }
 
-/// 1, 1, 2, 1, 1, 2, 4, …: no sequence of lengths is much better when nothing is known about the searches (Luby, Sinclair, Zuckerman 1993).
+/// The Luby sequence 1, 1, 2, 1, 1, 2, 4, …: optimal up to a constant factor when run times are unknown (Luby,
+/// Sinclair, Zuckerman 1993).
 fn luby(i: u64) -> u64 {
     let mut whole = 1;
     while whole < i {
@@ -118,7 +121,7 @@ fn luby(i: u64) -> u64 {
     if whole == i { whole.div_ceil(2) } else { luby(i - whole / 2) }
 }
 
-/// The next of a fixed sequence of numbers without a pattern (SplitMix64).
+/// The next number of a deterministic pseudo-random sequence (SplitMix64).
 pub(super) fn draw(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut mixed = *state;

@@ -1,13 +1,14 @@
-//! Depth-first search for a layout of one part within a given height.
+//! Depth-first search for a layout of one partition within a given height.
 //!
-//! If there is a layout, there is one in which no block could move to a lower free place; in it every block rests on the ground or on
-//! another. So a step decides one thing: a block below which none of those it lives with can begin rests where it would, or it does not and
-//! has to rest on one that is still to come. Both answers are worth as much: the second lifts the block above the lowest top of those it
-//! lives with, and with it the floor of sections that have little else left.
+//! If a layout exists, one exists in which no block can move to a lower free offset: every block rests at offset 0 or
+//! on another block. Each step picks a block such that no block with an overlapping lifetime can start below it, and
+//! decides one bit: the block is placed at its resting offset, or it rests on a block that is not placed yet. The
+//! second branch is as informative as the first: it raises the block above the lowest top among the overlapping blocks,
+//! which raises the floor of nearly full sections.
 //!
-//! What follows from a decision is drawn per section until nothing changes ([`Search::settle`]). What is left may then fall apart into
-//! stretches of time without common blocks; those are placed one by one, and one that cannot be placed refutes the decision that cut it
-//! off, whatever was decided in others meanwhile.
+//! Bounds are propagated per section until a fixed point is reached ([`Search::settle`]). The open blocks may then
+//! split into time ranges without common blocks. These subproblems are solved independently; an infeasible one refutes
+//! the decision that separated it, regardless of decisions in other subproblems.
 
 use super::sections::{Interval, Partition};
 use std::collections::VecDeque;
@@ -15,33 +16,33 @@ use std::collections::VecDeque;
 /// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PackingOutcome {
-    /// There is a layout.
+    /// A layout was found.
     Found,
-    /// There is none.
+    /// No layout exists within the height.
     Impossible,
-    /// The work it was given is done.
+    /// The work limit was reached.
     GaveUp,
 }
 
-/// In which section to decide next.
+/// How to choose the section to branch in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Focus {
-    /// Where the floor is lowest.
+    /// The section with the lowest floor.
     Lowest,
-    /// Where least may be wasted.
+    /// The section with the least slack.
     Tightest,
-    /// Where least may be wasted, and more so where branches have ended often.
+    /// The section with the least slack, weighted by the number of dead ends in it.
     Troubled,
 }
 
-/// What is known of the blocks that are left in a section. They can go no lower than their `low`.
+/// Summary of the open blocks of a section. A block's offset is at least its `low`.
 #[derive(Clone, Copy)]
 struct Section {
-    /// The smallest `low`, whose it is, and the smallest of the others.
+    /// The smallest `low`, its block, and the second smallest `low`.
     floor: u64,
     first: u32,
     next_floor: u64,
-    /// The smallest `low` plus size, whose it is, and the smallest of the others.
+    /// The smallest `low` plus size, its block, and the second smallest.
     top: u64,
     owner: u32,
     next_top: u64,
@@ -76,7 +77,7 @@ impl Section {
     }
 }
 
-/// What a branch changed, to be changed back.
+/// An undo record of one change.
 enum Change {
     Low(u32, u64),
     Rest(u32, u64),
@@ -84,7 +85,7 @@ enum Change {
     Placed(u32),
 }
 
-/// Sections whose open blocks live in no others, and the decision that cut them off.
+/// Sections whose open blocks are live in no other section, and the decision that separated them.
 #[derive(Clone, Copy)]
 struct Stretch {
     from: usize,
@@ -92,52 +93,52 @@ struct Stretch {
     cut_by: Option<usize>,
 }
 
-/// A block that was placed for now.
+/// A tentative placement.
 struct Decision {
     stretch: Stretch,
     id: usize,
-    /// How much had changed before it.
+    /// Length of the undo log before the decision.
     changes: usize,
-    /// How many stretches were waiting besides its own.
+    /// Number of other pending stretches at the time.
     waiting: usize,
 }
 
-/// Blocks are numbered in the order in which they are tried.
+/// Blocks are numbered in branching order.
 pub(super) struct Search {
     pieces: Vec<Interval>,
-    /// The block of the part that each is.
+    /// Maps each number to the block's index in the partition.
     ids: Vec<u32>,
     height: u64,
     focus: Focus,
-    /// For each section, the set of blocks that live in it.
+    /// For each section, the set of blocks that are live in it.
     members: Vec<Vec<u64>>,
     placed: Vec<u64>,
-    /// Where each block would rest on what is placed; once placed, where it is.
+    /// The lowest offset at which each open block rests on placed blocks; the final offset once placed.
     rest: Vec<u64>,
-    /// What each is known to go no lower than. Above `rest`, it waits for something to rest on.
+    /// Lower bound on each block's offset. If it is above `rest`, the block must rest on a block that is still open.
     low: Vec<u64>,
-    /// Its `low` changed since it was looked what it could rest on.
+    /// Set when `low` changed since the block's possible supports were last computed.
     lifted: Vec<bool>,
     sections: Vec<Section>,
-    /// What the open blocks of each section take.
+    /// Total size of the open blocks of each section.
     open: Vec<u64>,
-    /// How many open blocks live in each section and in the next.
+    /// Number of open blocks that are live in each section and in the next.
     crossing: Vec<u32>,
     changes: Vec<Change>,
     waiting: Vec<Stretch>,
     unsettled: VecDeque<u32>,
     is_unsettled: Vec<bool>,
-    /// How often each section ended a branch.
+    /// Number of dead ends in each section.
     pub trouble: Vec<u64>,
-    /// Work that is left.
+    /// Remaining work.
     pub work: u64,
-    /// The open blocks of the section in hand, and their lows and sizes.
+    /// The open blocks of the current section, with their lows and sizes.
     list: Vec<u32>,
     sorted: Vec<(u64, u64)>,
 }
 
 impl Search {
-    /// A search that tries blocks in this order.
+    /// Creates a search that branches on blocks in this order.
     pub fn new(part: &Partition, height: u64, ids: Vec<u32>, focus: Focus, trouble: Vec<u64>) -> Search {
         let pieces: Vec<Interval> = ids.iter().map(|id| part.pieces[*id as usize]).collect();
         let (blocks, sections, words) = (pieces.len(), part.sections, pieces.len().div_ceil(64));
@@ -173,14 +174,14 @@ impl Search {
         }
     }
 
-    /// Where the blocks of the part are, once found.
+    /// Offsets of the partition's blocks, valid after a layout was found.
     pub fn offsets(&self) -> Vec<u64> {
         let mut offsets = vec![0; self.ids.len()];
         self.ids.iter().zip(&self.rest).for_each(|(id, rest)| offsets[*id as usize] = *rest);
         offsets
     }
 
-    /// Searches until `work` is done.
+    /// Searches until the work limit is reached.
     pub fn run(&mut self, work: u64) -> PackingOutcome {
         self.work = work;
         if !self.settle_all() {
@@ -204,13 +205,14 @@ impl Search {
         PackingOutcome::Found
     }
 
-    /// Nothing is left to try. That proves something only if every conclusion on the way was drawn: without work left, some were not.
+    /// The search space is exhausted. This is a proof only if every propagation completed, which it does not when work
+    /// runs out.
     fn refuted(&self) -> PackingOutcome {
         if self.work == 0 { PackingOutcome::GaveUp } else { PackingOutcome::Impossible }
     }
 
-    /// The last decision was wrong. If the opposite is impossible too, so is its stretch, and the decision that cut that off was wrong.
-    /// False if there is no such decision left, or no work to find out.
+    /// Refutes the last decision. If its opposite is infeasible too, the stretch is infeasible, and the decision that
+    /// separated the stretch is refuted next. Returns false if no decision is left, or no work.
     fn refute(&mut self, decisions: &mut Vec<Decision>) -> bool {
         while let Some(Decision { stretch, id, changes, waiting }) = decisions.pop() {
             if self.work == 0 {
@@ -227,7 +229,8 @@ impl Search {
         false
     }
 
-    /// Lets the open blocks of these sections wait, in stretches without common blocks. The shortest is placed first.
+    /// Queues the open blocks of these sections as stretches without common blocks. The shortest stretch is solved
+    /// first.
     fn cut(&mut self, from: usize, to: usize, cut_by: Option<usize>) {
         let (known, mut start) = (self.waiting.len(), from);
         for s in from..to {
@@ -241,7 +244,7 @@ impl Search {
         self.waiting[known..].sort_by_key(|stretch| std::cmp::Reverse(stretch.to - stretch.from));
     }
 
-    /// A block below which none of those it lives with can begin.
+    /// A block such that no block with an overlapping lifetime can start below it.
     fn choose(&self, stretch: Stretch) -> usize {
         let slack = |s: usize| self.height - self.open[s] - self.sections[s].floor;
         let floor = |s: usize| self.sections[s].floor;
@@ -266,7 +269,7 @@ impl Search {
         }
     }
 
-    /// Places a block where it rests; those it lives with go above it.
+    /// Places a block at its resting offset and raises the overlapping blocks above it.
     fn put(&mut self, id: usize) {
         let Interval { start, end, size } = self.pieces[id];
         let top = self.rest[id] + size;
@@ -288,7 +291,8 @@ impl Search {
         }
     }
 
-    /// Neither this block nor any of the same time and size rests where this one would. False if one does not fit any more.
+    /// Forbids the resting offset for this block and for all blocks of equal lifetime and size. Returns false if one no
+    /// longer fits.
     fn forbid(&mut self, id: usize) -> bool {
         let (Interval { start, end, size }, above) = (self.pieces[id], self.rest[id] + 1);
         self.list_open(start as usize);
@@ -299,7 +303,7 @@ impl Search {
         })
     }
 
-    /// False if it does not fit any more.
+    /// Returns false if the block no longer fits.
     fn raise(&mut self, id: usize, low: u64) -> bool {
         if low > self.low[id] {
             self.changes.push(Change::Low(id as u32, self.low[id]));
@@ -316,7 +320,7 @@ impl Search {
         }
     }
 
-    /// Puts the open blocks of a section into the list.
+    /// Collects the open blocks of a section into the list.
     fn list_open(&mut self, s: usize) {
         self.list.clear();
         for (word, (members, placed)) in self.members[s].iter().zip(&self.placed).enumerate() {
@@ -329,14 +333,14 @@ impl Search {
         self.work = self.work.saturating_sub(8 + self.list.len() as u64);
     }
 
-    /// Draws all conclusions. False if there is no way on, or no work left: bounds may lift each other bit by bit for as long as the height
-    /// is great, so this alone can take longer than anybody wants to wait.
+    /// Propagates bounds to a fixed point. Returns false on a contradiction or when work runs out: bounds can raise
+    /// each other by a few units at a time, so the fixed point alone may exceed the work limit.
     fn settle_all(&mut self) -> bool {
         let mut possible = true;
         while let Some(s) = self.unsettled.pop_front() {
             self.is_unsettled[s as usize] = false;
             possible &= self.work > 0;
-            // After a contradiction only the list is emptied.
+            // After a contradiction, only drain the queue.
             if possible && !self.settle(s as usize) {
                 self.trouble[s as usize] += 1;
                 possible = false;
@@ -345,7 +349,7 @@ impl Search {
         possible
     }
 
-    /// Draws conclusions from the open blocks of one section. False if there is no way on.
+    /// Propagates bounds from the open blocks of one section. Returns false on a contradiction.
     fn settle(&mut self, s: usize) -> bool {
         let before = self.sections[s];
         self.changes.push(Change::Section(s as u32, before));
@@ -359,7 +363,7 @@ impl Search {
         if section.floor + self.open[s] > self.height || !self.fits_in_turn() {
             return false;
         }
-        // The lowest block of the section begins no higher than this, or the others no longer fit above it.
+        // Upper bound on the offset of the section's lowest block; above it, the others no longer fit.
         let highest = self.height - self.open[s];
         let only_first = section.next_floor > highest;
         for at in 0..self.list.len() {
@@ -391,8 +395,8 @@ impl Search {
         true
     }
 
-    /// The lowest top that a block, which does not rest on what is placed, could rest on. None if everybody it lives with stays above the
-    /// place it could have had: then it could move down there.
+    /// The lowest top that a block can rest on, if it does not rest on placed blocks. None if all overlapping blocks
+    /// stay above its free gap: the block could then move down into the gap.
     fn support(&mut self, id: usize, fit: u64) -> Option<u64> {
         self.lifted[id] = false;
         let (mut support, mut under) = (u64::MAX, u64::MAX);
@@ -405,7 +409,7 @@ impl Search {
         (under < fit).then_some(support)
     }
 
-    /// Whether the listed blocks, one above another and none below its `low`, stay within the height.
+    /// Whether the listed blocks, stacked and none below its `low`, stay within the height.
     fn fits_in_turn(&mut self) -> bool {
         self.sorted.clear();
         self.sorted.extend(self.list.iter().map(|id| (self.low[*id as usize], self.pieces[*id as usize].size)));
@@ -441,8 +445,8 @@ impl Search {
 mod tests {
     use super::*;
 
-    /// Two small blocks that may not rest on the ground can only rest on each other, until they are above the great one: bounds that lift each
-    /// other by a few bytes at a time, over a height of terabytes.
+    /// Two small blocks that may not rest at offset 0 can only rest on each other until they are above the large one.
+    /// Their bounds raise each other by a few bytes at a time, over a height of terabytes.
     #[test]
     fn bounds_that_lift_each_other_for_ever_end_with_the_work() {
         let piece = |size| Interval { start: 0, end: 1, size };

@@ -1,31 +1,31 @@
-//! Time cut into sections: what a packing depends on of the steps, and which blocks have nothing to do with each other.
+//! Compresses time into sections and partitions blocks into independent sets.
 
 use super::Block;
 
-/// A block as the search sees it: sections instead of steps, units instead of bytes.
+/// A block in search coordinates: sections instead of steps, units instead of bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interval {
-    /// The first section it lives in.
+    /// The first section in which it is live.
     pub start: u32,
     /// The section after the last.
     pub end: u32,
-    /// Units it takes.
+    /// Size in units.
     pub size: u64,
 }
 
-/// Blocks that can be placed without looking at any others, since nobody else lives when they do.
+/// A set of blocks whose lifetimes overlap with no block outside the set.
 pub(super) struct Partition {
-    /// Which of all blocks they are.
+    /// Indices of the blocks in the input.
     pub ids: Vec<usize>,
-    /// The same blocks, in sections of this part.
+    /// The same blocks in this partition's sections.
     pub pieces: Vec<Interval>,
-    /// How many sections there are.
+    /// Number of sections.
     pub sections: usize,
-    /// The most units held in any section.
+    /// Lower bound: the largest total of a section.
     pub bound: u64,
 }
 
-/// The greatest size that all sizes are multiples of.
+/// The greatest common divisor of all sizes.
 pub(super) fn unit(blocks: &[Block]) -> u64 {
     let divide = |mut a: u64, mut b: u64| {
         while b > 0 {
@@ -36,16 +36,16 @@ pub(super) fn unit(blocks: &[Block]) -> u64 {
     blocks.iter().fold(0, |unit, block| divide(block.size.0, unit)).max(1)
 }
 
-/// Partitions the non-empty blocks into independent parts.
+/// Partitions the non-empty blocks into independent sets.
 ///
-/// Only moments matter at which a block has begun since another ended: blocks that are live together at any other moment are also live together at such
-/// a one. So a part has at most as many sections as blocks, and often far fewer than steps.
+/// Only steps at which a block starts after another has ended matter: blocks that overlap at any step also overlap at
+/// such a step. A partition therefore has at most as many sections as blocks, and often far fewer than steps.
 pub(super) fn parts(blocks: &[Block], unit: u64) -> Vec<Partition> {
     let mut order: Vec<usize> = (0..blocks.len()).filter(|i| blocks[*i].size.0 > 0).collect();
     order.sort_by_key(|i| (blocks[*i].first, *i));
     let mut ends: Vec<u32> = order.iter().map(|i| blocks[*i].last).collect();
     ends.sort_unstable();
-    // The last start before each run of ends is a section, named by that step.
+    // The last start before each run of ends names a section.
     let (mut moments, mut passed) = (Vec::new(), 0);
     for (at, id) in order.iter().enumerate() {
         let next = order.get(at + 1).map(|next| blocks[*next].first);
@@ -78,7 +78,7 @@ pub(super) fn parts(blocks: &[Block], unit: u64) -> Vec<Partition> {
     parts
 }
 
-/// Some of a part's blocks by themselves, in as few sections as they need.
+/// A subset of a partition's blocks, with sections recomputed for the subset.
 pub(super) fn part_of(part: &Partition, ids: &[usize]) -> Partition {
     let mut moments: Vec<u32> = Vec::new();
     let mut starts: Vec<u32> = ids.iter().map(|id| part.pieces[*id].start).collect();
@@ -107,7 +107,7 @@ pub(super) fn part_of(part: &Partition, ids: &[usize]) -> Partition {
     Partition { ids: ids.to_vec(), pieces, sections: moments.len(), bound }
 }
 
-/// What each section holds.
+/// Total size of the live blocks of each section.
 pub(super) fn totals(pieces: &[Interval], sections: usize) -> Vec<u64> {
     let mut change = vec![0i128; sections + 1];
     for piece in pieces {

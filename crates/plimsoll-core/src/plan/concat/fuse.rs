@@ -1,8 +1,9 @@
-//! Fusing slice writes: a concat input that only the concat reads need not be a tensor of its own, if its producer can write with the row stride of the
-//! concat output.
+//! Fuses slice writes: a tensor whose only consumer is a concat is written straight into the concat's output, if its
+//! producer supports the output's row stride.
 //!
-//! This saves the input's bytes and the time to copy them. It can also raise the peak, because the output is allocated when its first slice is computed, which
-//! may be before the operands of that slice are freed; so [`schedule`](super::schedule) compares the exact peaks.
+//! This saves the tensor's bytes and the copy. It can also raise the peak: the output is allocated with its first
+//! slice, possibly before the operands of that slice are freed. [`schedule`](super::schedule) therefore compares exact
+//! peaks.
 
 use crate::ir::graph::{Graph, Node, ValueId};
 use crate::ir::op::Op;
@@ -11,8 +12,8 @@ use crate::plan::Target;
 use crate::plan::updates::root;
 use crate::transform::passes::rewrite::{append, finish, shell};
 
-/// A graph with every [`SliceWrite`] that can be fused with the producer of its input written as a [`FusedSliceWrite`]; none if there are none. Computes the same bits, which
-/// [`check_equivalence`](crate::plan::check_equivalence) proves from the result.
+/// The graph with every fusable [`SliceWrite`] replaced by a [`FusedSliceWrite`]; none if there is none. The result is
+/// bit-identical, which [`check_equivalence`](crate::plan::check_equivalence) verifies.
 pub fn fuse_slice_writes(old: &Graph, device: &dyn Target) -> Option<Graph> {
     let counts = old.use_counts();
     let mut producers: Vec<bool> = vec![false; old.nodes.len()];
@@ -28,10 +29,10 @@ pub fn fuse_slice_writes(old: &Graph, device: &dyn Target) -> Option<Graph> {
     found.then(|| write(old, &producers))
 }
 
-/// Whether some input of a concat could be written by its producer.
+/// Whether the producer of some concat input can write its slice.
 pub(super) fn has_fusable_input(graph: &Graph, join: &Node, counts: &[u32], device: &dyn Target) -> bool {
     let Op::Concat(op) = &join.op else { return false };
-    // The exact position does not matter to a device.
+    // Device support does not depend on the offset.
     let place = SliceWrite { axis: op.axis, start: 0, extent: usize::MAX };
     join.inputs.iter().any(|part| is_fusable(graph, *part, &place, counts, device))
 }
@@ -55,7 +56,7 @@ fn is_fusable(graph: &Graph, part: ValueId, place: &SliceWrite, counts: &[u32], 
     counts[part.index()] == 1 && FusedSliceWrite::can_fuse(producer) && device.fuses_slice_write(producer, graph.ty(part), place)
 }
 
-/// Drops the producers and fuses them into the slice writes of their results.
+/// Removes the producers and fuses them into the slice writes of their outputs.
 fn write(old: &Graph, producers: &[bool]) -> Graph {
     let mut new = shell(old);
     let mut renamed: Vec<Option<ValueId>> = vec![None; old.values.len()];
@@ -72,7 +73,7 @@ fn write(old: &Graph, producers: &[bool]) -> Graph {
                 let producer = old.node(producer);
                 let op = FusedSliceWrite { producer: Box::new(producer.op.clone()), slice: place.clone(), has_base: node.inputs.len() > 1 };
                 let inputs = rename(&[&node.inputs[1..], &producer.inputs].concat());
-                // It belongs to the layer of the producer.
+                // The fused node belongs to the producer's layer.
                 let named = Node { scope: producer.scope.clone(), phase: producer.phase, ..node.clone() };
                 append(&mut new, old, &named, Op::FusedSliceWrite(op), inputs)
             }

@@ -1,4 +1,5 @@
-//! Concats: which of them are copied, written slice by slice, or share a buffer. The exact peaks decide; where they leave a choice, time does.
+//! Concats: decides which of them are copied, written slice by slice, or share a buffer. Exact peaks decide; predicted
+//! time breaks ties.
 
 mod fuse;
 mod rewrite;
@@ -14,13 +15,14 @@ use rewrite::copied;
 pub use fuse::fuse_slice_writes;
 pub use rewrite::rewrite_concats;
 
-/// A concat is rewritten only if that lowers the peak by one part in this many: a concat output that is allocated early is in the way of others.
+/// A concat is rewritten only if that lowers the peak by 1/`WORTH`, because an output that is allocated early fragments
+/// the arena.
 const WORTH: u64 = 150;
 
-/// Concats that are tried one after another.
+/// Maximum number of concats that are tried in turn.
 const MAX_CONCATS: usize = 12;
 
-/// Schedules an optimized graph without recomputation, with its concats written in the way that has the lowest peak.
+/// Schedules an optimized graph without recomputation, with the concat strategy that has the lowest peak.
 pub fn schedule(graph: &Graph, rows: usize, device: &dyn Target) -> Result<ScheduledGraph, GraphError> {
     let plain = in_order(graph, rows, device)?;
     if !graph.nodes.iter().any(|node| matches!(node.op, Op::Concat(_))) {
@@ -28,7 +30,7 @@ pub fn schedule(graph: &Graph, rows: usize, device: &dyn Target) -> Result<Sched
     }
     let worth_it = Bytes(plain.peak.0 - plain.peak.0 / WORTH);
     let mut best = plain.clone();
-    // While the peak is at a concat, write that one slice by slice, as long as the peak falls.
+    // While a concat determines the peak and rewriting it lowers the peak, write it slice by slice.
     let mut put: Vec<ValueId> = Vec::new();
     while put.len() < MAX_CONCATS
         && let Some(value) = best.peak_step.and_then(|id| copied(graph, &best.sequenced.graph, id))
@@ -51,7 +53,7 @@ pub fn schedule(graph: &Graph, rows: usize, device: &dyn Target) -> Result<Sched
     Ok(without_copies(graph, &best, rows, device)?.unwrap_or(best).sequenced)
 }
 
-/// A schedule of a graph with slice writes, fused with their producers unless that raises the peak.
+/// A schedule of a graph with slice writes, fused into their producers unless that raises the peak.
 fn least(joined: &Graph, rows: usize, device: &dyn Target) -> Result<InOrder, GraphError> {
     let put = in_order(joined, rows, device)?;
     let Some(concats_fused) = fuse_slice_writes(joined, device) else { return Ok(put) };
@@ -59,8 +61,9 @@ fn least(joined: &Graph, rows: usize, device: &dyn Target) -> Result<InOrder, Gr
     Ok(if made.peak <= put.peak { made } else { put })
 }
 
-/// A schedule whose peak is no higher than that of `best` and that copies less: concats away from the peak are fused with their producers too. A concat output
-/// that is allocated early is in the way of others, so this is taken only if a short search packs the arena as tightly.
+/// A schedule with a peak no higher than that of `best` and fewer copies: concats away from the peak are fused into
+/// their producers too. Outputs that are allocated early can fragment the arena, so this is used only if a short search
+/// packs the arena as tightly.
 fn without_copies(graph: &Graph, best: &InOrder, rows: usize, device: &dyn Target) -> Result<Option<InOrder>, GraphError> {
     let known = &best.sequenced.graph;
     if known.joining() == ConcatStrategy::SharedBuffer {
@@ -82,7 +85,7 @@ fn without_copies(graph: &Graph, best: &InOrder, rows: usize, device: &dyn Targe
     Ok((made.peak <= best.peak && packs(&made, rows, device)).then_some(made))
 }
 
-/// Whether a short search packs the buffers with hardly a gap.
+/// Whether a short search packs the buffers almost without fragmentation.
 fn packs(found: &InOrder, rows: usize, device: &dyn Target) -> bool {
     let ScheduledGraph { graph, order, .. } = &found.sequenced;
     let alignment = device.capabilities().alignment;

@@ -1,10 +1,12 @@
-//! Concats written slice by slice: each input is written into the output as soon as it is computed, and is freed then.
+//! Concats as slice writes: each input is written into the output as soon as it is computed, and is then freed.
 //!
-//! Where the device reads [channel views](crate::ir::ops::ChannelView), a concat that extends the output of another shares its buffer: consumers of the smaller
-//! output read a channel view of the largest. So do gradients that read an input.
+//! If the device reads [channel views](crate::ir::ops::ChannelView), a concat that extends the output of another one
+//! shares its buffer: consumers of the smaller output, and gradients that read an input, read a channel view of the
+//! largest one.
 //!
-//! An output is allocated with its first slice. Whether that lowers the peak depends on everything else, so [`schedule`](super::schedule) compares exact
-//! peaks. The certificate records the choice, and [`prove`](crate::plan::prove()) repeats the rewrite.
+//! An output is allocated with its first slice. Whether that lowers the peak depends on all other buffers, so
+//! [`schedule`](super::schedule) compares exact peaks. The certificate records the choice, and
+//! [`prove`](crate::plan::prove()) repeats the rewrite.
 
 use crate::base::shape::TensorType;
 use crate::ir::graph::{ConcatStrategy, Graph, Node, NodeId, Phase, ValueId};
@@ -15,8 +17,8 @@ use crate::plan::updates::root;
 use crate::transform::passes::rewrite::{append, finish, shell};
 use std::collections::HashMap;
 
-/// An improved graph with the joins that make these values written in another way, or all if none are named; none if that is not another graph. Computes the
-/// same bits, which [`check_equivalence`](crate::plan::check_equivalence) proves from the result.
+/// An optimized graph with the concats that produce these values rewritten, or all concats if `only` is empty; none if
+/// nothing changes. The result is bit-identical, which [`check_equivalence`](crate::plan::check_equivalence) verifies.
 pub fn rewrite_concats(old: &Graph, how: ConcatStrategy, only: &[ValueId], device: &dyn Target) -> Option<Graph> {
     if how == ConcatStrategy::Copy || !old.nodes.iter().any(|node| matches!(node.op, Op::Concat(_))) {
         return None;
@@ -34,13 +36,13 @@ pub fn rewrite_concats(old: &Graph, how: ConcatStrategy, only: &[ValueId], devic
     Some(new)
 }
 
-/// The joined value of the old graph that the step `id` of a graph with some of its joins written in another way makes by copying.
+/// The concat output of the old graph that node `id` of the rewritten graph still produces by copying.
 pub(super) fn copied(old: &Graph, new: &Graph, id: NodeId) -> Option<ValueId> {
     let is_join = |node: &&Node| matches!(node.op, Op::Concat(_));
     if !is_join(&new.node(id)) {
         return None;
     }
-    // The remaining ones are in the same order.
+    // The remaining concats are in the same order.
     let before = new.nodes[..id.index()].iter().filter(is_join).count();
     let left = old.nodes.iter().filter(is_join).map(|node| node.outputs[0]).filter(|value| !new.joined.contains(value));
     left.into_iter().nth(before)
@@ -51,13 +53,14 @@ struct ConcatBuffer {
     axis: usize,
     ty: TensorType,
     extent: usize,
-    /// The slices in the order they are written: the value, where it begins, and its concat.
+    /// The slices in write order: the value, its offset, and its concat.
     parts: Vec<(ValueId, usize, NodeId)>,
     /// The output of the concat.
     result: ValueId,
 }
 
-/// A read through a channel view: of which concat buffer, which channels, and how many slices must be written before.
+/// A read through a channel view: the concat buffer, the channels, and the number of slices that must be written
+/// before.
 #[derive(Clone, Copy)]
 struct ViewRead {
     whole: usize,
@@ -68,7 +71,7 @@ struct ViewRead {
 /// All concats of a graph that are rewritten.
 struct Concats {
     buffers: Vec<ConcatBuffer>,
-    /// The outputs that exist only as the beginning of another.
+    /// The outputs that exist only as the leading channels of another one.
     beginnings: Vec<bool>,
     /// The channel view that a node reads instead of a value.
     views: HashMap<(NodeId, ValueId), ViewRead>,
@@ -96,7 +99,8 @@ impl Concats {
 
         let mut joins = Concats { buffers: Vec::new(), beginnings: vec![false; graph.values.len()], views: HashMap::new() };
         if sharing {
-            // An output that begins one other concat, and is otherwise read only through channel views.
+            // An output that is the first input of exactly one other concat, and is otherwise read only through channel
+            // views.
             for (id, node) in graph.nodes().filter(|(_, node)| joined(node).is_some()) {
                 let value = node.inputs[0];
                 let last = joined(node) == graph.shape(value).rank().checked_sub(1);
@@ -119,10 +123,10 @@ impl Concats {
     }
 }
 
-/// A concat buffer with the concats that it extends.
+/// A concat buffer and the concats it extends.
 struct ExtendedBuffer {
     whole: ConcatBuffer,
-    /// Outputs that are its beginning: how far each reaches, and how many slices that is.
+    /// Outputs that are its leading channels: the number of channels and of slices of each.
     beginnings: Vec<(ValueId, usize, usize)>,
 }
 
@@ -146,7 +150,7 @@ impl ExtendedBuffer {
                 own.push((*part, start, *id));
                 start = dim(*part).part().map_or(start + dim(*part).factor(), |(_, to)| to);
             }
-            // In the order they are computed; leaves need not be written first.
+            // In computation order; leaves are written last.
             own.sort_by_key(|(part, ..)| made_at(graph, *part));
             parts.extend(own);
             if *id != last {
@@ -157,8 +161,8 @@ impl ExtendedBuffer {
         ExtendedBuffer { whole, beginnings }
     }
 
-    /// Notes which nodes read a channel view: all consumers of an output that only begins another, and gradients that read an input, if that frees at least what it
-    /// keeps alive.
+    /// Records which nodes read a channel view: all consumers of an output that is the leading channels of another, and
+    /// gradients that read an input, if that frees at least as much as it retains.
     fn read_views(
         &self,
         graph: &Graph,
@@ -172,7 +176,7 @@ impl ExtendedBuffer {
         let later = |reader: &NodeId| graph.node(*reader).phase != Phase::Forward;
         let joins = |reader: &NodeId| parts.iter().any(|(.., join)| join == reader);
         let mut note = |value: ValueId, reader: NodeId, channels: (usize, usize), parts: usize| {
-            // The backward pass reads the complete buffer, so that no earlier version is kept.
+            // The backward pass reads the complete buffer, so no earlier version stays live.
             let parts = if later(&reader) { all } else { parts };
             views.insert((reader, value), ViewRead { whole: number, channels, parts });
         };
@@ -182,7 +186,7 @@ impl ExtendedBuffer {
         if graph.node(parts[0].2).phase != Phase::Forward || axis + 1 != ty.shape.rank() {
             return;
         }
-        // Inputs that nothing else keeps alive.
+        // Inputs that have no other use.
         let mut freed: Vec<(usize, ValueId)> = Vec::new();
         for (place, (part, ..)) in parts.iter().enumerate() {
             let others: Vec<NodeId> = readers[part.index()].iter().copied().filter(later).collect();
@@ -206,7 +210,7 @@ impl ExtendedBuffer {
         for (place, part) in freed {
             let start = parts[place].1;
             let channels = (start, start + extent(part));
-            // If no node of the forward pass needs it as a tensor, it is freed once it is written.
+            // If no forward node needs it as a tensor, it is freed once it is written.
             let alone = readers[part.index()].iter().all(|reader| joins(reader) || reads_channel_views(graph, *reader, part));
             for reader in readers[part.index()].iter().filter(|reader| !joins(reader) && (alone || later(reader))) {
                 views.insert((*reader, part), ViewRead { whole: number, channels, parts: if later(reader) { all } else { place + 1 } });
@@ -215,7 +219,7 @@ impl ExtendedBuffer {
     }
 }
 
-/// When a value is computed; leaves come last.
+/// The position of a value's producer; leaves come last.
 fn made_at(graph: &Graph, part: ValueId) -> u32 {
     let source = root(graph, part);
     if graph.producer(source).op.is_leaf() { u32::MAX } else { graph.values[source.index()].producer.0 }
@@ -237,7 +241,7 @@ struct ConcatWriter<'a> {
     joins: &'a Concats,
     new: Graph,
     renamed: Vec<Option<ValueId>>,
-    /// For each concat buffer, its value after each slice so far.
+    /// For each concat buffer, its value after each slice written so far.
     grown: Vec<Vec<ValueId>>,
     /// For each value, the concat buffers it is written into.
     part_of: HashMap<ValueId, Vec<usize>>,
@@ -256,7 +260,7 @@ impl<'a> ConcatWriter<'a> {
         ConcatWriter { old, joins, new: shell(old), renamed, grown, part_of, views: HashMap::new() }
     }
 
-    /// None if something would be read before it is written.
+    /// None if a value would be read before it is written.
     fn write(mut self) -> Option<Graph> {
         let by_result: HashMap<ValueId, usize> = (0..).zip(&self.joins.buffers).map(|(i, whole)| (whole.result, i)).collect();
         for (id, node) in self.old.nodes() {
@@ -271,7 +275,7 @@ impl<'a> ConcatWriter<'a> {
                 let outputs = append(&mut self.new, self.old, node, node.op.clone(), inputs);
                 node.outputs.iter().zip(outputs).for_each(|(output, new)| self.renamed[output.index()] = Some(new));
             }
-            // New results are written at once; leaves wait for the end.
+            // Computed inputs are written immediately; leaves are written last.
             if !node.op.is_leaf() {
                 for output in &node.outputs {
                     self.part_of.get(output).cloned().into_iter().flatten().for_each(|whole| self.put(whole, false));
@@ -282,7 +286,7 @@ impl<'a> ConcatWriter<'a> {
         Some(self.new)
     }
 
-    /// Writes the next slices of a concat buffer that are computed already; all of them, where the output is needed.
+    /// Writes the next slices of a concat buffer whose inputs exist; with `all`, every remaining slice.
     fn put(&mut self, number: usize, all: bool) {
         let whole = &self.joins.buffers[number];
         while let Some((part, start, join)) = whole.parts.get(self.grown[number].len()).copied() {
@@ -298,7 +302,7 @@ impl<'a> ConcatWriter<'a> {
         }
     }
 
-    /// The new value that a node reads for an old one.
+    /// The new value that a node reads in place of an old one.
     fn read(&mut self, reader: NodeId, value: ValueId) -> Option<ValueId> {
         let Some(ViewRead { whole, channels: (start, end), parts }) = self.joins.views.get(&(reader, value)).copied() else {
             return self.renamed[value.index()];

@@ -1,4 +1,5 @@
-//! Copies that begin early enough and end late enough to run beside computation, where the arena has space for that.
+//! Prefetch: moves copies away from the steps that wait for them, so that they overlap with computation where the arena
+//! has space.
 
 use super::super::{Plan, Program, ScheduledGraph, nearly_tight, placed};
 use super::Overlap;
@@ -8,10 +9,11 @@ use crate::ir::op::Op;
 use crate::plan::{CopyRate, CostModel, Target};
 use std::collections::HashMap;
 
-/// How much of a copy's own time is given to it before its result is needed, or before what it stores is written over.
+/// Lead times to try, as multiples of a copy's own duration.
 const SHARES: [f64; 4] = [4.0, 2.0, 1.0, 0.5];
 
-/// The plan with its copies moved away from the steps that wait for them, as far as the arena stays within `limit` and that is faster.
+/// The plan with loads moved earlier and stores later, where the arena stays within `limit` and the plan becomes
+/// faster.
 pub fn ahead(plan: &Plan, device: &dyn Target, limit: Bytes, cost_model: &dyn CostModel, rate: CopyRate) -> Result<Plan, GraphError> {
     let mut plan = plan.clone();
     let predicted = |program: &Program, rows: usize| Overlap::of(program, rows, 0).seconds(program, rows, cost_model, rate);
@@ -36,7 +38,7 @@ pub fn ahead(plan: &Plan, device: &dyn Target, limit: Bytes, cost_model: &dyn Co
     Ok(plan)
 }
 
-/// The order with every load early and every store late by the time that `ahead` gives for its bytes.
+/// The order with every load earlier and every store later by the time that `ahead` assigns to its bytes.
 fn moved(program: &Program, order: &[NodeId], rows: usize, cost_model: &dyn CostModel, ahead: &dyn Fn(u64) -> f64) -> Vec<NodeId> {
     let graph = &program.graph;
     let seconds: Vec<f64> = order
@@ -50,14 +52,14 @@ fn moved(program: &Program, order: &[NodeId], rows: usize, cost_model: &dyn Cost
     let at: HashMap<NodeId, usize> = order.iter().enumerate().map(|(i, id)| (*id, i)).collect();
     let step_of = |value: ValueId| at.get(&graph.values[value.index()].producer).copied();
     let root = |value: ValueId| super::root(graph, value);
-    // The first step behind each copy in the backing store that loads it.
+    // The first step that loads each stored value.
     let mut loaded_at: HashMap<ValueId, usize> = HashMap::new();
     for (i, id) in order.iter().enumerate().filter(|(_, id)| matches!(graph.node(**id).op, Op::Load(_))) {
         loaded_at.entry(root(graph.node(*id).inputs[0])).or_insert(i);
     }
-    // Of the time between a store and its load each gets a half.
+    // A store and its load each get half of the steps between them.
     let between = |stored: usize, loaded: usize| stored + 1 + (loaded - stored - 1) / 2;
-    // Every step has a place between others: loads before a step, stores behind one. At the same place what gives memory back goes first.
+    // Sort keys: loads go before a step, stores after one. At equal positions, nodes that free memory go first.
     let mut keyed: Vec<((usize, u8, usize), NodeId)> = order
         .iter()
         .enumerate()

@@ -1,11 +1,12 @@
-//! Offload: tensors that leave the device's memory between uses, for a backing store: pinned host memory, or a file.
+//! Offload: moves tensors to a backing store (pinned host memory or a file) between uses.
 //!
-//! What leaves is written down as nodes. A `store` makes a copy of a tensor that lives in the backing store, a `load` makes one of that in the
-//! arena. A state that is kept there is loaded before it is read, and its new value is stored. So order, liveness, arena, checker and
-//! recomputation see ordinary nodes; the only new thing is a memory that nothing but these two ops may touch.
+//! Offloading is expressed as nodes. A `store` copies a tensor to the backing store; a `load` copies it back into the
+//! arena. An offloaded state is loaded before it is read, and its new value is stored. Ordering, liveness, packing,
+//! checker and recomputation treat both as ordinary nodes; the only addition is a memory space that no other op may
+//! access.
 //!
-//! A plan runs its copies one after another with everything else, and that is what the checker plays. A device may run them beside the
-//! computation as far as no two touch the same bytes, which [`Overlap`] works out from the finished plan.
+//! A plan executes its copies sequentially, which is what the checker verifies. A device may overlap copies with
+//! computation if no two access the same bytes, which [`Overlap`] derives from the finished plan.
 
 mod ahead;
 mod overlap;
@@ -26,33 +27,33 @@ pub use write::offload;
 
 use super::updates::{root, runs};
 
-/// What leaves the device's memory between uses.
+/// The tensors to offload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offloaded {
-    /// States that live in the backing store, the same in all programs.
+    /// Offloaded states; the same in all programs.
     pub states: Vec<StateId>,
-    /// For each program, values of the forward part that are stored until a later part reads them.
+    /// For each program, the forward values that are stored until a later phase reads them.
     pub values: Vec<Vec<ValueId>>,
 }
 
 impl Offloaded {
-    /// Whether nothing leaves.
+    /// Whether nothing is offloaded.
     pub fn is_empty(&self) -> bool {
         self.states.is_empty() && self.values.iter().all(Vec::is_empty)
     }
 
-    /// The graphs with these copies in them.
+    /// The graphs with loads and stores inserted.
     pub fn write(&self, graphs: &[(Role, Graph)]) -> Result<Vec<(Role, Graph)>, GraphError> {
         let values = |i: usize| self.values.get(i).map_or(&[][..], Vec::as_slice);
         graphs.iter().enumerate().map(|(i, (role, graph))| Ok((*role, offload(graph, &self.states, values(i))?))).collect()
     }
 
-    /// Lays out graphs that [`Offloaded::write`] gave.
+    /// Lays out graphs returned by [`Offloaded::write`].
     pub fn layout(&self, written: &[(Role, Graph)], rows: usize, device: &dyn Target) -> Result<Plan, GraphError> {
         super::tighten(self.sketch(written, rows, device)?, device)
     }
 
-    /// [Sketches](sketch) graphs that [`Offloaded::write`] gave.
+    /// [Sketches](sketch) graphs returned by [`Offloaded::write`].
     pub fn sketch(&self, written: &[(Role, Graph)], rows: usize, device: &dyn Target) -> Result<Plan, GraphError> {
         let mut plan = sketch(written, rows, device)?;
         for (program, values) in plan.programs.iter_mut().zip(&self.values) {
@@ -62,8 +63,8 @@ impl Offloaded {
     }
 }
 
-/// Values that could be stored between the forward part and what reads them later, with their bytes: those that are made by a node, read
-/// by both, and not read by the host. Largest first.
+/// Candidates for offloading, largest first, with their bytes: computed values that both the forward pass and a later
+/// phase read, and the host does not.
 pub fn candidates(graph: &Graph, rows: usize) -> Vec<(ValueId, Bytes)> {
     let outputs: HashSet<ValueId> = graph.outputs.iter().map(|(_, value)| root(graph, *value)).collect();
     let updates: HashSet<ValueId> = graph.updates.iter().map(|(_, value)| root(graph, *value)).collect();
@@ -81,7 +82,7 @@ pub fn candidates(graph: &Graph, rows: usize) -> Vec<(ValueId, Bytes)> {
     found
 }
 
-/// Which states live in the backing store: those that a load reads or a store changes. Nothing else may read them.
+/// The offloaded states: those that a load reads or a store updates. No other op may read them.
 pub(super) fn stored_states<'a>(graphs: impl Iterator<Item = &'a Graph> + Clone, count: usize) -> Result<Vec<bool>, GraphError> {
     let mut stored = vec![false; count];
     for graph in graphs.clone() {
@@ -112,7 +113,7 @@ pub(super) fn stored_states<'a>(graphs: impl Iterator<Item = &'a Graph> + Clone,
     Ok(stored)
 }
 
-/// For the new value of every state that is loaded and stored, what was loaded of it.
+/// Maps the new value of every offloaded state to its loaded value.
 pub(super) fn renewed(graph: &Graph) -> HashMap<ValueId, ValueId> {
     let mut loaded: HashMap<StateId, ValueId> = HashMap::new();
     for node in graph.nodes.iter().filter(|node| matches!(node.op, Op::Load(_))) {
@@ -124,8 +125,9 @@ pub(super) fn renewed(graph: &Graph) -> HashMap<ValueId, ValueId> {
     stored.filter_map(|(state, value)| Some((root(graph, graph.producer(*value).inputs[0]), *loaded.get(state)?))).collect()
 }
 
-/// That every state that a program loads from the backing store and stores again, but for sums of gradients, has its new value made where the old
-/// one was loaded: a step whose loss is broken can then leave the bytes alone, and stores what was there. Else the name of one that has not.
+/// Checks that the new value of every offloaded state, except gradient accumulators, reuses the buffer of its loaded
+/// value. A step with a non-finite loss can then skip the update and store the old bytes. On failure, returns the name
+/// of a state that does not.
 pub fn renewed_in_place(plan: &Plan, program: &Program) -> Result<(), String> {
     let graph = &program.graph;
     let renewed = renewed(graph);
@@ -140,13 +142,13 @@ pub fn renewed_in_place(plan: &Plan, program: &Program) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a value is a copy in the backing store.
+/// Whether a value is in the backing store.
 pub(super) fn is_stored(graph: &Graph, value: ValueId) -> bool {
     matches!(graph.producer(value).op, Op::Store(_))
 }
 
-/// The order with every load right before what first reads it and every store right behind what it stores: as little as possible is held.
-/// Stores that change a state stay where they are, and a state is loaded before it changes.
+/// The order with every load right before its first consumer and every store right after its producer, which minimizes
+/// live bytes. Stores that update a state are not moved, and a state is loaded before its update.
 pub(super) fn tighten(graph: &Graph, order: Vec<NodeId>) -> Vec<NodeId> {
     let is_load = |id: &NodeId| matches!(graph.node(*id).op, Op::Load(_));
     let producer = |value: ValueId| graph.values[root(graph, value).index()].producer;
@@ -155,7 +157,7 @@ pub(super) fn tighten(graph: &Graph, order: Vec<NodeId>) -> Vec<NodeId> {
     if !order.iter().any(|id| is_load(id) || moves(id)) {
         return order;
     }
-    // For every node the stores of what it makes, and for every state the loads of it.
+    // For every node, the stores of its outputs; for every state, its loads.
     let mut stores: Vec<Vec<NodeId>> = vec![Vec::new(); graph.nodes.len()];
     let mut loads: HashMap<StateId, Vec<NodeId>> = HashMap::new();
     for id in &order {
@@ -187,13 +189,13 @@ pub(super) fn tighten(graph: &Graph, order: Vec<NodeId>) -> Vec<NodeId> {
         graph.node(*id).inputs.iter().map(|input| producer(*input)).filter(is_load).for_each(&mut emit);
         emit(*id);
     }
-    // What only the host reads is loaded at the end.
+    // Values that only the host reads are loaded at the end.
     order.iter().for_each(|id| emit(*id));
     tight
 }
 
 impl Program {
-    /// Predicted seconds of one run over `rows` rows: repetitions included, copies beside computation.
+    /// Predicted seconds of one run over `rows` rows, including recomputation, with copies overlapped.
     pub fn seconds(&self, rows: usize, cost_model: &dyn CostModel, rate: CopyRate) -> f64 {
         match self.copied(rows) {
             Bytes::ZERO => seconds(self, rows, cost_model),
@@ -201,7 +203,7 @@ impl Program {
         }
     }
 
-    /// Bytes that go to the backing store and come back in one run over `rows` rows.
+    /// Bytes copied to and from the backing store in one run over `rows` rows.
     pub fn copied(&self, rows: usize) -> Bytes {
         let copies = self.order.iter().map(|id| self.graph.node(*id)).filter(|node| matches!(node.op, Op::Load(_) | Op::Store(_)));
         copies.map(|node| self.graph.ty(node.outputs[0]).bytes(rows)).sum()

@@ -1,7 +1,8 @@
-//! Which copies may run beside which steps: worked out from the finished plan, byte by byte.
+//! Derives from the finished plan, byte by byte, which copies may overlap with which steps.
 //!
-//! A copy may begin as soon as the last step before it that touches the same bytes has ended, and the first step behind it that does waits for it.
-//! Everything that touches the same bytes thus keeps the order of the plan, at any speed; so the result is that of the plan.
+//! A copy may start once the last earlier step that accesses the same bytes has ended; the first later step that
+//! accesses them waits for the copy. Conflicting accesses therefore keep the plan's order at any speed, and the result
+//! is that of sequential execution.
 
 use super::super::{Place, Program};
 use crate::Bytes;
@@ -9,44 +10,44 @@ use crate::ir::graph::ValueId;
 use crate::ir::op::Op;
 use crate::plan::{CopyRate, CostModel};
 
-/// Which way a copy goes.
+/// Direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Into the backing store.
+    /// Device to backing store.
     Out,
-    /// Back into the device's memory.
+    /// Backing store to device.
     In,
 }
 
-/// One copy of a program, and what it has to wait for. Copies of one direction are made in their order.
+/// A copy of a program and its dependencies. Copies of one direction execute in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copy {
     /// Its step in the program's order.
     pub step: usize,
     /// Which way it goes.
     pub direction: Direction,
-    /// Where the bytes are on the device.
+    /// Device location.
     pub place: Place,
-    /// Where they are in the backing store.
+    /// Offset in the backing store.
     pub backing: Bytes,
-    /// How many there are.
+    /// Number of bytes.
     pub size: Bytes,
-    /// It may begin when all steps before this one have ended.
+    /// It may start when all steps before this one have ended.
     pub begin: usize,
-    /// This step, and with it all later ones, waits for it; the number of steps if none does.
+    /// The first step that waits for it; the number of steps if none does.
     pub needed: usize,
-    /// The last copy of the other direction that must have ended before it begins, as an index among the copies.
+    /// Index of the last copy of the other direction that must complete first.
     pub after: Option<usize>,
 }
 
-/// How the copies of a program run beside its other steps.
+/// The schedule of a program's copies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overlap {
-    /// The copies in the order of their steps.
+    /// Copies in step order.
     pub copies: Vec<Copy>,
 }
 
-/// A piece of memory that a step touches.
+/// A byte range that a step accesses.
 type ByteRange = (Place, u64);
 
 struct AccessedBytes {
@@ -55,8 +56,8 @@ struct AccessedBytes {
 }
 
 impl Overlap {
-    /// Works it out for a program run over `rows` rows. Nothing is stored into a state before the step `hold`: a device that can stop there does so
-    /// with all states as they were.
+    /// Derives the schedule for a run over `rows` rows. No state is stored before step `hold`, so a device can stop
+    /// there with all states unchanged.
     pub fn of(program: &Program, rows: usize, hold: usize) -> Overlap {
         let graph = &program.graph;
         let piece = |value: &ValueId| {
@@ -96,7 +97,7 @@ impl Overlap {
             if direction == Direction::Out && changes.contains(&node.outputs[0]) {
                 begin = begin.max(hold.min(step));
             }
-            // A copy that is waited for is started first.
+            // Among copies of one direction, one that others wait for is started first.
             let last_of_kind = copies.iter().rev().find(|copy| copy.direction == direction);
             begin = begin.max(last_of_kind.map_or(0, |copy| copy.begin)).max(after.map_or(0, |after| copies[after].begin));
             copies.push(Copy { step, direction, place, backing: offset, size: Bytes(size), begin, needed: touched.len(), after });
@@ -108,11 +109,12 @@ impl Overlap {
         Overlap { copies }
     }
 
-    /// Predicted seconds of a run over `rows` rows, copies beside computation, which they hold up by what they take of its processors.
+    /// Predicted seconds of a run over `rows` rows with overlapped copies, including the slowdown of computation by
+    /// copies.
     pub fn seconds(&self, program: &Program, rows: usize, cost_model: &dyn CostModel, rate: CopyRate) -> f64 {
         let mut waits: Vec<Vec<usize>> = vec![Vec::new(); program.order.len() + 1];
         self.copies.iter().enumerate().for_each(|(i, copy)| waits[copy.needed].push(i));
-        // For every step, when all before it have ended.
+        // For every step, the time at which all earlier steps have ended.
         let mut ended = Vec::with_capacity(program.order.len() + 1);
         ended.push(0.0_f64);
         let (mut done, mut queues) = (vec![0.0_f64; self.copies.len()], [0.0_f64; 2]);
@@ -133,7 +135,7 @@ impl Overlap {
     }
 }
 
-/// Whether two steps touch the same bytes and one of them writes there.
+/// Whether two steps access the same bytes and one of them writes.
 fn conflict(a: &AccessedBytes, b: &AccessedBytes) -> bool {
     let meet = |a: &[ByteRange], b: &[ByteRange]| a.iter().any(|a| b.iter().any(|b| overlap(*a, *b)));
     meet(&a.writes, &b.writes) || meet(&a.writes, &b.reads) || meet(&a.reads, &b.writes)

@@ -1,4 +1,4 @@
-//! Copies to and from the backing store, written into a graph.
+//! Inserts loads and stores into a graph.
 
 use super::super::updates::root;
 use crate::ir::graph::{Graph, GraphError, Node, NodeId, Phase, StateId, Value, ValueId};
@@ -6,8 +6,8 @@ use crate::ir::op::Op;
 use crate::ir::ops::{Load, Store};
 use std::collections::{HashMap, HashSet};
 
-/// The graph with these states kept in the backing store, and these values of the forward part stored there until a later part reads them.
-/// It computes the same.
+/// The graph with these states in the backing store, and these forward values stored until a later phase reads them.
+/// The result is bit-identical.
 pub fn offload(old: &Graph, states: &[StateId], values: &[ValueId]) -> Result<Graph, GraphError> {
     if let Some(value) = values.iter().find(|value| value.index() >= old.values.len() || old.producer(**value).op.is_leaf()) {
         return Err(GraphError { scope: String::new(), what: format!("{value} is nothing that a step makes and could store") });
@@ -29,22 +29,22 @@ pub fn offload(old: &Graph, states: &[StateId], values: &[ValueId]) -> Result<Gr
 struct OffloadWriter<'a> {
     old: &'a Graph,
     states: HashSet<StateId>,
-    /// Values that are stored, with their copies in the backing store once they are made.
+    /// Offloaded values, with their stored copies once written.
     values: HashMap<ValueId, Option<ValueId>>,
     nodes: Vec<Node>,
     made: Vec<Value>,
     /// For each old value, the new one.
     copies: Vec<Option<ValueId>>,
-    /// For what is in the backing store, what was loaded of it.
+    /// Maps a value in the backing store to its loaded copy.
     loaded: HashMap<ValueId, ValueId>,
-    /// Views by what they are views of.
+    /// Views by base.
     views: HashMap<(ValueId, ValueId), ValueId>,
 }
 
 impl OffloadWriter<'_> {
     fn write(mut self) -> Result<Graph, GraphError> {
         let old = self.old;
-        // Where each value that becomes a stored state is made.
+        // Positions at which the new values of offloaded states are produced.
         let mut becomes: HashMap<NodeId, Vec<usize>> = HashMap::new();
         let mut updates: Vec<(StateId, Option<ValueId>)> = old.updates.iter().map(|(state, _)| (*state, None)).collect();
         for (i, (_, value)) in old.updates.iter().enumerate().filter(|(_, (state, _))| self.states.contains(state)) {
@@ -61,7 +61,7 @@ impl OffloadWriter<'_> {
                     self.values.insert(*output, Some(stored));
                 }
             }
-            // What leaves are becomes a state at the end.
+            // Leaves become states at the end.
             if !node.op.is_leaf() {
                 for i in becomes.remove(&id).into_iter().flatten() {
                     updates[i].1 = Some(self.store_state(i));
@@ -87,7 +87,7 @@ impl OffloadWriter<'_> {
         Ok(graph)
     }
 
-    /// Puts the new value of a state into the backing store.
+    /// Stores the new value of a state.
     fn store_state(&mut self, update: usize) -> ValueId {
         let (state, value) = self.old.updates[update];
         let name = self.old.states[state.0 as usize].name.clone();
@@ -96,7 +96,7 @@ impl OffloadWriter<'_> {
         self.copy(Op::Store(Store), source, &name, Phase::Update)
     }
 
-    /// What a node reads where the old graph reads this value; loads it if it is in the backing store.
+    /// The value that a node reads in place of an old one; inserts a load if it is in the backing store.
     fn read(&mut self, value: ValueId, reader: &Node) -> ValueId {
         let old = self.old;
         let producer = old.producer(value);

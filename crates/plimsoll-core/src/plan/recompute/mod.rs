@@ -1,8 +1,10 @@
-//! Recomputation (rematerialization): forward values that are freed and recomputed when the backward pass needs them, so that a step fits into fewer bytes.
+//! Recomputation (rematerialization): forward values are evicted and recomputed when the backward pass needs them,
+//! which lowers the peak of a step.
 //!
-//! A plan is a *sequence* of nodes in which a node may stand several times. Randomness is counted, not drawn, so a node that runs again makes
-//! the same bits again; and nothing that reads a state runs after that state has changed. [`fit`] looks for the sequence of lowest
-//! predicted time whose exact peak is within the limit, and writes it as a graph in which every repetition is a node of its own.
+//! A schedule is a *sequence* of nodes in which a node may occur several times. Random numbers are counter-based, so a
+//! recomputed node yields the same bits; no node reads a state after its update. [`fit`] searches for the sequence with
+//! the lowest predicted time whose exact peak is within the limit. It returns a graph in which every recomputation is a
+//! separate node.
 
 mod moves;
 pub(super) mod problem;
@@ -25,49 +27,49 @@ use problem::Problem;
 pub struct Effort(pub u64);
 
 impl Default for Effort {
-    /// A few seconds at most for networks of some thousand nodes.
+    /// At most a few seconds for networks of some thousand nodes.
     fn default() -> Effort {
         Effort(60_000_000)
     }
 }
 
-/// A graph in the order it is to be run, with what that order costs.
+/// A graph with its execution order and the cost of that order.
 #[derive(Clone, Debug)]
 pub struct ScheduledGraph {
-    /// The graph; state changes are writes in place already.
+    /// The graph; state updates are in-place writes.
     pub graph: Graph,
-    /// The nodes that run, in order.
+    /// Executed nodes, in order.
     pub order: Vec<NodeId>,
-    /// What is recomputed.
+    /// The recomputation in the order.
     pub recomputation: Recomputation,
-    /// The arena it was made for: within this, offsets may lie anywhere.
+    /// The arena size it was scheduled for; the layout need not be smaller.
     pub limit: Option<Bytes>,
 }
 
-/// What a program recomputes, and what that costs.
+/// The recomputation of a program and its cost.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recomputation {
-    /// The nodes that repeat an earlier one. Repeated loads are not among them.
+    /// The nodes that recompute an earlier one, without repeated loads.
     pub nodes: Vec<NodeId>,
-    /// The numbers that the nodes had before repetitions were written out, in the order they run; empty if nothing is repeated.
+    /// Execution order in node numbers of the graph without recomputation; empty if nothing is recomputed.
     pub sequence: Vec<u32>,
-    /// Floating-point operations of the program without repetitions.
+    /// Floating-point operations without recomputation.
     pub flops: u64,
-    /// Floating-point operations of the repetitions.
+    /// Floating-point operations of the recomputation.
     pub extra_flops: u64,
-    /// Predicted seconds of the program without repetitions.
+    /// Predicted seconds without recomputation.
     pub seconds: f64,
-    /// Predicted seconds of the repetitions.
+    /// Predicted seconds of the recomputation.
     pub extra_seconds: f64,
 }
 
 impl Recomputation {
-    /// Operations of the repetitions as a share of the program's own.
+    /// Recomputed operations relative to the program's own.
     pub fn flops_ratio(&self) -> f64 {
         self.extra_flops as f64 / self.flops.max(1) as f64
     }
 
-    /// How many nodes each layer recomputes, in the order of first appearance.
+    /// Number of recomputed nodes per layer, in order of first appearance.
     pub fn by_scope(&self, graph: &Graph) -> Vec<(String, usize)> {
         let mut scopes: Vec<(String, usize)> = Vec::new();
         for id in &self.nodes {
@@ -84,12 +86,12 @@ impl Recomputation {
 /// Why no plan fits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FitError {
-    /// No sequence that was found is small enough.
+    /// No sequence that was found fits.
     #[error("recomputing everything that can be still needs {least} of arena, but the limit is {limit}")]
     TooSmall {
-        /// What was asked for.
+        /// The requested limit.
         limit: Bytes,
-        /// The smallest arena that was found; a limit of this much works.
+        /// The smallest arena found; this value works as a limit.
         least: Bytes,
     },
     /// The graph cannot be planned at all.
@@ -97,10 +99,11 @@ pub enum FitError {
     Graph(#[from] GraphError),
 }
 
-/// By how many thousandths the target is lowered, in turn, because offsets could not be packed tightly.
+/// Thousandths by which the target peak is lowered in successive attempts, to compensate for fragmentation.
 const LOWER: [u64; 7] = [0, 10, 25, 50, 80, 120, 170];
 
-/// Sequences an improved graph so that its arena takes at most `limit` bytes for `rows` rows on the device, with the lowest predicted time.
+/// Schedules an optimized graph for `rows` rows on the device such that its arena takes at most `limit` bytes, with the
+/// lowest predicted time.
 ///
 /// ```
 /// use plimsoll_core::plan::Rates;
@@ -124,7 +127,7 @@ pub fn fit(
     fit_from(graph, rows, device, limit, cost_model, effort, None)
 }
 
-/// As [`fit`], with a sequence to start from that was found for other rows or another limit.
+/// Like [`fit`], with an initial sequence that was found for other rows or another limit.
 fn fit_from(
     graph: &Graph,
     rows: usize,
@@ -135,7 +138,8 @@ fn fit_from(
     from: Option<&[u32]>,
 ) -> Result<ScheduledGraph, FitError> {
     let alignment = device.capabilities().alignment;
-    // Rewritten concats may be enough. Recomputation works on copied concats: a shared buffer could only be rebuilt from its first slice.
+    // Rewritten concats may suffice. Recomputation uses copied concats: a shared buffer could only be recomputed from
+    // its first slice.
     let joined = schedule(graph, rows, device)?;
     let mut least_joined = None;
     if !joined.graph.joining().is_copy() {
@@ -157,8 +161,8 @@ fn fit_from(
         debug_assert_eq!(program.lower_bound.0, found.outcome.peak, "the search and the liveness see the same bytes");
         Ok(program)
     };
-    // The cheapest sequence that fits may leave gaps between its buffers that make it too large. So of each target, a little lower every time,
-    // the runners-up are placed too, and what is cheapest among all that can be packed is taken.
+    // Fragmentation may push the cheapest sequence above the limit. Each attempt lowers the target and also packs the
+    // runners-up; the cheapest sequence that packs within the limit wins.
     let mut packed: Option<(f64, Program)> = None;
     let mut seed: Option<Vec<u32>> = from.map(<[u32]>::to_vec);
     for (attempt, lower) in LOWER.into_iter().enumerate() {
@@ -180,7 +184,7 @@ fn fit_from(
                 packed = Some((found.outcome.seconds, program));
             }
         }
-        // Lower targets only cost more.
+        // Lower targets only increase the time.
         if packed.is_some() && (attempt == 0 || hopeless) {
             break;
         }
@@ -188,7 +192,7 @@ fn fit_from(
     if let Some((_, program)) = packed {
         return Ok(program.within(limit));
     }
-    // A minimum that an error states must work as a limit: it is found without looking at the limit.
+    // The minimum in the error must work as a limit, so it is computed independently of the limit.
     let smallest = search::squeeze(&problem, effort.0 / 4);
     let mut unbound = sequenced(&graph, &smallest.sequence, rows, limit, cost_model);
     unbound.limit = None;
@@ -203,7 +207,7 @@ fn fit_from(
             return Ok(cheaper.within(limit));
         }
     }
-    // Packed as it was when it was found to be small enough.
+    // Packed with the same goal as when it was found to fit.
     Ok(ScheduledGraph { limit: None, ..program.within(limit) })
 }
 
@@ -213,8 +217,8 @@ impl Program {
     }
 }
 
-/// A plan of the same graphs whose arena takes at most `limit`: training programs that are larger are scheduled from scratch. A plan that was made
-/// to fit for other rows is a good place to start `from`.
+/// A plan of the same graphs whose arena takes at most `limit`; larger training programs are rescheduled. `from` is a
+/// plan that was fitted for other rows, and seeds the search.
 pub fn refit(
     plan: &Plan,
     graphs: &[(Role, Graph)],
@@ -226,7 +230,7 @@ pub fn refit(
 ) -> Result<Plan, FitError> {
     let mut plan = plan.clone();
     for (program, (role, graph)) in plan.programs.iter_mut().zip(graphs).filter(|(program, _)| program.arena > limit) {
-        // It may have been sketched only.
+        // The program may only be sketched.
         if program.lower_bound <= limit {
             let offloaded = program.offloaded.clone();
             let packed = placed(*role, program.clone().within(limit), plan.rows, device, &plan.states, &nearly_tight)?;
@@ -236,7 +240,7 @@ pub fn refit(
             }
         }
         if matches!(role, Role::Evaluate | Role::Predict) {
-            // Nothing is kept for a backward part, so there is nothing to give up.
+            // Without a backward pass there is nothing to recompute.
             let unbound = ScheduledGraph { limit: None, ..program.clone().within(limit) };
             let packed = placed(*role, unbound, plan.rows, device, &plan.states, &nearly_tight)?;
             return Err(FitError::TooSmall { limit, least: packed.arena });
@@ -253,14 +257,14 @@ pub fn refit(
     Ok(plan)
 }
 
-/// Predicted seconds of one run of a program, repetitions included.
+/// Predicted seconds of one run of a program, including recomputation.
 pub fn seconds(program: &Program, rows: usize, cost_model: &dyn CostModel) -> f64 {
     program.order.iter().map(|id| cost_model.seconds(&program.graph, program.graph.node(*id), rows)).sum()
 }
 
 fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, limit: Bytes, cost_model: &dyn CostModel) -> ScheduledGraph {
     let mut written = write::write(graph, sequence);
-    // Another order alone needs no other graph: nodes keep the ids they have in the model.
+    // A reordering alone needs no new graph: nodes retain their ids in the model.
     if written.repeated.is_empty() {
         (written.graph, written.order) = (graph.clone(), sequence.iter().copied().map(NodeId).collect());
     }

@@ -1,15 +1,15 @@
-//! The one move of the search: a value that is only kept alive is freed, and recomputed right before its next use.
+//! The move of the recompute search: evict an idle value and recompute it right before its next use.
 
 use super::problem::{NOBODY, Problem};
 
-/// For a sequence, when each value is made and read.
+/// The definition and use steps of each value in a sequence.
 #[derive(Default)]
 pub(super) struct Trace {
     starts: Vec<u32>,
-    /// Twice the step, plus one if the value is made there; ascending for every value.
+    /// Twice the step, plus one if the step defines the value; ascending per value.
     events: Vec<u32>,
     cursor: Vec<u32>,
-    /// Per node, its last step; only for nodes that are in the sequence.
+    /// Last step of each node; valid only for nodes in the sequence.
     last: Vec<u32>,
 }
 
@@ -44,7 +44,7 @@ impl Trace {
         &self.events[self.starts[value as usize] as usize..self.starts[value as usize + 1] as usize]
     }
 
-    /// If the value waits over this step, neither made nor read there: the step that touched it last and the one that reads it next.
+    /// If the value is live but idle at this step: its previous and its next access.
     pub fn gap(&self, value: u32, step: u32) -> Option<(u32, u32)> {
         let events = self.of(value);
         let next = events.partition_point(|event| *event < 2 * step);
@@ -52,28 +52,28 @@ impl Trace {
         (after / 2 > step && after % 2 == 0).then_some((before / 2, after / 2))
     }
 
-    /// Whether the value is in memory right before a step, because that step or a later one reads it.
+    /// Whether the value is live right before a step.
     fn alive(&self, value: u32, step: u32) -> bool {
         let events = self.of(value);
         events.get(events.partition_point(|event| *event < 2 * step)).is_some_and(|event| event % 2 == 0)
     }
 
-    /// The last step before this one that makes the value.
+    /// The last step before this one that defines the value.
     fn made_before(&self, value: u32, step: u32) -> Option<u32> {
         let events = self.of(value);
         let before = &events[..events.partition_point(|event| *event < 2 * step)];
         before.iter().rev().find(|event| *event % 2 == 1).map(|event| event / 2)
     }
 
-    /// The last step before this one that touches the value.
+    /// The last step before this one that accesses the value.
     fn last_before(&self, value: u32, step: u32) -> Option<u32> {
         let events = self.of(value);
         Some(events[events.partition_point(|event| *event < 2 * step).checked_sub(1)?] / 2)
     }
 }
 
-/// Where the node that stands at step `at` could run at the earliest, if that is before step `peak`: as soon as all it reads is made.
-/// What changes states stays where it is.
+/// The earliest step, before `peak`, to which the node at step `at` can be hoisted: right after all its inputs are
+/// defined. Nodes that update states are not moved.
 pub(super) fn earliest(problem: &Problem, trace: &Trace, sequence: &[u32], at: u32, peak: u32) -> Option<u32> {
     let node = sequence[at as usize];
     if problem.changes[node as usize] {
@@ -83,24 +83,24 @@ pub(super) fn earliest(problem: &Problem, trace: &Trace, sequence: &[u32], at: u
     (made <= peak).then_some(made)
 }
 
-/// What happens to freed inputs when a value is recomputed.
+/// Treatment of evicted inputs of a recomputed value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// They are kept until then.
+    /// Their lifetimes are extended.
     One,
-    /// Those that were freed by the peak are recomputed too; others are kept a little longer.
+    /// Inputs that are dead by the peak are recomputed too; lifetimes of the others are extended.
     Peak,
-    /// All are recomputed too.
+    /// All of them are recomputed too.
     All,
 }
 
-/// More nodes than this are never run for one value.
+/// Maximum number of nodes recomputed for one value.
 const LONGEST: usize = 600;
 
-/// A value this much smaller than the freed one is kept rather than recomputed.
+/// An input smaller than the evicted value by this factor is retained instead of recomputed.
 const SMALL: u64 = 64;
 
-/// Writes the nodes that make a value again right before step `next`, inputs first, and the updates that must then wait. False if it cannot be.
+/// Plans the recomputation of a value: the nodes to run before step `next`, inputs first, and the updates to delay.
 pub(super) struct Evict {
     pub block: Vec<u32>,
     pub delayed: Vec<u32>,
@@ -112,7 +112,8 @@ impl Evict {
         Evict { block: Vec::new(), delayed: Vec::new(), seen: vec![false; problem.seconds.len()] }
     }
 
-    /// Fills `block` and `delayed` for freeing `value` over `peak` and recomputing it right before `next`. False if that is impossible.
+    /// Fills `block` and `delayed` for evicting `value` across `peak` and recomputing it right before `next`. Returns
+    /// false if that is impossible.
     pub fn plan(&mut self, problem: &Problem, trace: &Trace, value: u32, peak: u32, next: u32, reach: Reach) -> bool {
         self.block.clear();
         self.delayed.clear();
@@ -124,7 +125,7 @@ impl Evict {
         found && self.delay(problem, trace, next)
     }
 
-    /// Depth first; the stack is a list of its own because chains are as long as networks are deep.
+    /// Depth first with an explicit stack, because chains are as long as the network is deep.
     #[allow(clippy::too_many_arguments, reason = "one recursive rule, written as a loop")]
     fn need(&mut self, problem: &Problem, trace: &Trace, node: u32, peak: u32, next: u32, reach: Reach, small: u64) -> bool {
         let mut open = vec![(node, 0)];
@@ -159,7 +160,7 @@ impl Evict {
         true
     }
 
-    /// A node that changes a state waits until repeated reads of the state are done.
+    /// Delays state updates past recomputed reads of the old state.
     fn delay(&mut self, problem: &Problem, trace: &Trace, next: u32) -> bool {
         for node in &self.block {
             for read in problem.reads.of(*node) {

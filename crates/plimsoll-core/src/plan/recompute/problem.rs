@@ -1,4 +1,4 @@
-//! The graph as flat arrays: all that the search looks at, millions of times.
+//! The graph as flat arrays, for the inner loops of the search.
 
 use super::super::offload::is_stored;
 use super::super::updates::{root, runs};
@@ -7,10 +7,10 @@ use crate::Bytes;
 use crate::ir::graph::{Graph, NodeId, Phase, ValueId};
 use crate::ir::op::Op;
 
-/// No node makes this value: it is a column, a scalar or a state.
+/// The value has no producer: it is a column, a scalar or a state.
 pub(in crate::plan) const NOBODY: u32 = u32::MAX;
 
-/// Lists of numbers, one list per item, in one piece of memory.
+/// Lists of numbers, one per item, in one contiguous allocation (CSR).
 #[derive(Default)]
 pub(in crate::plan) struct Lists {
     starts: Vec<u32>,
@@ -32,33 +32,35 @@ impl Lists {
     }
 }
 
-/// What a step of the program does to memory. Nodes and values carry the numbers they have in the graph; views are looked through.
+/// The memory behaviour of a program. Nodes and values have the same numbers as in the graph; views are resolved to
+/// their base.
 pub(in crate::plan) struct Problem {
-    /// Per node, the distinct values whose bytes it reads; states are among them, because they must not have changed.
+    /// Per node, the distinct values it reads. States are included because they must not be updated before.
     pub reads: Lists,
-    /// Per node, the values it makes.
+    /// Per node, its outputs.
     pub makes: Lists,
-    /// Per node, pairs (output, input) where the output may be written over the input if that dies there, best first.
+    /// Per node, pairs (output, input) where the output may reuse the input's buffer if the input dies there, best
+    /// first.
     pub over: Lists,
-    /// Per node, the old values of the states it writes over.
+    /// Per node, the old values of the states it overwrites.
     pub spoils: Lists,
-    /// Per value, its bytes in the arena; none for what lives elsewhere.
+    /// Per value, its bytes in the arena; 0 for values outside of it.
     pub size: Vec<u64>,
-    /// Per value, who makes it.
+    /// Per value, its producer.
     pub maker: Vec<u32>,
-    /// Per value, who writes over it, if it is a state that changes.
+    /// Per value, the node that overwrites it, if it is a state.
     pub writer: Vec<u32>,
-    /// Per node, whether it belongs to the forward part.
+    /// Per node, whether it belongs to the forward pass.
     pub forward: Vec<bool>,
     /// Per value, whether the host reads it after the step.
     pub wanted: Vec<bool>,
-    /// Per node, its scratch.
+    /// Per node, its workspace in bytes.
     pub scratch: Vec<u64>,
     /// Per node, its predicted seconds.
     pub seconds: Vec<f64>,
-    /// Per node, whether it changes a state.
+    /// Per node, whether it updates a state.
     pub changes: Vec<bool>,
-    /// Per node, whether it may run more than once: not what changes states or what the host reads.
+    /// Per node, whether it may run more than once: false for state updates and for outputs that the host reads.
     pub repeats: Vec<bool>,
     /// The order without recomputation.
     pub order: Vec<u32>,
@@ -137,7 +139,7 @@ impl Problem {
             problem.scratch.push(if run { workspace(id).0 } else { 0 });
             problem.seconds.push(if run { cost_model.seconds(graph, node, rows) } else { 0.0 });
             problem.changes.push(changes);
-            // What was stored can be loaded again. A state cannot: what is loaded of it becomes its new value.
+            // A stored value can be loaded repeatedly. A state cannot: the loaded copy becomes its new value.
             let once = match node.op {
                 Op::Store(_) => true,
                 Op::Load(_) => !is_stored(graph, node.inputs[0]),
@@ -148,7 +150,7 @@ impl Problem {
         problem
     }
 
-    /// No sequence holds less than this: some node must see all it reads, all it makes and its scratch at once.
+    /// A lower bound on the peak of any sequence: the inputs, outputs and workspace of a node are live at once.
     pub fn least(&self) -> u64 {
         let alone = |node: &u32| {
             let sum = |values: &[u32]| values.iter().map(|value| self.size[*value as usize]).sum::<u64>();

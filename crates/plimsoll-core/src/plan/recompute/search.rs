@@ -1,13 +1,13 @@
-//! The search for the cheapest sequence that fits: free what saves the most bytes for its time, take back what was not needed,
-//! then tear parts down and build them up again for as long as the effort lasts. Work is counted in steps played, so the same
-//! question always has the same answer.
+//! Searches for the cheapest sequence that fits: evicts the values that save the most bytes per second of
+//! recomputation, reverts unnecessary recomputation, then alternates removal and repair until the effort is spent.
+//! Effort is counted in simulated steps, so the result is deterministic.
 
 use super::moves::{Evict, Reach, Trace, earliest};
 use super::problem::Problem;
 use super::simulate::{Outcome, Simulation};
 use super::starts;
 
-/// What was found.
+/// A sequence and its simulated outcome.
 #[derive(Clone)]
 pub(super) struct Candidate {
     pub sequence: Vec<u32>,
@@ -18,7 +18,7 @@ pub(super) struct RecomputeSearch<'a> {
     problem: &'a Problem,
     simulation: Simulation,
     limit: u64,
-    /// Steps that may be played.
+    /// Limit on simulated steps.
     effort: u64,
     trace: Trace,
     evict: Evict,
@@ -26,22 +26,23 @@ pub(super) struct RecomputeSearch<'a> {
     scratch: Vec<u32>,
 }
 
-/// What can be done about a value that is live across the peak without being used there.
+/// A move for a value that is live but idle at the peak.
 #[derive(Clone, Copy)]
 enum Move {
-    /// It is freed, and recomputed right before step `next`.
+    /// Evict it and recompute it right before step `next`.
     Evict { value: u32, next: u32, reach: Reach },
-    /// Its next consumer runs earlier.
+    /// Hoist its next consumer.
     Hoist { from: u32, to: u32 },
 }
 
-/// How many of the most promising moves are played exactly before one is chosen.
+/// Number of top-ranked moves that are simulated exactly before one is chosen.
 const PLAYED: usize = 24;
 
-/// How many of the cheapest sequences are kept.
+/// Number of cheapest sequences to return.
 const KEPT: usize = 6;
 
-/// The cheapest sequences found whose peak is within the limit, cheapest first. `from` is one more place to start from.
+/// The cheapest sequences found whose peak is within the limit, cheapest first. `from` is an additional initial
+/// sequence.
 pub(super) fn search(problem: &Problem, limit: u64, effort: u64, from: Option<&[u32]>) -> Vec<Candidate> {
     if limit < problem.least() {
         return Vec::new();
@@ -49,11 +50,11 @@ pub(super) fn search(problem: &Problem, limit: u64, effort: u64, from: Option<&[
     let mut search = RecomputeSearch::new(problem, limit, effort);
     let mut best: Option<Candidate> = None;
     for (i, start) in from.map(<[u32]>::to_vec).into_iter().chain(starts::starts(problem)).enumerate() {
-        // Every start gets its turn, but none may eat up what the refinement needs.
+        // Every initial sequence is tried, but part of the effort is reserved for refinement.
         if i > 1 && search.simulation.work > effort / 2 && best.is_some() {
             break;
         }
-        // Without recomputation nothing can be better.
+        // A sequence without recomputation is optimal.
         if best.as_ref().is_some_and(|best| search.repetitions(&best.sequence).is_empty()) {
             break;
         }
@@ -66,7 +67,8 @@ pub(super) fn search(problem: &Problem, limit: u64, effort: u64, from: Option<&[
     best.map(|best| search.refine(best)).unwrap_or_default()
 }
 
-/// Keeps a sequence if it is among the cheapest; of those that cost the same, only one that holds less.
+/// Inserts a sequence if it is among the cheapest. Of sequences with equal cost, only the one with the smaller peak is
+/// retained.
 fn keep(pool: &mut Vec<Candidate>, found: &Candidate) {
     let same = |known: &Candidate| (known.outcome.seconds - found.outcome.seconds).abs() <= 1e-9 * known.outcome.seconds;
     if let Some(known) = pool.iter_mut().find(|known| same(known)) {
@@ -82,8 +84,8 @@ fn keep(pool: &mut Vec<Candidate>, found: &Candidate) {
     }
 }
 
-/// The sequence with the smallest peak found, whatever it costs. Depends on nothing but the problem and the effort, so that what it finds
-/// can be promised.
+/// The sequence with the smallest peak found, at any cost. It depends only on the problem and the effort, so the
+/// minimum budget derived from it is reproducible.
 pub(super) fn squeeze(problem: &Problem, effort: u64) -> Candidate {
     let mut search = RecomputeSearch::new(problem, u64::MAX, effort);
     let mut smallest: Option<Candidate> = None;
@@ -96,7 +98,7 @@ pub(super) fn squeeze(problem: &Problem, effort: u64) -> Candidate {
             if smallest.as_ref().is_none_or(|smallest| outcome.peak < smallest.outcome.peak) {
                 smallest = Some(Candidate { sequence: sequence.clone(), outcome });
             }
-            // A little less than it is now: only the steps at the peak are above it, and no others may be added.
+            // Slightly below the current peak: only the peak steps exceed the limit, and no other step may.
             search.limit = outcome.peak - 1 - outcome.peak / 200;
             outcome = search.play(&sequence);
             if search.simulation.work > effort {
@@ -140,7 +142,7 @@ impl RecomputeSearch<'_> {
         self.simulation.play(self.problem, sequence, self.limit)
     }
 
-    /// Makes a sequence fit and takes back what is not needed for it. None if it does not fit this way.
+    /// Makes a sequence fit, then reverts unnecessary recomputation. None if it does not fit.
     fn descend(&mut self, mut sequence: Vec<u32>) -> Option<Candidate> {
         if !self.play(&sequence).legal {
             return None;
@@ -157,7 +159,7 @@ impl RecomputeSearch<'_> {
         Some(Candidate { sequence, outcome })
     }
 
-    /// Drops steps whose results nobody reads.
+    /// Removes steps whose results are dead.
     fn compact(&mut self, sequence: &mut Vec<u32>) {
         let alive = &self.simulation.alive;
         let mut i = 0;
@@ -167,7 +169,8 @@ impl RecomputeSearch<'_> {
         });
     }
 
-    /// Applies the move at the peak that removes the most excess for its time. The sequence was simulated last.
+    /// Applies the move at the peak with the best ratio of removed excess to time. The sequence must have been
+    /// simulated last.
     fn give_up(&mut self, sequence: &mut Vec<u32>, before: Outcome, noise: f64, dearest: f64) -> Option<Outcome> {
         self.trace.follow(self.problem, sequence);
         let mut over = Vec::with_capacity(sequence.len() + 1);
@@ -250,9 +253,9 @@ impl RecomputeSearch<'_> {
         }
     }
 
-    /// Takes back repetitions, the dearest first, as long as the excess does not grow.
+    /// Reverts recomputations, most expensive first, while the excess does not grow.
     fn take_back(&mut self, sequence: &mut Vec<u32>, mut outcome: Outcome, noise: f64) -> Outcome {
-        // A repetition that could not be taken back hardly ever can be later: each is tried once.
+        // A recomputation that cannot be reverted now can rarely be reverted later, so each is tried once.
         let mut tried: Vec<(u32, u32)> = Vec::new();
         loop {
             let mut repeated: Vec<(f64, usize, (u32, u32))> = Vec::new();
@@ -294,7 +297,7 @@ impl RecomputeSearch<'_> {
         self.problem.seconds[node as usize]
     }
 
-    /// The steps that run a node again, and for which time.
+    /// The steps that recompute a node, with the occurrence index.
     fn repetitions(&self, sequence: &[u32]) -> Vec<(usize, u32)> {
         let mut ran = vec![0u32; self.problem.seconds.len()];
         let mut repeated = Vec::new();
@@ -307,7 +310,7 @@ impl RecomputeSearch<'_> {
         repeated
     }
 
-    /// Removes a few repetitions and rebuilds, keeping what is better, until the effort is spent.
+    /// Large-neighborhood search: removes a few recomputations and repairs the sequence, until the effort is spent.
     fn refine(&mut self, mut best: Candidate) -> Vec<Candidate> {
         let mut current = best.clone();
         let mut pool = vec![best.clone()];
@@ -331,7 +334,7 @@ impl RecomputeSearch<'_> {
             for step in torn.into_iter().rev() {
                 sequence.remove(step);
             }
-            // What may be spent is measured by what repetition costs, not by the whole step.
+            // The allowance is relative to the cost of recomputation, not of the whole step.
             let own = self.own_seconds(&current.sequence);
             let found = self.rebuild(sequence, current.outcome.seconds + 0.05 * (current.outcome.seconds - own));
             stale += 1;
@@ -341,7 +344,7 @@ impl RecomputeSearch<'_> {
                 best = found.clone();
                 stale = 0;
             }
-            // Slightly worse ones are a way out of a corner, for a while.
+            // Occasionally accepts a slightly worse sequence to escape local minima.
             if found.outcome.seconds < current.outcome.seconds || self.random.below(10) == 0 {
                 current = found;
             }
@@ -352,13 +355,13 @@ impl RecomputeSearch<'_> {
         pool
     }
 
-    /// Seconds of the sequence if every node ran once.
+    /// Seconds of the sequence without recomputation.
     fn own_seconds(&self, sequence: &[u32]) -> f64 {
         let again: f64 = self.repetitions(sequence).iter().map(|(step, _)| self.seconds(sequence[*step])).sum();
         sequence.iter().map(|node| self.seconds(*node)).sum::<f64>() - again
     }
 
-    /// Makes a torn sequence fit again, at no more than these seconds on the way.
+    /// Repairs a sequence after removals, within this time limit.
     fn rebuild(&mut self, mut sequence: Vec<u32>, dearest: f64) -> Option<Candidate> {
         if !self.play(&sequence).legal {
             return None;
@@ -376,7 +379,7 @@ impl RecomputeSearch<'_> {
     }
 }
 
-/// A small generator: the search needs variety, not quality.
+/// A small pseudo-random generator; the search needs variety, not statistical quality.
 struct Rng(u64);
 
 impl Rng {

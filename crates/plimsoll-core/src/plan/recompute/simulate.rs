@@ -1,36 +1,36 @@
-//! What a sequence of nodes holds at every step, exactly as liveness will say it.
+//! Simulates the live bytes of a sequence at every step, with the same result as liveness analysis.
 //!
-//! A sequence may name a node several times. A read finds the latest result made before it; so a sequence alone says what is kept and what
-//! is recomputed: an earlier result is held until its last read before the node runs again.
+//! A sequence may contain a node several times. A read resolves to the most recent definition, so the sequence alone
+//! determines what is retained and what is recomputed: a definition is live until its last read before the next one.
 
 use super::problem::Problem;
 
-/// What a sequence costs.
+/// The cost of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::plan) struct Outcome {
-    /// The most bytes held at once.
+    /// The largest sum of live bytes.
     pub peak: u64,
-    /// The (first) step that holds them.
+    /// The first step at which it occurs.
     pub at: u32,
-    /// How far and how long the limit is exceeded: bytes over the limit, summed over the steps.
+    /// Bytes above the limit, summed over the steps.
     pub excess: f64,
     /// Predicted seconds of all steps.
     pub seconds: f64,
-    /// Whether every read finds what the graph says: nothing is read after it was overwritten, or before it was made.
+    /// Whether every read is valid: no value is read before it is defined or after it was overwritten.
     pub legal: bool,
 }
 
-/// Plays sequences. Walks backwards, so that one walk knows both who is alive and who reads last.
+/// Simulates sequences. It walks backwards: one pass yields both the live values and their last uses.
 pub(in crate::plan) struct Simulation {
-    /// Per value, whether a later step reads the result that is in memory now.
+    /// Per value, whether a later step reads the current definition.
     used: Vec<bool>,
-    /// Per value, the step (plus one) at which it was last found to die.
+    /// Per value, the step (plus one) of the last death found.
     dies: Vec<u32>,
-    /// Bytes held at each step of the last sequence.
+    /// Live bytes at each step of the last sequence.
     pub held: Vec<u64>,
-    /// Whether each step of the last sequence does anything that is used.
+    /// Whether each step of the last sequence has a live result.
     pub alive: Vec<bool>,
-    /// Steps played so far: the work done.
+    /// Simulated steps so far: the unit of work.
     pub work: u64,
 }
 
@@ -96,7 +96,7 @@ impl Simulation {
                 outcome.excess += (now - limit) as f64;
             }
         }
-        // What is still asked for at the start was never made, unless it was there before.
+        // A value that is still live at the start was never defined, unless it is an input of the program.
         outcome.legal &= live == 0;
         outcome
     }

@@ -1,18 +1,20 @@
-//! Where the search starts: the order itself, and orders in which only some values of the forward part are kept for backward.
+//! Initial sequences of the search: the given order, and checkpointed orders that retain only some forward values for
+//! the backward pass.
 
 use super::problem::{NOBODY, Problem};
 
-/// How many pieces the forward part is cut into.
+/// Numbers of checkpointing segments to try.
 const SEGMENTS: [usize; 9] = [1, 2, 3, 4, 6, 8, 12, 16, 32];
 
-/// The order as it is; then, forward cut into pieces of equal bytes, keeping only what crosses a cut; then keeping what is dear to make.
+/// The given order; then orders with forward segments of equal bytes that retain only values crossing a segment
+/// boundary; then orders that retain expensive values.
 pub(super) fn starts(problem: &Problem) -> Vec<Vec<u32>> {
     let mut starts = vec![problem.order.clone()];
     let forward: Vec<u32> = problem.order.iter().copied().filter(|node| problem.forward[*node as usize]).collect();
     let made = |node: u32| problem.makes.of(node).iter().map(|value| problem.size[*value as usize]).sum::<u64>();
     let total: u64 = forward.iter().map(|node| made(*node)).sum();
     for segments in SEGMENTS {
-        // Which piece each value is made in, and whether a later piece reads it.
+        // The segment that defines each value, and whether a later segment reads it.
         let mut piece = vec![0usize; problem.size.len()];
         let mut keep = vec![false; problem.size.len()];
         let mut bytes = 0u64;
@@ -38,8 +40,8 @@ pub(super) fn starts(problem: &Problem) -> Vec<Vec<u32>> {
     starts
 }
 
-/// The order in which forward values that are not kept are recomputed when the backward pass first needs them. None if that would need a state that
-/// has changed by then.
+/// The order in which forward values outside `keep` are recomputed when the backward pass first needs them. None if
+/// that would read a state after its update.
 fn keeping(problem: &Problem, keep: &[bool]) -> Option<Vec<u32>> {
     let begin = problem.order.iter().position(|node| !problem.forward[*node as usize])?;
     let (forward, backward) = problem.order.split_at(begin);

@@ -1,17 +1,17 @@
-//! From a sequence back to a graph: a node that runs twice becomes two nodes.
+//! Converts a sequence back to a graph: a node that occurs twice becomes two nodes.
 
 use crate::ir::graph::{Graph, Node, NodeId, Value, ValueId};
 
-/// A graph whose nodes stand in the order of the sequence, with the steps of that order.
+/// A graph whose nodes are in sequence order.
 pub(in crate::plan) struct Written {
     pub graph: Graph,
-    /// The nodes that run, in order.
+    /// Executed nodes, in order.
     pub order: Vec<NodeId>,
-    /// Those among them that repeat an earlier one.
+    /// The nodes among them that recompute an earlier one.
     pub repeated: Vec<NodeId>,
 }
 
-/// Writes the sequence as a graph. What a node reads is the latest result made before it.
+/// Writes the sequence as a graph. A node reads the most recent definition of each input.
 pub(in crate::plan) fn write(old: &Graph, sequence: &[u32]) -> Written {
     let mut writer = RecomputeWriter { old, nodes: Vec::new(), values: Vec::new(), latest: vec![None; old.values.len()] };
     for (id, _) in old.nodes().filter(|(_, node)| node.op.is_leaf()) {
@@ -40,12 +40,12 @@ struct RecomputeWriter<'a> {
     old: &'a Graph,
     nodes: Vec<Node>,
     values: Vec<Value>,
-    /// For each old value, its latest copy, and for a view the copy it is a view of.
+    /// The most recent copy of each old value; for a view, also the base it was created from.
     latest: Vec<Option<(ValueId, Option<ValueId>)>>,
 }
 
 impl RecomputeWriter<'_> {
-    /// The copy of a value that a node written now reads; views are written when they are asked for.
+    /// The copy of a value that the node being written reads. Views are created on demand.
     fn latest(&mut self, value: ValueId) -> ValueId {
         let producer = self.old.values[value.index()].producer;
         if !self.old.node(producer).op.rules().is_view() {

@@ -1,11 +1,14 @@
-//! Splitting: where some layers hold far more than all others (the scores of a large vocabulary, and their gradient; the first images of a network of
-//! convolutions), they are computed for a piece of the rows after another, so that only a piece of what they hold exists at a time.
+//! Splitting: computes the layers with the largest activations (the logits of a large vocabulary and their gradient,
+//! the first feature maps of a convolutional network) for some rows at a time, so that only one piece of their
+//! activations is live.
 //!
-//! What may be cut is decided by the ops ([`OpRules::split_rows`](crate::op::OpRules::split_rows)): whatever computes each row by itself, and sums over the rows, each piece onto
-//! the sum so far. Whether that leaves every bit as it was is for the [device](Device::can_split_rows) to say; otherwise nothing is cut.
+//! The ops decide what can be split ([`OpRules::split_rows`](crate::op::OpRules::split_rows)): ops that compute each
+//! row independently, and sums over rows, which accumulate over the pieces. The [device](Device::can_split_rows)
+//! decides whether the result is bit-identical; if it is not, nothing is split.
 //!
-//! Rows are cut in one of two ways. Where a tensor has a multiple of the batch for rows, each piece has a part of that multiple, and everything that is cut
-//! runs in one pass (`single_pass.rs`). Else the batch itself is cut, in as many passes as there are sums that something waits for (`multi_pass.rs`).
+//! There are two ways to split rows. If the number of rows of a tensor is a multiple of the batch, that multiple is
+//! divided and a single pass computes all split layers (`single_pass.rs`). Otherwise the batch is divided, with one
+//! pass per reduction that later nodes depend on (`multi_pass.rs`).
 
 mod multi_pass;
 mod single_pass;
@@ -17,14 +20,14 @@ use crate::ir::graph::{Graph, Node, NodeId, ValueId};
 use crate::ir::rules::{RowContext, RowRule};
 use crate::plan::{RowSplit, Target};
 
-/// How many of the largest tensors splitting is tried around.
+/// Number of largest tensors around which splitting is tried.
 const SEEDS: usize = 6;
 
-/// Most pieces of a batch: each is nodes in every pass, and the tensors that stay whole soon weigh more than a piece.
+/// Maximum pieces of a batch. Each piece adds nodes to every pass, and unsplit tensors soon dominate the peak.
 const MOST_OF_BATCH: usize = 8;
 
-/// The largest number of pieces, of at most `most`, that the heaviest layers of an improved graph can be computed in on the device.
-/// None if nothing can be cut.
+/// The largest number of pieces, at most `most`, into which the largest layers of an optimized graph can be split on
+/// the device. None if nothing can be split.
 pub fn pieces(graph: &Graph, rows: usize, device: &dyn Target, most: usize) -> Option<usize> {
     seeds(graph, rows).find_map(|seed| {
         let most = if row_count(graph, seed) > 1 { most } else { most.min(MOST_OF_BATCH) }.min(extent(graph, seed, rows));
@@ -32,14 +35,14 @@ pub fn pieces(graph: &Graph, rows: usize, device: &dyn Target, most: usize) -> O
     })
 }
 
-/// The graph with its heaviest layers computed in this many pieces. None if that cannot be.
+/// The graph with its largest layers split into this many pieces. None if that is impossible.
 ///
-/// Computes the same bits, which [`check_equivalence`](super::check_equivalence) proves from the result.
+/// The result is bit-identical, which [`check_equivalence`](super::check_equivalence) verifies.
 pub fn split(graph: &Graph, rows: usize, device: &dyn Target, pieces: usize) -> Option<Graph> {
     seeds(graph, rows).find_map(|seed| Cut::around(graph, seed, rows, device, pieces)).map(|cut| cut.write(graph))
 }
 
-/// The largest tensors that have rows.
+/// The largest tensors with a batch dimension.
 fn seeds(graph: &Graph, rows: usize) -> impl Iterator<Item = ValueId> {
     let made = (0..graph.values.len() as u32).map(ValueId).filter(|value| runs(graph.producer(*value)) && row_count(graph, *value) > 0);
     let mut seeds: Vec<ValueId> = made.collect();
@@ -47,7 +50,7 @@ fn seeds(graph: &Graph, rows: usize) -> impl Iterator<Item = ValueId> {
     seeds.into_iter().take(SEEDS)
 }
 
-/// Rows that are cut around a tensor: of a multiple of the batch, else of the batch itself.
+/// Number of rows that are split around a tensor: the multiple of the batch if there is one, otherwise the batch.
 fn extent(graph: &Graph, seed: ValueId, rows: usize) -> usize {
     match row_count(graph, seed) {
         1 => rows,
@@ -55,7 +58,7 @@ fn extent(graph: &Graph, seed: ValueId, rows: usize) -> usize {
     }
 }
 
-/// Which rows are cut.
+/// Which rows are split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Axis {
     /// This multiple of the batch.
@@ -64,20 +67,21 @@ enum Axis {
     Batch,
 }
 
-/// What is computed piece by piece, and how.
+/// A split of a graph.
 struct Cut {
     axis: Axis,
-    /// The rows of a piece: of the multiple, or of the batch.
+    /// Rows per piece, of the multiple or of the batch.
     length: usize,
     pieces: usize,
-    /// What is computed in one pass over the pieces, pass after pass. A node may be in several: what it makes is then not kept between them.
+    /// The nodes of each pass over the pieces. A node in several passes is recomputed; its outputs are not retained
+    /// between them.
     passes: Vec<Vec<NodeId>>,
-    /// For every node that is not cut, behind how many passes it runs.
+    /// For every unsplit node, the number of passes it runs after.
     behind: Vec<usize>,
 }
 
 impl Cut {
-    /// The layers around a large tensor in this many pieces.
+    /// Splits the layers around a large tensor into this many pieces.
     fn around(graph: &Graph, seed: ValueId, rows: usize, device: &dyn Target, pieces: usize) -> Option<Cut> {
         let (count, extent) = (row_count(graph, seed), extent(graph, seed, rows));
         let axis = if count > 1 { Axis::Multiple(count) } else { Axis::Batch };
@@ -103,7 +107,7 @@ impl Cut {
         }
     }
 
-    /// What splitting does to a node; none if its rows cannot be split.
+    /// The row rule of a node under this split; none if its rows cannot be split.
     fn row_rule(&self, graph: &Graph, node: &Node) -> Option<RowRule> {
         let multiple = match self.axis {
             Axis::Multiple(count) => Some(count),
@@ -112,7 +116,7 @@ impl Cut {
         node.op.rules().split_rows(&RowContext { graph, node, multiple })
     }
 
-    /// Whether the device computes the same bits piece by piece.
+    /// Whether the device computes bit-identical results for pieces.
     fn allows(&self, graph: &Graph, id: NodeId, rows: usize, device: &dyn Target) -> bool {
         let piece = match self.axis {
             Axis::Multiple(_) => RowSplit::Multiple(self.length),
@@ -132,20 +136,21 @@ impl Cut {
         }
     }
 
-    /// The first row of a piece, and the first behind it; the last piece of a batch takes all that are left.
+    /// First and end row of a piece; the last piece of a batch takes the remainder.
     fn range(&self, piece: usize) -> (usize, usize) {
         let last = self.axis == Axis::Batch && piece + 1 == self.pieces;
         (piece * self.length, if last { usize::MAX } else { (piece + 1) * self.length })
     }
 }
 
-/// Of all lengths that cut an extent into this many pieces, the smallest with the most factors of two: devices flush partial sums after powers of it.
+/// The shortest piece length with the most factors of two for this number of pieces: devices flush partial sums at
+/// powers of two.
 fn roundest(extent: usize, pieces: usize) -> Option<usize> {
     let lengths = (extent.div_ceil(pieces)..=extent).take_while(|length| extent.div_ceil(*length) == pieces);
     lengths.max_by_key(|length| (length.trailing_zeros(), std::cmp::Reverse(*length)))
 }
 
-/// What stands before the batch in a value's first axis; none for what has no rows there.
+/// The multiple of the batch in a value's first dimension; 0 if it has no batch dimension there.
 fn row_count(graph: &Graph, value: ValueId) -> usize {
     graph.shape(value).dims().first().filter(|dim| dim.is_batch()).map_or(0, |dim| dim.factor())
 }

@@ -1,18 +1,19 @@
-//! A batch in pieces, in several passes: a pass ends where something waits for a sum over the whole batch, as normalisation does for its statistics.
+//! Splits the batch in several passes. A pass ends where nodes depend on a sum over the whole batch, such as
+//! normalization on its statistics.
 //!
-//! The largest tensors never exist as a whole. Every pass that needs them recomputes them, piece by piece, from what is kept; what else comes out of a
-//! pass is put together.
+//! The largest tensors never exist as a whole: each pass that needs them recomputes them piece by piece from retained
+//! values. Other outputs of a pass are concatenated.
 
 use super::{Cut, RowRule, root, row_count};
 use crate::ir::graph::{Graph, NodeId, ValueId};
 use crate::plan::Target;
 use std::collections::HashSet;
 
-/// More passes than this would recompute the largest tensors too often.
+/// More passes would recompute the largest tensors too often.
 const MOST_PASSES: usize = 8;
 
 impl Cut {
-    /// Everything that makes or reads a tensor of more than half the seed's size, if that does not have to be there as a whole.
+    /// Splits all producers and consumers of tensors larger than half the seed, where a whole tensor is not required.
     pub(super) fn in_passes(mut self, graph: &Graph, seed: ValueId, rows: usize, device: &dyn Target) -> Option<Cut> {
         let passing = self.passing(graph, seed, rows, device);
         if !passing[seed.index()] {
@@ -23,7 +24,8 @@ impl Cut {
         for (id, node) in graph.nodes() {
             inside[id.index()] = node.inputs.iter().chain(&node.outputs).any(|value| passing[value.index()]);
         }
-        // Behind how many passes everything runs: a piece of what passes is made in the pass that needs it, all else is there after its own.
+        // The number of passes each node runs after: transient values are recomputed in the pass that needs them; all
+        // others exist after their own pass.
         let mut behind = vec![0; graph.nodes.len()];
         for (id, node) in graph.nodes() {
             let needs = |input: &ValueId| {
@@ -56,7 +58,7 @@ impl Cut {
         Some(self)
     }
 
-    /// The values that are never there as a whole: large ones whose maker and readers can all be cut.
+    /// Transient values, which never exist as a whole: large ones whose producer and consumers can all be split.
     fn passing(&self, graph: &Graph, seed: ValueId, rows: usize, device: &dyn Target) -> Vec<bool> {
         let large = |value: ValueId| {
             let made = !graph.producer(root(graph, value)).op.is_leaf();

@@ -1,14 +1,14 @@
-//! Everything that is cut in a single pass: what hangs together with a large tensor, and all between.
+//! Single-pass splits: a large tensor, the large tensors connected to it, and all nodes on paths between them.
 
 use super::{Cut, RowRule, row_count};
 use crate::ir::graph::{Graph, Node, NodeId, ValueId};
 use crate::plan::Target;
 
-/// A tensor is cut along with the largest if it is at least that over this.
+/// A connected tensor is split too if it has at least this fraction of the largest one's bytes (as a divisor).
 const SHARE: u64 = 4;
 
 impl Cut {
-    /// Best with the layers before and after that hold much too; if those cannot be cut, without.
+    /// Tries to include large layers on both sides of the seed; falls back to a smaller set if those cannot be split.
     pub(super) fn in_one_pass(mut self, graph: &Graph, seed: ValueId, rows: usize, device: &dyn Target) -> Option<Cut> {
         let least = graph.ty(seed).bytes(rows).0 / SHARE;
         let nodes =
@@ -22,7 +22,8 @@ impl Cut {
         Some(self)
     }
 
-    /// All that reads tensors as large as `least` that hang together with the seed, and all between; with all that makes such tensors, if `back`.
+    /// Consumers of tensors of at least `least` bytes that are connected to the seed, and nodes between them; with
+    /// `back`, also their producers.
     fn hanging_together(&self, graph: &Graph, seed: ValueId, least: u64, rows: usize, back: bool) -> Option<Vec<bool>> {
         let count = row_count(graph, seed);
         let great = |value: ValueId| row_count(graph, value) == count && graph.ty(value).bytes(rows).0 >= least;
@@ -40,7 +41,7 @@ impl Cut {
                 let node = graph.node(id);
                 self.row_rule(graph, node)?;
                 for input in node.inputs.iter().filter(|input| back && great(**input)) {
-                    // What cannot be cut is there as a whole, and read piece by piece.
+                    // An input whose producer cannot be split stays whole and is sliced per piece.
                     if self.row_rule(graph, graph.producer(*input)).is_some() {
                         open.push(graph.values[input.index()].producer);
                     }
@@ -52,7 +53,7 @@ impl Cut {
                 break;
             }
         }
-        // A sum is complete only after the last piece: nothing that is cut may wait for it.
+        // A sum is complete only after the last piece, so no split node may depend on it.
         let early = |node: &Node| {
             let sums = |input: &ValueId| {
                 let producer = graph.values[input.index()].producer;
@@ -65,7 +66,7 @@ impl Cut {
     }
 }
 
-/// The nodes, and all that needs something of them.
+/// The nodes and all their transitive consumers.
 fn after(graph: &Graph, nodes: &[bool]) -> Vec<bool> {
     let mut after = nodes.to_vec();
     for (id, node) in graph.nodes() {
@@ -74,7 +75,7 @@ fn after(graph: &Graph, nodes: &[bool]) -> Vec<bool> {
     after
 }
 
-/// Nodes outside that need something inside and are needed inside.
+/// Nodes outside the set on a path from the set back into it.
 fn between(graph: &Graph, nodes: &[bool]) -> Vec<NodeId> {
     let (after, mut before) = (after(graph, nodes), nodes.to_vec());
     for (id, node) in graph.nodes().collect::<Vec<_>>().into_iter().rev() {

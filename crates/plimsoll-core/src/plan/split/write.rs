@@ -1,4 +1,5 @@
-//! A cut graph written down: what does not need a pass, then its pieces one by one, then what needs them and the next pass, and so on.
+//! Writes a split as a graph: for each pass, the unsplit nodes before it, then its pieces in turn; last, the remaining
+//! nodes.
 
 use super::{Axis, Cut, RowRule};
 use crate::base::shape::{Shape, TensorType};
@@ -30,7 +31,8 @@ impl Cut {
         new
     }
 
-    /// What is there as a whole behind the pass that makes it: what is read by others, by the host, or by a pass that does not recompute it.
+    /// Values that exist as a whole after their pass: read by unsplit nodes, by the host, or by a pass that does not
+    /// recompute them.
     fn kept(&self, old: &Graph, inside: &HashSet<NodeId>) -> HashSet<ValueId> {
         let mut kept: HashSet<ValueId> = old.outputs.iter().map(|(_, value)| *value).collect();
         kept.extend(old.updates.iter().map(|(_, value)| *value));
@@ -84,7 +86,7 @@ impl Cut {
         for id in nodes {
             let node = old.node(*id);
             for output in node.outputs.iter().filter(|output| kept.contains(output)) {
-                // What an earlier pass put together is there.
+                // The value was concatenated by an earlier pass.
                 if writer.whole[output.index()].is_none() {
                     let whole = match sums.get(output) {
                         Some(sum) => *sum,
@@ -96,7 +98,7 @@ impl Cut {
         }
     }
 
-    /// What takes a piece of something whole.
+    /// The op that slices a piece of a whole tensor.
     fn slice(&self, piece: usize) -> Op {
         let (from, to) = self.range(piece);
         match self.axis {
@@ -109,7 +111,7 @@ impl Cut {
 struct SplitWriter<'a> {
     old: &'a Graph,
     new: Graph,
-    /// For each old value that is there as a whole, which it is.
+    /// For each old value that exists as a whole, the new value.
     whole: Vec<Option<ValueId>>,
 }
 
