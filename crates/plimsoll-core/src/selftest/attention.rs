@@ -1,4 +1,5 @@
-//! Cases for attention and its gradient: lengths that fill no tile, odd depths, heads shared and alone, masks that hide some, all or no keys.
+//! Cases for attention and its gradient: lengths that are no multiple of a tile, odd depths, grouped heads, masks that
+//! hide some, all or no keys.
 
 use super::Case;
 use super::draw::Draw;
@@ -10,7 +11,7 @@ use crate::ir::graph::{GraphError, ValueId};
 use crate::ir::op::Op;
 use crate::ir::ops::{Attention, AttentionGrad, Packing, WeightDropout};
 
-/// Which keys are hidden.
+/// Which keys are masked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum MaskCase {
     None,
@@ -18,17 +19,17 @@ enum MaskCase {
     All,
 }
 
-/// One attention to be tried.
+/// One attention configuration.
 #[derive(Clone, Copy, Debug)]
 struct AttentionCase {
     packing: Packing,
-    /// Of queries and of keys.
+    /// Query heads and key/value heads.
     heads: (usize, usize),
     lengths: (usize, usize),
     depth: usize,
     causal: bool,
     mask: MaskCase,
-    /// Percent of the weights.
+    /// Dropout rate in percent.
     dropout: u32,
 }
 
@@ -44,7 +45,7 @@ impl AttentionCase {
     }
 
     fn op(&self) -> Attention {
-        // A scale of its own, so that one that is left out is noticed.
+        // A non-default scale, so that a kernel that ignores it fails.
         let scale = (0.7 / (self.depth as f32).sqrt()).to_bits();
         let (heads, kv_heads) = self.heads;
         let dropout = (self.dropout > 0).then(|| WeightDropout::new(self.dropout as f32 / 100.0, 5));
@@ -61,7 +62,7 @@ impl AttentionCase {
         }
     }
 
-    /// Operands and mask.
+    /// The operands and the mask.
     fn operands(&self, s: &mut Stage<'_>) -> Result<Vec<ValueId>, GraphError> {
         s.rows = s.rows.min(if self.lengths.0 > 32 { 1 } else { 3 });
         let batch = s.draw.pick(&[1, 1, 2]);
@@ -160,7 +161,7 @@ pub(super) fn attention_grad(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-/// Numbers between -1 and 1 that every real type holds exactly.
+/// Numbers between -1 and 1 that every real type represents exactly.
 fn exact(s: &mut Stage<'_>, shape: Shape, dtype: DType) -> Result<ValueId, GraphError> {
     let bytes = s.integers(DType::U8, shape.clone(), 64);
     let centred = Expr::build(|e| e.mul(e.sub(e.input(0), e.constant(32.0)), e.constant(1.0 / 32.0)));

@@ -1,8 +1,8 @@
-//! Numbers of the table as the bytes a device is given, and back.
+//! Conversion between the table's numbers and device bytes.
 
 use crate::DType;
 
-/// The bytes of numbers that the type holds exactly.
+/// Encodes numbers that the type represents exactly.
 pub fn encode(dtype: DType, elements: &[f64]) -> Vec<u8> {
     let bytes = |x: &f64| match dtype {
         DType::F32 => (*x as f32).to_ne_bytes().to_vec(),
@@ -15,7 +15,7 @@ pub fn encode(dtype: DType, elements: &[f64]) -> Vec<u8> {
     elements.iter().flat_map(bytes).collect()
 }
 
-/// The numbers that bytes stand for.
+/// Decodes bytes to numbers.
 pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
     let number = |bytes: &[u8]| match (dtype, bytes) {
         (DType::F32, &[a, b, c, d]) => f64::from(f32::from_ne_bytes([a, b, c, d])),
@@ -28,7 +28,7 @@ pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
     bytes.chunks_exact(dtype.size()).map(number).collect()
 }
 
-/// The bits of a number that half precision holds exactly: as many steps from zero as its magnitude is.
+/// The bits of a number that half precision represents exactly: the number of representable steps from zero.
 fn half(x: f64) -> u16 {
     let sign = if x.is_sign_negative() { 0x8000 } else { 0 };
     let magnitude = x.abs();

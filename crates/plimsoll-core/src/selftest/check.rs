@@ -1,4 +1,5 @@
-//! What a case is checked against: a device against the reference, gradients against finite differences, passes against the graph as written.
+//! The checks of a case: a device against the reference, gradients against finite differences, passes against the
+//! unoptimized graph.
 
 use super::Case;
 use super::bytes::{decode, encode};
@@ -14,68 +15,69 @@ use crate::transform::step::Role;
 use crate::{Executor, Ledger};
 use std::sync::Arc;
 
-/// How far single precision may be from the reference, relative to the largest number of the tensor (or one, if that is more).
+/// Tolerance of single precision, relative to the tensor's largest magnitude (at least 1).
 const SINGLE: f64 = 5e-5;
-/// How far numbers may be that went through two bytes, in epsilons of the type. The reference rounds where the graph stores, so only what lies
-/// close to the middle between two neighbours may go to the other one.
+/// Tolerance of 16-bit values, in epsilons of the type. The reference rounds where the graph stores, so only values
+/// close to a rounding boundary may differ.
 const ROUNDED: f64 = 2.0;
-/// How far a gradient may be from finite differences, and an improved graph from the graph as written; both are in double precision.
+/// Tolerance of gradients against finite differences and of optimized graphs against unoptimized ones; both are in
+/// double precision.
 const DIFFERENCE: f64 = 1e-6;
 const REWRITTEN: f64 = 1e-9;
-/// Half the distance of the two points of a finite difference.
+/// Step size of central differences.
 const NUDGE: f64 = 1e-5;
-/// How many elements of a leaf are nudged one by one; all together they are nudged along one line besides.
+/// Number of elements of a leaf that are perturbed individually; a directional derivative covers all elements.
 const NUDGED: usize = 6;
 
-/// A case that does not hold.
+/// A failed case.
 #[derive(Debug, thiserror::Error)]
 #[error("{case}: {why}")]
 pub struct Failure {
     /// Op and case.
     pub case: String,
-    /// What happened.
+    /// The cause.
     pub why: Why,
 }
 
-/// Why a case does not hold.
+/// Why a case failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Why {
-    /// A number is wrong.
+    /// A result is wrong.
     #[error(transparent)]
     Wrong(#[from] Mismatch),
-    /// The graph or its gradient cannot be built or planned.
+    /// Building or planning the graph or its gradient failed.
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// The plan is unsound.
     #[error(transparent)]
     Plan(#[from] CheckError),
-    /// The device could not run it.
+    /// The device failed to run it.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
 
-/// The worst element of a tensor that is too far from what it should be.
+/// The element with the largest error in a tensor that exceeds the tolerance.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{tensor}, {ty}, element {element}: {got} instead of {want}, off by {error:.1e} where {allowed:.0e} is allowed")]
 pub struct Mismatch {
-    /// Which tensor.
+    /// Name of the tensor.
     pub tensor: String,
     /// Its type.
     pub ty: String,
-    /// The place of the element in it.
+    /// Index of the element.
     pub element: usize,
-    /// What it is.
+    /// Actual value.
     pub got: f64,
-    /// What it should be.
+    /// Expected value.
     pub want: f64,
-    /// The error, relative to the largest number of the tensor.
+    /// The error, relative to the tensor's largest magnitude.
     pub error: f64,
-    /// The error that is allowed.
+    /// The tolerance.
     pub allowed: f64,
 }
 
-/// Plans the case as written and improved, checks both plans, runs both on the device, and compares everything the host can read with the reference.
-/// Gives the worst error.
+/// Plans the case unoptimized and optimized, checks both plans, runs both on the device, and compares all outputs and
+/// states with the reference. Returns the largest error.
 pub fn check_forward(case: &Case, device: &Arc<dyn Device>) -> Result<f64, Failure> {
     let compare = || -> Result<f64, Why> {
         let as_written = compare_on_device(case, &case.graph, device)?;
@@ -85,7 +87,7 @@ pub fn check_forward(case: &Case, device: &Arc<dyn Device>) -> Result<f64, Failu
     compare().map_err(|why| case.failure(why))
 }
 
-/// Compares the gradients of a case in the reference with finite differences of the reference. Gives the worst error.
+/// Compares the reference's gradients with finite differences. Returns the largest error.
 pub fn check_gradient(case: &Case) -> Result<f64, Failure> {
     let compare = || -> Result<f64, Why> {
         let Some(graph) = case.with_gradients()? else { return Ok(0.0) };
@@ -98,7 +100,7 @@ pub fn check_gradient(case: &Case) -> Result<f64, Failure> {
                 direction[element] = 1.0;
                 direction
             });
-            // A line along which every element counts, with weights that do not cancel by accident.
+            // A direction in which every element contributes, with weights that do not cancel by accident.
             let line = (0..gradient.len()).map(|k| ((k * 7 + 3) % 11) as f64 / 11.0 - 0.4).collect();
             let directions: Vec<Vec<f64>> = single.chain([line]).collect();
             let got: Vec<f64> = directions.iter().map(|d| d.iter().zip(gradient).map(|(d, g)| d * g).sum()).collect();
@@ -111,7 +113,8 @@ pub fn check_gradient(case: &Case) -> Result<f64, Failure> {
     compare().map_err(|why| case.failure(why))
 }
 
-/// Runs forward and backward on the device, as written and improved, and compares the gradients with the reference's. Gives the worst error.
+/// Runs forward and backward on the device, unoptimized and optimized, and compares the gradients with the reference's.
+/// Returns the largest error.
 pub fn check_device_gradient(case: &Case, device: &Arc<dyn Device>) -> Result<f64, Failure> {
     let compare = || -> Result<f64, Why> {
         let Some(graph) = case.with_gradients()? else { return Ok(0.0) };
@@ -122,7 +125,8 @@ pub fn check_device_gradient(case: &Case, device: &Arc<dyn Device>) -> Result<f6
     compare().map_err(|why| case.failure(why))
 }
 
-/// Compares the case and its gradients, improved by the passes, with the graph as written; both in the reference. Gives the worst error.
+/// Compares the optimized case and its gradients with the unoptimized graph, both in the reference. Returns the largest
+/// error.
 pub fn check_passes(case: &Case) -> Result<f64, Failure> {
     let compare = || -> Result<f64, Why> {
         let graph = case.with_gradients()?.unwrap_or_else(|| case.graph.clone());
@@ -144,7 +148,7 @@ fn gradient_name(i: usize) -> String {
 }
 
 impl Case {
-    /// The graph with the gradient of the loss by every leaf among its outputs, if there is a loss.
+    /// The graph with the loss gradient of every leaf among its outputs, if there is a loss.
     pub fn with_gradients(&self) -> Result<Option<Graph>, GraphError> {
         let Some(loss) = self.loss else { return Ok(None) };
         let mut graph = self.graph.clone();
@@ -154,17 +158,17 @@ impl Case {
         Ok(Some(graph))
     }
 
-    /// What the reference gives for a graph with this case's leaves.
+    /// The reference's result for a graph with this case's leaves.
     pub fn reference(&self, graph: &Graph) -> Outcome {
         reference::run(graph, self.rows, &self.inputs, &self.states, &self.scalars, &self.random)
     }
 
-    /// What the reference gives when it rounds what the graph stores in two bytes.
+    /// The reference's result with rounding of values that the graph stores in 16 bits.
     fn reference_stored(&self, graph: &Graph) -> Outcome {
         reference::run_stored(graph, self.rows, &self.inputs, &self.states, &self.scalars, &self.random)
     }
 
-    /// How the loss changes along a direction of a leaf, by central differences.
+    /// Directional derivative of the loss with respect to a leaf, by central differences.
     fn slope(&self, leaf: ValueId, direction: &[f64]) -> f64 {
         let loss = self.loss.expect("only cases with a loss are differentiated");
         let at = |nudge: f64| {
@@ -195,7 +199,7 @@ impl Case {
     }
 }
 
-/// The error that a device is allowed, by the coarsest type of real numbers in the graph.
+/// The tolerance for a device, by the coarsest real type in the graph.
 fn allowed(graph: &Graph) -> f64 {
     let values = graph.nodes().flat_map(|(_, node)| &node.outputs);
     values.map(|value| graph.ty(*value).dtype).filter(|dtype| dtype.is_half()).map(|dtype| ROUNDED * dtype.epsilon()).fold(SINGLE, f64::max)
@@ -230,7 +234,8 @@ fn compare_on_device(case: &Case, graph: &Graph, device: &Arc<dyn Device>) -> Re
     Ok(worst)
 }
 
-/// The worst error of a tensor relative to its largest number, if it is allowed. What is not finite must be the same thing.
+/// The largest error relative to the tensor's largest magnitude, if within tolerance. Non-finite elements must match
+/// exactly.
 fn compare_elements(tensor: &str, ty: &TensorType, got: &[f64], want: &[f64], allowed: f64) -> Result<f64, Mismatch> {
     let scale = want.iter().filter(|x| x.is_finite()).fold(1.0, |scale: f64, x| scale.max(x.abs()));
     let errors = got.iter().zip(want).map(|(got, want)| match got.is_finite() && want.is_finite() {

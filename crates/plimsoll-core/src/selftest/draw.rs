@@ -1,4 +1,4 @@
-//! Choices drawn from a seed: the same on every machine.
+//! Pseudo-random choices from a seed, identical on every machine.
 
 use crate::DType;
 use crate::base::random::StepRandom;
@@ -8,7 +8,7 @@ pub(super) struct Draw {
     random: StepRandom,
     stream: u32,
     next: u64,
-    /// What real operands and results are stored in.
+    /// Element types of real operands and results.
     types: &'static [DType],
 }
 
@@ -17,7 +17,7 @@ impl Draw {
         Draw { random: StepRandom { seed, step: 0, first_row: 0 }, stream, next: 0, types }
     }
 
-    /// The type that a real operand or result is stored in.
+    /// A random element type for a real operand or result.
     pub fn dtype(&mut self) -> DType {
         if let [only] = *self.types { only } else { self.pick(self.types) }
     }
@@ -28,7 +28,7 @@ impl Draw {
         (f64::from(self.random.uniform(self.stream, self.next)) * n as f64) as usize
     }
 
-    /// A number from `low` to `high`, both included.
+    /// A number from `low` to `high`, inclusive.
     pub fn between(&mut self, low: usize, high: usize) -> usize {
         low + self.below(high - low + 1)
     }
@@ -41,7 +41,7 @@ impl Draw {
         self.below(2) == 1
     }
 
-    /// Extents of a few hundred elements at most, odd ones among them.
+    /// Random extents with a few hundred elements at most, including odd ones.
     pub fn extents(&mut self, rank: usize) -> Vec<usize> {
         loop {
             let extents: Vec<usize> = (0..rank).map(|_| self.pick(&[1, 2, 3, 4, 5, 7, 8, 9])).collect();
@@ -51,7 +51,7 @@ impl Draw {
         }
     }
 
-    /// The numbers below `n` in some order.
+    /// A random permutation of the numbers below `n`.
     pub fn permutation(&mut self, n: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..n).collect();
         for i in (1..n).rev() {

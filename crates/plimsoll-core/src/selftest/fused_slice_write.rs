@@ -1,5 +1,5 @@
-//! Cases for fused slice writes: every producer, beside slices that other ops write, along several axes, in sizes that leave vector tails.
-//! Only the planner writes these, behind gradients, so none is taken of them.
+//! Cases for fused slice writes: every producer, beside slices that other ops write, along several axes, in sizes with
+//! vector tails. Only the planner creates these, after autodiff, so gradients are not tested.
 
 use super::Case;
 use super::draw::Draw;
@@ -21,10 +21,11 @@ pub(super) fn cases(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-/// One part: what makes it, and of what.
+/// One slice: its producer and the producer's inputs.
 struct SliceProducer(Op, Vec<ValueId>);
 
-/// The whole of some parts along an axis, made in this order. One of the type and shape of the first is put in by somebody else, in their middle.
+/// Concatenates slices along an axis, computed in this order. A separate op writes one more slice, of the first one's
+/// type and shape, in between.
 fn whole(s: &mut Stage<'_>, axis: usize, parts: Vec<SliceProducer>, order: &[usize]) -> Result<ValueId, GraphError> {
     let mut types = Vec::new();
     for SliceProducer(op, inputs) in &parts {
@@ -53,7 +54,7 @@ fn whole(s: &mut Stage<'_>, axis: usize, parts: Vec<SliceProducer>, order: &[usi
     Ok(so_far.expect("there are parts"))
 }
 
-/// A product with what stretches along rows, bent.
+/// A product with an operand that broadcasts along rows, followed by a nonlinear function.
 fn expression(s: &mut Stage<'_>, shape: &Shape, dtype: DType) -> Result<SliceProducer, GraphError> {
     let x = s.operand(shape.clone(), Domain::Any)?;
     let last = shape.last().expect("it has an axis");
@@ -88,7 +89,7 @@ fn expressions(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         let y = whole(&mut s, 2, parts, &[1, 0])?;
         cases.push(s.finish_forward(format!("expressions of {widths:?}"), &[y])?);
     }
-    // What only says where an element stands, what is drawn, one number, what is written as integers, and a plain copy.
+    // Coordinates only, random numbers, a scalar, an integer result, and a plain copy.
     let stream = |s: &mut Stage<'_>| s.graph.stream();
     type Write = fn(u32) -> Expr;
     let special: [(&str, Write, DType); 5] = [
@@ -113,7 +114,7 @@ fn expressions(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         let y = s.graph.add_one(Op::SliceWrite(place(0)), &[other, begun])?;
         cases.push(s.finish_forward(name, &[y])?);
     }
-    // Of what is read again later a copy is made.
+    // A value that is read again later must be copied.
     let mut s = Stage::new(draw);
     let dtype = s.draw.dtype();
     let (x, SliceProducer(producer, inputs)) =
@@ -153,7 +154,7 @@ fn products(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-/// Two parts that two layers make which are alike; every second walk, and the gradients take the others.
+/// Two slices from identical layers. Forward convolutions use every second window; their gradients use the others.
 fn convolutions(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let all = over_walks(draw, |mut s, layer| {
         let dtype = s.draw.dtype();
@@ -201,7 +202,8 @@ fn input_gradients(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     Ok(all.into_iter().skip(1).step_by(2).collect())
 }
 
-/// Rows of a batch, as where the planner cut: there may be fewer than the first piece takes, and none for the last.
+/// Batch slices, as the planner splits them: the batch may be shorter than the first piece, and the last piece may be
+/// empty.
 fn rows(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
     for producer in ["expressions", "products", "convolutions"] {

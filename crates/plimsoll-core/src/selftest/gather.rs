@@ -1,4 +1,5 @@
-//! Cases for tables: numbers of every type and shape, rows asked for twice or never, numbers that are no row, and rows of 16 bits.
+//! Cases for embedding tables: indices of every type and shape, repeated and unused rows, out-of-range indices, and
+//! 16-bit rows.
 
 use super::Case;
 use super::draw::Draw;
@@ -10,7 +11,7 @@ use crate::ir::graph::{GraphError, ValueId};
 use crate::ir::op::Op;
 use crate::ir::ops::{Gather, ScatterAdd};
 
-/// Shapes of tables and of numbers, and what is special about them.
+/// Shapes of tables and of indices, with a label.
 fn pairs() -> Vec<(&'static str, Shape, Shape)> {
     vec![
         ("one number a row", Shape::fixed([5, 3]), Shape::batch_of([])),
@@ -23,14 +24,14 @@ fn pairs() -> Vec<(&'static str, Shape, Shape)> {
     ]
 }
 
-/// Numbers around a table of `rows` rows, some of them below and above it, brought there by an expression.
+/// Indices into a table of `rows` rows, some of them out of range, computed by an expression.
 fn strays(s: &mut Stage<'_>, shape: Shape, rows: usize) -> Result<ValueId, GraphError> {
     let near = s.integers(DType::I32, shape.clone(), rows + 4);
     let shifted = Expr::build(|e| e.sub(e.input(0), e.constant(2.0)));
     Ok(s.graph.pointwise_many(shifted, &[near], shape, vec![DType::I32])?[0])
 }
 
-/// Integers up to 255, which every real type holds exactly.
+/// Integers up to 255, which every real type represents exactly.
 fn exact(s: &mut Stage<'_>, shape: Shape, dtype: DType) -> Result<ValueId, GraphError> {
     let bytes = s.integers(DType::U8, shape, 256);
     s.graph.cast(bytes, dtype)

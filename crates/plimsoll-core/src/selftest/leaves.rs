@@ -1,4 +1,4 @@
-//! Cases for what comes from outside: columns of every type and layout, states that change, the host's numbers.
+//! Cases for leaves: columns of every type and layout, updated states, scalars.
 
 use super::Case;
 use super::draw::Draw;

@@ -1,5 +1,6 @@
-//! The op table: every op in odd shapes, placed in the middle of a graph, and what it is checked against. The table is data: the core's
-//! tests check its gradients and passes, every device's tests and the `selftest` command check that device's kernels.
+//! The op table: cases of every op in odd shapes, inside of a graph, with their expected results. The table is data:
+//! the core's tests check its gradients and passes; each device's tests and the `selftest` command check that device's
+//! kernels.
 
 mod attention;
 mod bytes;
@@ -29,28 +30,28 @@ use std::sync::Arc;
 pub use bytes::{decode, encode};
 pub use check::{Failure, Mismatch, Why, check_device_gradient, check_forward, check_gradient, check_passes};
 
-/// One use of an op: something before it, something after it, and numbers to run it on.
+/// One test case of an op: a graph around it and its inputs.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The op as the table calls it.
+    /// The op's name in the table.
     pub op: &'static str,
-    /// What is special about this use.
+    /// Label of the case.
     pub name: String,
-    /// The graph. Its outputs are compared, and so are the states after it.
+    /// The graph. Its outputs and final states are compared.
     pub graph: Graph,
-    /// The rows of the batch.
+    /// Rows in the batch.
     pub rows: usize,
-    /// The batch's columns; every number is one the column's type holds exactly.
+    /// Columns of the batch; the column's type represents every number exactly.
     pub inputs: Vec<Vec<f64>>,
-    /// The states before the step.
+    /// Initial states.
     pub states: Vec<Vec<f64>>,
-    /// The host's numbers.
+    /// Scalars from the host.
     pub scalars: Vec<f64>,
-    /// Where the random numbers stand.
+    /// State of the random streams.
     pub random: StepRandom,
-    /// A weighted sum of the op's results, for cases whose gradient is checked.
+    /// A weighted sum of the op's outputs, for cases whose gradient is checked.
     pub loss: Option<ValueId>,
-    /// The values that sum is differentiated by.
+    /// The values to differentiate the sum with respect to.
     pub wrt: Vec<ValueId>,
 }
 
@@ -59,13 +60,13 @@ pub struct Case {
 pub struct CaseReport {
     /// The op.
     pub op: &'static str,
-    /// How many cases there were.
+    /// Number of cases.
     pub cases: usize,
-    /// The worst error of a result, relative to the largest number beside it.
+    /// Largest error of a result, relative to the tensor's largest magnitude.
     pub forward: f64,
-    /// The worst error of a gradient, likewise.
+    /// Largest error of a gradient, likewise.
     pub gradient: f64,
-    /// What did not hold, one line each.
+    /// Failed checks, one line each.
     pub failures: Vec<String>,
 }
 
@@ -84,7 +85,7 @@ pub fn run(device: &Arc<dyn Device>, seed: u64) -> Vec<CaseReport> {
     reports
 }
 
-/// Runs every case on a device and hands over each op's report as soon as it is known.
+/// Runs every case on a device and passes each op's report to `tell` as soon as it is complete.
 pub fn run_each(device: &Arc<dyn Device>, seed: u64, mut tell: impl FnMut(&CaseReport)) {
     let all = cases(seed);
     for op in ops() {
@@ -100,7 +101,8 @@ pub fn ops() -> impl Iterator<Item = &'static str> {
 }
 
 impl Case {
-    /// Whether the planner would ever give this to the device: slice writes are fused only where the device supports it.
+    /// Whether the planner would give this case to the device: slice writes are fused only where the device supports
+    /// it.
     pub fn is_for(&self, device: &dyn Device) -> bool {
         self.graph.nodes().all(|(_, node)| {
             let effective_op = self.graph.effective_op(node);
@@ -110,12 +112,12 @@ impl Case {
 }
 
 impl CaseReport {
-    /// Of no case yet.
+    /// An empty report.
     pub fn new(op: &'static str) -> CaseReport {
         CaseReport { op, cases: 0, forward: 0.0, gradient: 0.0, failures: Vec::new() }
     }
 
-    /// Runs a case on a device, there and back, if it is for that.
+    /// Runs the forward and gradient checks of a case, if the device supports it.
     pub fn run(&mut self, case: &Case, device: &Arc<dyn Device>) {
         if !case.is_for(&**device) {
             return;
@@ -131,7 +133,7 @@ impl CaseReport {
         }
     }
 
-    /// Takes in the outcome of other cases of the same op.
+    /// Merges the report of other cases of the same op.
     pub fn join(&mut self, other: CaseReport) {
         self.cases += other.cases;
         self.forward = self.forward.max(other.forward);
@@ -150,7 +152,7 @@ pub fn cases(seed: u64) -> Vec<Case> {
             cases
         };
         let mut cases = build(&[DType::F32]);
-        // Once more with operands and results in two bytes beside those in four; cases without any would be the same again.
+        // Repeats the cases with 16-bit operands and results; cases without real operands would be duplicates.
         for types in TWO_BYTES {
             cases.extend(build(types).into_iter().filter(Case::stores_halves));
         }
@@ -159,17 +161,17 @@ pub fn cases(seed: u64) -> Vec<Case> {
     .collect()
 }
 
-/// What real operands and results are drawn from: as in training with bf16, then all types side by side.
+/// Element types of real operands and results: as in bf16 training, then all types mixed.
 const TWO_BYTES: [&[DType]; 2] = [&[DType::BF16, DType::F32], &[DType::F16, DType::F16, DType::BF16, DType::F32]];
 
 type Row = fn(&mut Draw) -> Result<Vec<Case>, GraphError>;
 
-/// Writes the table once, as a list of cases and as a `match` over all ops: an op without cases does not compile.
+/// Expands the table to a list of cases and to a `match` over all ops: an op without cases does not compile.
 macro_rules! table {
     ($($op:ident => $name:literal, $cases:path;)*) => {
         const TABLE: &[(&str, Row)] = &[$(($name, $cases)),*];
 
-        /// What the table calls an op.
+        /// The table's name of an op.
         pub fn name_in_table(op: &Op) -> &'static str {
             match op {
                 $(Op::$op(_) => $name,)*

@@ -1,4 +1,4 @@
-//! Cases for ops that move elements: every axis, every order, every type.
+//! Cases for ops that move elements: every axis, every permutation, every type.
 
 use super::Case;
 use super::draw::Draw;
@@ -54,7 +54,8 @@ pub(super) fn batch_slice(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
     for (name, factor, inner) in [("rows", 1, 3), ("multiples of rows", 4, 2), ("single numbers", 1, 1)] {
         let mut s = Stage::new(draw);
-        // As where the planner cut: there may be fewer rows than the first piece takes, and none for the last.
+        // As the planner splits batches: the batch may be shorter than the first piece, and the last piece may be
+        // empty.
         s.graph.pieces = 3;
         let x = s.operand(Shape::new([Dim::times_batch(factor), inner.into()]), Domain::Any)?;
         let mut parts = Vec::new();
@@ -120,7 +121,7 @@ pub(super) fn concat(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-/// Only the planner writes this, behind gradients, so none is taken of it.
+/// Only the planner creates this op, after autodiff, so gradients are not tested.
 pub(super) fn slice_write(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
     for axis in [1, 2, 3] {
@@ -139,7 +140,7 @@ pub(super) fn slice_write(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
             cases.push(s.finish_forward(format!("{order:?} along {axis}"), &[whole.expect("something was put")])?);
         }
     }
-    // Of what is read again later a copy is made.
+    // A value that is read again later must be copied.
     let mut s = Stage::new(draw);
     let (x, part) = (s.operand(Shape::batch_of([5]), Domain::Any)?, s.operand(Shape::batch_of([2]), Domain::Any)?);
     let y = s.graph.cast(x, s.graph.ty(part).dtype)?;
@@ -180,7 +181,7 @@ pub(super) fn channel_view(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         }
         cases.push(s.finish_forward(format!("{start}..{} of {extent}", start + length), &results)?);
     }
-    // Of something that is not all there yet.
+    // A view of a buffer that is not complete yet.
     let mut s = Stage::new(draw);
     let (a, b) =
         (s.operand_in(DType::F32, Shape::batch_of([3]), Domain::Any)?, s.operand_in(DType::F32, Shape::batch_of([2]), Domain::Any)?);

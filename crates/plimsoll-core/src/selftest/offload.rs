@@ -1,4 +1,4 @@
-//! Cases for copies to and from the backing store: values that go there and come back, and states that live there.
+//! Cases for copies to and from the backing store: offloaded values and offloaded states.
 
 use super::Case;
 use super::draw::Draw;

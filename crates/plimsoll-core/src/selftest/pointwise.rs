@@ -1,4 +1,5 @@
-//! Cases for expressions: every function, stretching on every side, randomness, coordinates, several results, every type.
+//! Cases for expressions: every function, broadcasting on either side, random numbers, coordinates, several results,
+//! every type.
 
 use super::Case;
 use super::draw::Draw;
@@ -8,7 +9,7 @@ use crate::base::expr::{Binary, Expr, Unary};
 use crate::base::shape::{Dim, Shape};
 use crate::ir::graph::GraphError;
 
-/// Writes a list of all functions once, as a list and as a `match`: a function without a case does not compile.
+/// Expands a list of functions to a list and to a `match`: a function without a case does not compile.
 macro_rules! every {
     ($list:ident: [$($op:path => $domain:expr;)*] as $function:ty, $domains:ty) => {
         const $list: &[($function, $domains)] = &[$(($op, $domain)),*];
@@ -73,7 +74,7 @@ pub(super) fn cases(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-/// What two bytes do to numbers, made large enough to be seen; and sums of gradients that are stored so.
+/// Rounding to 16 bits, amplified to be visible, and sums of gradients that are stored in 16 bits.
 fn roundings(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
     let mut s = Stage::new(draw);
@@ -104,7 +105,8 @@ fn roundings(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-/// A function of two tensors: along the axes in `mask` the first is stretched, along others perhaps the second, and outer ones of 1 may be left out.
+/// A function of two tensors. The first is broadcast along the axes in `mask`, the second randomly along others;
+/// leading dimensions of 1 may be omitted.
 fn stretched(draw: &mut Draw, op: Binary, domains: [Domain; 2], mask: usize) -> Result<Case, GraphError> {
     let mut s = Stage::new(draw);
     let full = s.batch_shape(3);
@@ -124,7 +126,7 @@ fn stretched(draw: &mut Draw, op: Binary, domains: [Domain; 2], mask: usize) -> 
     s.finish(name, &[y])
 }
 
-/// Functions with a constant on one side, whose gradients are written differently.
+/// Functions with a constant operand, whose gradient rules differ.
 fn against_constants(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
     for (op, constant) in
@@ -148,7 +150,7 @@ fn against_constants(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-/// Expressions that ask where an element stands.
+/// Expressions that read coordinates.
 fn positional(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
     for rank in [1, 3] {
@@ -181,7 +183,7 @@ fn positional(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-/// Choices, several results, casts, and numbers that are not numbers.
+/// Selects, several results, casts, and NaN.
 fn shapes_of_results(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
     let mut s = Stage::new(draw);
@@ -217,7 +219,7 @@ fn shapes_of_results(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     for dtype in [DType::I32, DType::U8] {
         let mut s = Stage::new(draw);
         let shape = s.batch_shape(2);
-        // Bent, so that none is next to an integer.
+        // Transformed, so that no element is close to an integer.
         let a = s.operand_in(DType::F32, shape, Domain::Any)?;
         let scaled = s.graph.map(a, |e, x| e.mul(x, e.constant(300.0)))?;
         let whole = s.graph.cast(scaled, dtype)?;

@@ -10,7 +10,7 @@ use crate::ir::graph::{GraphError, ValueId};
 use crate::ir::op::Op;
 use crate::ir::ops::{AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad};
 
-/// One case per walk, with batch and channels drawn.
+/// One case per window, with random batch and channels.
 fn over_walks(draw: &mut Draw, build: impl Fn(Stage<'_>, &Walk, Shape) -> Result<Case, GraphError>) -> Result<Vec<Case>, GraphError> {
     let walks = for_pooling(draw);
     let mut cases = Vec::new();

@@ -1,4 +1,5 @@
-//! Cases for matrix products and convolutions: transposed operands, the batch in every place, groups, epilogues, and sizes past one tile.
+//! Cases for matrix products and convolutions: transposed operands, the batch in every dimension, groups, epilogues,
+//! and sizes beyond one tile.
 
 use super::Case;
 use super::draw::Draw;
@@ -83,11 +84,11 @@ fn layer(s: &mut Stage<'_>, walk: &Walk, groups: usize, inner: usize, out_per_gr
     }
 }
 
-/// Channels and groups of few numbers, odd ones among them, and of multiples of eight, which is what tensor cores take.
+/// Few channels and groups, including odd numbers and multiples of eight, which tensor cores require.
 const NARROW: [(usize, usize, usize); 6] = [(1, 3, 5), (1, 1, 4), (2, 2, 1), (3, 1, 1), (4, 1, 2), (1, 5, 1)];
 const WIDE: [(usize, usize, usize); 4] = [(1, 16, 24), (1, 8, 40), (2, 8, 16), (1, 24, 8)];
 
-/// Two cases per walk, with channels and groups drawn.
+/// Two cases per window, with random channels and groups.
 pub(super) fn over_walks(
     draw: &mut Draw,
     build: impl Fn(Stage<'_>, ConvLayer) -> Result<Case, GraphError>,

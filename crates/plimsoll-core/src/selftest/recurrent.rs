@@ -1,4 +1,5 @@
-//! Cases for recurrent layers: every cell, one step and several, backwards, with skipped steps, from given states, and past one tile.
+//! Cases for recurrent layers: every cell, one step and several, reversed, masked, with initial states, and beyond one
+//! tile.
 
 use super::Case;
 use super::draw::Draw;
@@ -11,7 +12,7 @@ use crate::ir::ops::{Activation, Cell, Recurrent, RecurrentGrad};
 
 const CELLS: [Cell; 4] = [Cell::Lstm, Cell::Gru, Cell::Simple(Activation::Tanh), Cell::Simple(Activation::Relu)];
 
-/// A layer and the steps it walks over.
+/// A layer and its sequence length.
 struct RecurrentLayer {
     cell: Cell,
     batch: Dim,
@@ -35,7 +36,7 @@ impl RecurrentLayer {
         Shape::new([self.batch, self.units.into()])
     }
 
-    /// A kernel small enough that gates do not all stand at their ends.
+    /// A kernel small enough that gates do not saturate.
     fn kernel(&self, s: &mut Stage<'_>) -> Result<ValueId, GraphError> {
         let kernel = s.operand(Shape::fixed([self.units, self.cell.gates() * self.units]), Domain::Any)?;
         s.graph.map(kernel, |e, x| e.mul(e.constant(0.4), x))
@@ -46,7 +47,7 @@ impl RecurrentLayer {
         (self.cell == Cell::Gru).then(|| s.operand(shape, Domain::Any)).transpose()
     }
 
-    /// Of bytes or of real numbers: both say the same.
+    /// A byte or real mask; both are equivalent.
     fn mask(&self, s: &mut Stage<'_>) -> Result<Option<ValueId>, GraphError> {
         if !self.masked {
             return Ok(None);
@@ -72,7 +73,7 @@ impl RecurrentLayer {
     }
 }
 
-/// One case per cell and way to walk, with sizes drawn.
+/// One case per cell and direction, with random sizes.
 fn over_layers(draw: &mut Draw, build: impl Fn(Stage<'_>, RecurrentLayer) -> Result<Case, GraphError>) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
     for cell in CELLS {
@@ -87,7 +88,7 @@ fn over_layers(draw: &mut Draw, build: impl Fn(Stage<'_>, RecurrentLayer) -> Res
     Ok(cases)
 }
 
-/// The results that may be differentiated.
+/// The differentiable outputs.
 fn smooth(cell: Cell, outputs: &[ValueId]) -> Vec<ValueId> {
     if cell == Cell::Lstm { vec![outputs[0], outputs[2]] } else { vec![outputs[0]] }
 }

@@ -1,4 +1,4 @@
-//! Cases for reductions: every kind along every set of axes, stretched operands, fused expressions, ties and NaN.
+//! Cases for reductions: every operator along every set of axes, broadcast operands, fused expressions, ties and NaN.
 
 use super::Case;
 use super::draw::Draw;
@@ -57,7 +57,7 @@ fn subsets(rank: usize) -> impl Iterator<Item = Vec<usize>> {
     (0..1usize << rank).map(move |mask| (0..rank).filter(|axis| mask & (1 << axis) != 0).collect())
 }
 
-/// The operand is stretched to the shape that is reduced.
+/// The operand is broadcast to the reduced shape.
 fn stretched(draw: &mut Draw, kind: Reduction) -> Result<Case, GraphError> {
     let mut s = Stage::new(draw);
     let shape = s.batch_shape(3);
@@ -68,7 +68,7 @@ fn stretched(draw: &mut Draw, kind: Reduction) -> Result<Case, GraphError> {
     s.finish(format!("{} of a stretched operand", name(kind)), &[y])
 }
 
-/// An expression of two operands and the place is reduced, as fusion leaves it.
+/// Reduces an expression of two operands and coordinates, as fusion produces it.
 fn fused(draw: &mut Draw, kind: Reduction, axes: &[usize]) -> Result<Case, GraphError> {
     let mut s = Stage::new(draw);
     let shape = s.batch_shape(3);
@@ -91,7 +91,7 @@ fn with_nan(draw: &mut Draw, kind: Reduction) -> Result<Case, GraphError> {
     s.finish_forward(format!("{} with NaN", name(kind)), &[y])
 }
 
-/// The first of equals is the largest.
+/// Argmax returns the first of equal elements.
 fn ties(draw: &mut Draw) -> Result<Case, GraphError> {
     let mut s = Stage::new(draw);
     let shape = s.batch_shape(2).with(1, Dim::fixed(9));

@@ -1,4 +1,5 @@
-//! What stands around an op under test: leaves and a bend before it, a weighted sum after it, and numbers that keep clear of corners.
+//! The surroundings of an op under test: leaves and a nonlinear function before it, a weighted sum after it, and inputs
+//! away from kinks.
 
 use super::Case;
 use super::draw::Draw;
@@ -9,31 +10,31 @@ use crate::base::shape::{Dim, Shape, TensorType};
 use crate::ir::graph::{Graph, GraphError, Init, StateKind, ValueId};
 use crate::ir::op::Op;
 
-/// Which numbers an operand has.
+/// Domain of an operand's elements.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Domain {
     Any,
-    /// Above one half, for functions that mind.
+    /// Above one half, for functions with restricted domains.
     Positive,
 }
 
 impl Case {
-    /// Whether something in it is stored in two bytes.
+    /// Whether any value is stored in 16 bits.
     pub(super) fn stores_halves(&self) -> bool {
         self.graph.nodes().flat_map(|(_, node)| &node.outputs).any(|value| self.graph.ty(*value).dtype.is_half())
     }
 }
 
-/// A case in the making.
+/// A case under construction.
 pub(super) struct Stage<'a> {
     pub graph: Graph,
     pub draw: &'a mut Draw,
     pub rows: usize,
-    /// Values that are differentiated by.
+    /// Values to differentiate with respect to.
     wrt: Vec<ValueId>,
-    /// For integer leaves, one more than the largest number.
+    /// For integer leaves, the exclusive upper bound.
     ends: Vec<(ValueId, usize)>,
-    /// Whether some real numbers are NaN.
+    /// Whether some elements are NaN.
     pub with_nan: bool,
 }
 
@@ -43,7 +44,7 @@ impl<'a> Stage<'a> {
         Stage { graph: Graph::new(), draw, rows, wrt: Vec::new(), ends: Vec::new(), with_nan: false }
     }
 
-    /// A shape of this rank whose outermost dimension is the batch or a multiple of it.
+    /// A shape of this rank whose first dimension is a multiple of the batch.
     pub fn batch_shape(&mut self, rank: usize) -> Shape {
         let batch = self.batch();
         let extents = self.draw.extents(rank - 1);
@@ -55,11 +56,11 @@ impl<'a> Stage<'a> {
         Dim::times_batch(self.draw.pick(&[1, 1, 2, 3]))
     }
 
-    /// A leaf of real numbers, bent by a monotone function so that nothing comes straight from memory. Numbers of different operands
-    /// of one domain are all different, so that no maximum is tied and no comparison is close.
+    /// A leaf of real numbers, transformed by a monotone function so that the op does not read a leaf directly.
+    /// Elements of all operands of a domain are distinct, so that no maximum is tied and no comparison is close.
     ///
-    /// In two bytes some are equal, and a bent one may be rounded to either neighbour; a leaf itself is rounded alike everywhere, so that ties
-    /// and comparisons come out alike.
+    /// In 16 bits some elements are equal, and a transformed one may round either way. A leaf is rounded identically
+    /// everywhere, so that ties and comparisons agree.
     pub fn operand(&mut self, shape: Shape, domain: Domain) -> Result<ValueId, GraphError> {
         let dtype = self.draw.dtype();
         self.operand_in(dtype, shape, domain)
@@ -78,7 +79,7 @@ impl<'a> Stage<'a> {
         self.graph.cast(bent, dtype)
     }
 
-    /// An expression over what its inputs stretch to together, stored in a type that is drawn.
+    /// An expression over the broadcast shape of its inputs, stored in a random type.
     pub fn expression(&mut self, expr: Expr, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let mut shape = Shape::scalar();
         for input in inputs {
@@ -88,7 +89,7 @@ impl<'a> Stage<'a> {
         Ok(self.graph.pointwise_many(expr, inputs, shape, vec![dtype])?[0])
     }
 
-    /// A column of real numbers in a type that is drawn.
+    /// A column of real numbers in a random type.
     pub fn column(&mut self, shape: Shape) -> ValueId {
         let dtype = self.draw.dtype();
         let value = self.graph.input(&format!("x{}", self.wrt.len()), TensorType::new(dtype, shape));
@@ -96,7 +97,7 @@ impl<'a> Stage<'a> {
         value
     }
 
-    /// A leaf of real numbers: a column if it grows with the batch, else a state or one of the host's numbers.
+    /// A leaf of real numbers: a column if it depends on the batch, otherwise a state or a scalar.
     pub fn leaf(&mut self, shape: Shape) -> Result<ValueId, GraphError> {
         let number = self.wrt.len();
         let value = if shape.has_batch() {
@@ -117,7 +118,7 @@ impl<'a> Stage<'a> {
         value
     }
 
-    /// The case whose gradient is checked too.
+    /// Finishes a case whose gradient is checked too.
     pub fn finish(mut self, name: impl Into<String>, results: &[ValueId]) -> Result<Case, GraphError> {
         let mut loss = self.graph.full(0.0, Shape::scalar())?;
         for (i, result) in results.iter().enumerate() {
@@ -128,7 +129,7 @@ impl<'a> Stage<'a> {
         Ok(self.fill(name.into(), Some(loss)))
     }
 
-    /// The case whose op has no gradient, or none at this stage of the graph.
+    /// Finishes a case whose op has no gradient, or none at this stage of the graph.
     pub fn finish_forward(mut self, name: impl Into<String>, results: &[ValueId]) -> Result<Case, GraphError> {
         for (i, result) in results.iter().enumerate() {
             if !self.graph.ty(*result).dtype.is_float() {
@@ -147,7 +148,7 @@ impl<'a> Stage<'a> {
         Ok(weighted)
     }
 
-    /// Gives every real leaf its part of one shuffled grid around zero that leaves zero itself out.
+    /// Assigns every real leaf its share of one shuffled grid around zero that excludes zero.
     fn fill(self, name: String, loss: Option<ValueId>) -> Case {
         let Stage { graph, draw, rows, wrt, ends, with_nan } = self;
         let count = |ty: &TensorType| ty.shape.elements().bind(rows);

@@ -1,9 +1,9 @@
-//! Windows that walk over images in every way that has gone wrong somewhere.
+//! Windows over images, including every configuration that once had a bug.
 
 use super::draw::Draw;
 use crate::ir::ops::Window;
 
-/// A window, the image it walks over, and what is special about it.
+/// A window, its image, and a label.
 #[derive(Clone)]
 pub(super) struct Walk {
     pub name: &'static str,
@@ -11,7 +11,7 @@ pub(super) struct Walk {
     pub image: (usize, usize),
 }
 
-/// Walks for convolutions.
+/// Windows for convolutions.
 pub(super) fn for_convolution(draw: &mut Draw) -> Vec<Walk> {
     let mut walks = vec![
         Walk { name: "1×1", window: Window::valid((1, 1), (1, 1)), image: (4, 3) },
@@ -38,7 +38,7 @@ pub(super) fn for_convolution(draw: &mut Draw) -> Vec<Walk> {
     walks
 }
 
-/// Walks for pooling: no dilation, and no window wholly in the padding.
+/// Windows for pooling: no dilation, and no window entirely in the padding.
 pub(super) fn for_pooling(draw: &mut Draw) -> Vec<Walk> {
     let mut walks = vec![
         Walk { name: "2×2, stride 2", window: Window::valid((2, 2), (2, 2)), image: (6, 4) },

@@ -1,4 +1,4 @@
-//! Gradients as a graph pass: walks the graph backwards and lets each op's rule add the nodes that make its inputs' gradients.
+//! Reverse-mode autodiff as a graph pass: traverses the graph backwards and applies each op's gradient rule.
 
 use crate::base::expr::Expr;
 use crate::base::shape::Shape;
@@ -6,8 +6,8 @@ pub use crate::ir::adjoint::Adjoint;
 use crate::ir::adjoint::zeros;
 use crate::ir::graph::{Graph, GraphError, NodeId, Phase, ValueId};
 
-/// Adds the nodes that compute the gradient of the single number `loss` with respect to each value of `wrt`.
-/// A value the loss does not depend on has a gradient of zeros.
+/// Adds the nodes that compute the gradient of the scalar `loss` with respect to each value of `wrt`. A value that the
+/// loss does not depend on has a zero gradient.
 pub fn gradients(graph: &mut Graph, loss: ValueId, wrt: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
     if *graph.shape(loss) != Shape::scalar() {
         return Err(graph.error(format!("gradients are taken of a single number, but the loss has the shape {}", graph.shape(loss))));
@@ -31,7 +31,8 @@ pub fn gradients(graph: &mut Graph, loss: ValueId, wrt: &[ValueId]) -> Result<Ve
             let found = op.rules().gradient(&mut adjoint)?;
             for ((input, found), wanted) in inputs.iter().zip(found).zip(wants) {
                 let (true, Some(found)) = (wanted, found) else { continue };
-                // A gradient has its value's type. Sums are expressions, so those of several uses become one whose parts are never stored.
+                // A gradient has its value's type. Sums over several uses are expressions, which fuse into one without
+                // intermediate storage.
                 let dtype = g.ty(*input).dtype;
                 let total = match gradient[input.index()] {
                     Some(before) => {
@@ -56,7 +57,7 @@ pub fn gradients(graph: &mut Graph, loss: ValueId, wrt: &[ValueId]) -> Result<Ve
         .collect()
 }
 
-/// Which values depend on one of the given ones through real numbers.
+/// Which values depend on one of the roots through real-valued ops.
 fn depends_on(graph: &Graph, roots: &[ValueId]) -> Vec<bool> {
     let mut depends = vec![false; graph.values.len()];
     roots.iter().for_each(|root| depends[root.index()] = true);

@@ -1,4 +1,5 @@
-//! Dynamic loss scaling: gradients of 16 bits neither vanish nor overflow, and a step in which one did overflow changes nothing.
+//! Dynamic loss scaling: keeps 16-bit gradients from underflow and overflow; a step with an overflow leaves all states
+//! unchanged.
 
 use crate::base::expr::{Binary, Expr, Unary};
 use crate::base::shape::{Shape, TensorType};
@@ -6,19 +7,19 @@ use crate::ir::graph::{Graph, GraphError, Init, NodeId, Phase, StateKind, ValueI
 use crate::ir::op::Op;
 use crate::ir::ops::{Pointwise, Reduction};
 
-/// The scope of what loss scaling remembers, and the beginning of its states' names.
+/// Scope of the loss-scaling states, and the prefix of their names.
 pub const SCOPE: &str = "loss_scale";
 
-/// The state that counts the steps that were skipped, so that the host knows how many really changed the parameters.
+/// The state that counts skipped steps, from which the host derives the number of actual updates.
 pub const SKIPPED: &str = "loss_scale/skipped";
 
 /// The state that holds the scale.
 pub const SCALE: &str = "loss_scale/scale";
 
-/// How the scale of the loss begins and grows. A gradient that is not finite halves it and skips the step. The rule is Keras'.
+/// Initial scale and growth. A non-finite gradient halves the scale and skips the step. The rule is Keras'.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScaling {
-    /// The first scale.
+    /// Initial scale.
     pub start: f32,
     /// Steps without an overflow after which it doubles.
     pub growth_steps: u32,
@@ -46,17 +47,17 @@ impl Scale {
         })
     }
 
-    /// The loss as gradients see it.
+    /// The scaled loss.
     pub fn times(&self, graph: &mut Graph, loss: ValueId) -> Result<ValueId, GraphError> {
         graph.within(SCOPE, Phase::Backward, |g| g.times(loss, self.scale))
     }
 
-    /// A gradient without the scale.
+    /// Unscales a gradient.
     pub fn divide(&self, g: &mut Graph, gradient: ValueId) -> Result<ValueId, GraphError> {
         g.binary(Binary::Div, gradient, self.scale)
     }
 
-    /// One if every number of every gradient is finite, else zero.
+    /// One if all gradients are finite, otherwise zero.
     pub fn gate(&self, graph: &mut Graph, gradients: &[ValueId]) -> Result<ValueId, GraphError> {
         graph.within(SCOPE, Phase::Update, |g| {
             let mut broken: Option<ValueId> = None;
@@ -104,8 +105,9 @@ impl Scale {
     }
 }
 
-/// Makes the state changes since `updates` happen only if `gate` is not zero. Nodes since `nodes` may be rewritten for it: a select inside the
-/// expression that makes the new value costs nothing, whereas one of its own would bring the new value into memory first.
+/// Makes the state updates since `updates` conditional on a nonzero `gate`. Nodes since `nodes` may be rewritten: a
+/// select fused into the expression of the new value is free, whereas a separate one would first materialize the new
+/// value.
 pub(crate) fn only_if(graph: &mut Graph, gate: ValueId, nodes: usize, updates: usize) -> Result<(), GraphError> {
     for i in updates..graph.updates.len() {
         let (state, new) = graph.updates[i];
@@ -125,7 +127,7 @@ pub(crate) fn only_if(graph: &mut Graph, gate: ValueId, nodes: usize, updates: u
     Ok(())
 }
 
-/// Writes the choice between new and old into the expression that makes the new value.
+/// Fuses the select between new and old value into the expression that computes the new value.
 fn gate_inside(graph: &mut Graph, id: NodeId, new: ValueId, gate: ValueId, old: ValueId) {
     let node = &mut graph.nodes[id.index()];
     let Op::Pointwise(Pointwise { expr, .. }) = &mut node.op else { unreachable!("only asked for expressions") };

@@ -1,7 +1,7 @@
-//! Attention without a table of all pairs: softmax(q·kᵀ·scale)·v for several heads, and its gradient.
+//! Fused attention (FlashAttention): softmax(q·kᵀ·scale)·v for several heads, and its gradient.
 //!
-//! A device walks over the keys in tiles and keeps, of each query's row of weights, only the logarithm of their sum. The gradient makes the
-//! tiles again from that. So nothing grows with the product of the two lengths.
+//! The kernel iterates over tiles of keys and saves only the log-sum-exp of each query's scores. The backward pass
+//! recomputes the tiles from it, so no memory is proportional to the product of the two lengths.
 
 use crate::DType;
 use crate::base::shape::{Dim, Shape, TensorType};
@@ -10,19 +10,19 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect_real};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// How queries, keys and values are handed over. Packed ones are read where a joint projection left them; nothing is copied.
+/// Layout of queries, keys and values. Packed operands are read in place from the output of a joint projection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Packing {
     /// `q [b, tq, heads·d]`, `k [b, tk, kv_heads·d]`, `v [b, tk, kv_heads·d]`.
     Separate,
-    /// `q [b, tq, heads·d]`, `kv [b, tk, 2·kv_heads·d]`: at each place the keys of all heads, then the values.
+    /// `q [b, tq, heads·d]`, `kv [b, tk, 2·kv_heads·d]`: at each position the keys of all heads, then the values.
     KeysValues,
-    /// `qkv [b, t, (heads + 2·kv_heads)·d]`: at each place the queries of all heads, then the keys, then the values.
+    /// `qkv [b, t, (heads + 2·kv_heads)·d]`: at each position the queries of all heads, then the keys, then the values.
     All,
 }
 
 impl Packing {
-    /// How many tensors that is.
+    /// Number of tensors.
     pub const fn tensors(self) -> usize {
         match self {
             Packing::Separate => 3,
@@ -32,69 +32,71 @@ impl Packing {
     }
 }
 
-/// Attention of every head: from the tensors of [`Packing`] and perhaps a mask `[b, tk]` of the keys (any type; not zero is visible), the
-/// result `[b, tq, heads·d]` in the queries' type and the logarithms of the sums of the weights, `f32[b, heads, tq]`.
+/// Multi-head attention. Inputs are the tensors of [`Packing`] and optionally a mask `[b, tk]` over keys (any type;
+/// nonzero means visible). Outputs are the result `[b, tq, heads·d]` in the queries' type and the log-sum-exp `f32[b,
+/// heads, tq]`.
 ///
-/// A query that sees no key gives zeros, and zero for the logarithm. The result's first operand may be overwritten by it: a
-/// device reads all of a query's row before it writes there.
+/// A query without visible keys yields zeros for both outputs. The result may overwrite the first operand: a kernel
+/// reads a query's whole row before it writes there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Attention {
-    /// How the operands are handed over.
+    /// Layout of the operands.
     pub packing: Packing,
-    /// Heads of the queries.
+    /// Number of query heads.
     pub heads: usize,
-    /// Heads of keys and values, of which each serves `heads / kv_heads` heads of queries, one after the other.
+    /// Number of key/value heads; each serves `heads / kv_heads` consecutive query heads.
     pub kv_heads: usize,
-    /// Whether query `i` sees only the keys up to its own place: `j ≤ i`.
+    /// Causal masking: query `i` sees keys `j ≤ i`.
     pub causal: bool,
-    /// The bits of the `f32` that products of queries and keys are multiplied by.
+    /// Bits of the `f32` scale of the scores.
     pub scale: u32,
-    /// Which weights are left out, if some are.
+    /// Dropout of the attention weights.
     pub dropout: Option<WeightDropout>,
 }
 
-/// Random weights of an attention that are set to zero; the others are scaled up, so that their sum stays on average. The logarithms are those of
-/// all weights. Nothing is stored: the gradient regenerates the same random numbers. The weight of key `j` for query `i` of a head draws element
-/// `((sequence·heads + head)·queries + i)·keys + j` of the stream, sequences counted from the first row of the batch.
+/// Dropout of attention weights; the others are scaled up to preserve the expected sum. The log-sum-exp covers all
+/// weights. Nothing is stored: the backward pass regenerates the same random numbers. The weight of key `j` for query
+/// `i` of a head uses element `((sequence·heads + head)·queries + i)·keys + j` of the stream, with sequences counted
+/// from the first row of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WeightDropout {
-    /// The bits of the `f32` that is the share of weights left out.
+    /// Bits of the `f32` dropout rate.
     pub rate: u32,
-    /// The stream the numbers are drawn from; see [`Graph::stream`].
+    /// The random stream; see [`Graph::stream`].
     pub stream: u32,
 }
 
 impl WeightDropout {
-    /// This share of the weights, in [0, 1), drawn from a stream.
+    /// Dropout with a rate in [0, 1) and a random stream.
     pub fn new(rate: f32, stream: u32) -> WeightDropout {
         WeightDropout { rate: rate.to_bits(), stream }
     }
 
-    /// The share that is left out.
+    /// The dropout rate.
     pub fn rate(&self) -> f32 {
         f32::from_bits(self.rate)
     }
 
-    /// What the others are multiplied by.
+    /// The scale of weights that are not dropped.
     pub fn kept(&self) -> f32 {
         1.0 / (1.0 - self.rate())
     }
 
-    /// What a weight is multiplied by that drew this number.
+    /// The factor of a weight for this random number.
     pub fn factor(&self, drawn: f32) -> f32 {
         if drawn < self.rate() { 0.0 } else { self.kept() }
     }
 }
 
-/// The gradients of [`Attention`] with respect to each of the tensors of its packing, each in that tensor's type:
-/// from these tensors, the mask if there was one, the result, the logarithms, and the result's gradient.
+/// The gradients of [`Attention`] with respect to the tensors of its packing, each in that tensor's type. Inputs are
+/// these tensors, the mask if any, the result, the log-sum-exp, and the gradient of the result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionGrad {
     /// The attention.
     pub attention: Attention,
 }
 
-/// The extents of an attention; those of the batch are found by binding it.
+/// The dimensions of an attention; the batch is symbolic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionShape {
     /// Sequences.
@@ -103,12 +105,12 @@ pub struct AttentionShape {
     pub queries: usize,
     /// Keys in a sequence.
     pub keys: usize,
-    /// Numbers in a head.
+    /// Head dimension.
     pub depth: usize,
 }
 
 impl Attention {
-    /// As many heads of keys as of queries, every key visible, and the usual scale of one over the root of a head's depth.
+    /// As many key heads as query heads, no mask, and the usual scale 1/√depth.
     ///
     /// ```
     /// use plimsoll_core::ops::{Attention, Packing};
@@ -120,12 +122,12 @@ impl Attention {
         Attention { packing, heads, kv_heads: heads, causal: false, scale, dropout: None }
     }
 
-    /// The number that products of queries and keys are multiplied by.
+    /// The scale of the scores.
     pub fn scale(&self) -> f32 {
         f32::from_bits(self.scale)
     }
 
-    /// Where queries, keys and values begin in each place of their tensors, and which tensors these are.
+    /// For queries, keys and values: the tensor and the offset within a position.
     pub fn parts(&self, depth: usize) -> [(usize, usize); 3] {
         let (q, kv) = (self.heads * depth, self.kv_heads * depth);
         match self.packing {
@@ -135,7 +137,7 @@ impl Attention {
         }
     }
 
-    /// The extents, or why the tensors do not go together.
+    /// The dimensions, or why the tensors are incompatible.
     pub fn shape(&self, tensors: &[&Shape]) -> Result<AttentionShape, String> {
         let (heads, kv_heads) = (self.heads, self.kv_heads);
         if heads == 0 || kv_heads == 0 || heads % kv_heads != 0 {
@@ -186,7 +188,7 @@ impl Attention {
         format!("{heads}{packing}{}, scale {}{dropout}", if self.causal { ", causal" } else { "" }, self.scale())
     }
 
-    /// The extents from an op's inputs, of which `behind` stand behind the operands and the mask.
+    /// The dimensions from an op's inputs, of which `behind` follow the operands and the mask.
     fn checked(&self, inputs: &[&TensorType], behind: usize) -> Result<AttentionShape, String> {
         let count = self.packing.tensors();
         let masks = inputs.len().checked_sub(count + behind).filter(|masks| *masks <= 1);
@@ -209,14 +211,14 @@ impl Attention {
         }
     }
 
-    /// Multiplications and additions of `products` matrix products, and of the softmax, over the pairs that are not masked.
+    /// Operations of `products` matrix products and of the softmax, over the unmasked pairs.
     fn cost(&self, inputs: &[&TensorType], rows: usize, products: u64, beside: u64) -> u64 {
         let count = self.packing.tensors();
         let tensors: Vec<&Shape> = inputs[..count].iter().map(|input| &input.shape).collect();
         let shape = self.shape(&tensors).expect("checked when the node was added");
         let (queries, keys) = (shape.queries as u64, shape.keys as u64);
         let pairs = if self.causal {
-            // A triangle over the first keys, then whole rows.
+            // A triangle over the first keys, then full rows.
             let steps = queries.min(keys);
             steps * (steps + 1) / 2 + (queries - steps) * keys
         } else {
@@ -274,7 +276,7 @@ impl OpRules for Attention {
         self.cost(inputs, rows, 2, 4)
     }
 
-    /// The queries, where they stand alone.
+    /// Only separate queries can be overwritten.
     fn in_place(&self, input: usize, output: usize) -> bool {
         self.packing != Packing::All && input == 0 && output == 0
     }

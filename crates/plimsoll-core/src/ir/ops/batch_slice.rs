@@ -1,4 +1,4 @@
-//! Some rows of the batch.
+//! A slice of the batch.
 
 use crate::base::shape::TensorType;
 use crate::ir::adjoint::Adjoint;
@@ -6,13 +6,14 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{OpRules, expect};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// What of a tensor belongs to the rows `from..to` of the batch, which is its first axis or what that is a multiple of; fewer or none where the batch
-/// ends before. Only the planner cuts batches: anywhere else that would change what micro-batches compute.
+/// The part of a tensor that belongs to rows `from..to` of the batch, which is its first axis or divides it; shorter or
+/// empty if the batch ends earlier. Only the planner splits batches: elsewhere it would change the semantics of
+/// micro-batches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BatchSlice {
     /// The first row.
     pub from: usize,
-    /// The first row behind them; `usize::MAX` for all that are left.
+    /// End row, exclusive; `usize::MAX` for all remaining rows.
     pub to: usize,
 }
 

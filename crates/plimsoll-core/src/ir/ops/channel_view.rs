@@ -1,4 +1,4 @@
-//! Some channels of a tensor, read without a copy.
+//! A strided view of some channels of a tensor.
 
 use crate::base::shape::TensorType;
 use crate::ir::adjoint::Adjoint;
@@ -6,14 +6,15 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{OpRules, expect};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// Elements `start … start + length` along the last axis, as [`Slice`](super::Slice) takes them, but without a copy: rows keep the stride of the tensor.
-/// Only pointwise ops and reductions along other axes read it
-/// ([`Capabilities::reads_channel_views`](crate::plan::Capabilities::reads_channel_views)). Only the planner writes this, for concat inputs.
+/// Elements `start … start + length` along the last axis, like [`Slice`](super::Slice) but without a copy: rows have
+/// the stride of the base tensor. Only pointwise ops and reductions along other axes read it
+/// ([`Capabilities::reads_channel_views`](crate::plan::Capabilities::reads_channel_views)). Only the planner creates
+/// this op, for concat inputs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ChannelView {
     /// The first element.
     pub start: usize,
-    /// How many there are.
+    /// Number of elements.
     pub length: usize,
 }
 

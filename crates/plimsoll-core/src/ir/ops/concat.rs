@@ -1,4 +1,4 @@
-//! Tensors one after another along an axis.
+//! Concatenation along an axis.
 
 use super::Slice;
 use crate::base::shape::TensorType;
@@ -7,8 +7,8 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// All inputs one after another along `axis`, which is not the batch's but in graphs whose rows the planner cut. Rows of the batch are joined where
-/// those of one input continue those of the one before.
+/// Concatenates the inputs along `axis`, which is the batch axis only in graphs that the planner split. Batch slices
+/// are concatenated only if they are consecutive.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Concat {
     /// The axis.
@@ -77,7 +77,7 @@ impl OpRules for Concat {
 }
 
 impl Concat {
-    /// Rows of the batch from `from` on, joined.
+    /// Concatenates consecutive batch slices that start at row `from`.
     fn infer_rows(&self, inputs: &[&TensorType], from: usize) -> Result<Vec<TensorType>, String> {
         let (first, mut end) = (inputs[0], from);
         for ty in inputs {

@@ -9,14 +9,14 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect, expect_real, expect_real_result};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// How a window walks over an image; also used by pooling. Pairs are (vertical, horizontal).
+/// Window of a convolution or pooling. Pairs are (vertical, horizontal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
     /// Height and width.
     pub size: (usize, usize),
-    /// Steps from one window to the next.
+    /// Stride.
     pub stride: (usize, usize),
-    /// Distance between neighbours inside the window.
+    /// Dilation.
     pub dilation: (usize, usize),
     /// Rows added above and below.
     pub pad_rows: (usize, usize),
@@ -30,10 +30,11 @@ impl Window {
         Window { size, stride, dilation: (1, 1), pad_rows: (0, 0), pad_columns: (0, 0) }
     }
 
-    /// A window padded as Keras' `same`: the output is the input divided by the stride, rounded up; the odd row goes below.
+    /// A window with Keras' `same` padding: the output is the input divided by the stride, rounded up; odd padding goes
+    /// at the end.
     pub fn same(size: (usize, usize), stride: (usize, usize), dilation: (usize, usize), image: (usize, usize)) -> Window {
         let pad = |size: usize, stride: usize, dilation: usize, length: usize| {
-            // Sizes and strides of zero are refused by `output`, with the layer's name.
+            // `output` rejects sizes and strides of zero, with the layer's name.
             let reach = size.saturating_sub(1) * dilation + 1;
             let total = (length.div_ceil(stride.max(1)).saturating_sub(1) * stride + reach).saturating_sub(length);
             (total / 2, total - total / 2)
@@ -47,7 +48,7 @@ impl Window {
         }
     }
 
-    /// The number of window positions on an image of this height and width.
+    /// Output height and width for an image of this height and width.
     pub fn output(&self, image: (usize, usize)) -> Result<(usize, usize), String> {
         let along = |length: usize, pad: (usize, usize), size: usize, stride: usize, dilation: usize| {
             let reach = size.checked_sub(1)? * dilation + 1;
@@ -82,7 +83,7 @@ impl std::fmt::Display for Window {
     }
 }
 
-/// The four dimensions of a batch of images whose height, width and channels are numbers.
+/// The four dimensions of a batch of images with static height, width and channels.
 pub(super) fn image_dims(shape: &Shape) -> Result<(Dim, usize, usize, usize), String> {
     match shape.dims() {
         &[n, h, w, c] => match (h.as_fixed(), w.as_fixed(), c.as_fixed()) {
@@ -93,16 +94,16 @@ pub(super) fn image_dims(shape: &Shape) -> Result<(Dim, usize, usize, usize), St
     }
 }
 
-/// Convolution, followed by an expression while the result is hot.
+/// Convolution with an optional fused epilogue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Conv2d {
-    /// How the filter walks over the image.
+    /// Filter size, stride, dilation and padding.
     pub window: Window,
-    /// Channels are cut into this many groups that do not see each other.
+    /// Number of groups (grouped convolution).
     pub groups: usize,
-    /// Applied to the result (its input 0) and any further inputs, which stretch to the result's shape.
+    /// Applied to the result (its input 0) and any further inputs, which broadcast to the result's shape.
     pub epilogue: Option<Expr>,
-    /// The element type of the result. Sums are single precision whatever the operands' types and this one.
+    /// Element type of the result. Accumulation is always in single precision.
     pub dtype: DType,
 }
 
@@ -119,7 +120,8 @@ pub struct Conv2dGradInput {
     pub dtype: DType,
 }
 
-/// Gradient of a convolution with respect to its filter, from the input and the output's gradient. Filters are parameters: single precision.
+/// Gradient of a convolution with respect to its filter, from the input and the output's gradient. Filters are
+/// parameters in single precision.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Conv2dGradFilter {
     /// As in the convolution.
@@ -128,8 +130,9 @@ pub struct Conv2dGradFilter {
     pub groups: usize,
     /// The convolution's filter shape.
     pub filter: Shape,
-    /// Accumulates onto a third input, of the filter's type, instead of zero: the sum of the rows before, where rows are split.
-    /// Only the planner writes this: [`Device::can_split_rows`](crate::Device::can_split_rows) says where it changes no bit.
+    /// Accumulates onto a third input, of the filter's type, instead of zero: the sum of the earlier rows of a split.
+    /// Only the planner sets this; [`Device::can_split_rows`](crate::Device::can_split_rows) decides where the result
+    /// is bit-identical.
     pub onto: bool,
 }
 
@@ -137,7 +140,7 @@ fn text(window: &Window, groups: usize) -> String {
     if groups == 1 { window.text() } else { format!("{}, {groups} groups", window.text()) }
 }
 
-/// The shape of a convolution's result, or why there can be none.
+/// Output shape of a convolution, or why it is invalid.
 fn convolved(window: &Window, groups: usize, image: &Shape, filter: &Shape) -> Result<Shape, String> {
     let (n, h, w, c) = image_dims(image)?;
     let (kh, kw, inner, out) = match filter.bind(1)[..] {
@@ -151,7 +154,7 @@ fn convolved(window: &Window, groups: usize, image: &Shape, filter: &Shape) -> R
     Ok(Shape::new([n, oh.into(), ow.into(), out.into()]))
 }
 
-/// That a gradient has the shape of the result of the convolution it belongs to.
+/// Checks that a gradient has the output shape of its convolution.
 fn check_gradient(window: &Window, groups: usize, image: &Shape, filter: &Shape, dy: &Shape) -> Result<(), String> {
     if *dy == convolved(window, groups, image, filter)? {
         return Ok(());
@@ -159,7 +162,7 @@ fn check_gradient(window: &Window, groups: usize, image: &Shape, filter: &Shape,
     Err(format!("a gradient of {dy} does not belong to an image of {image} and a filter of {filter}"))
 }
 
-/// Twice the products one output element sums, times the output elements.
+/// Twice the multiply-adds per output element, times the output elements.
 fn conv_flops(filter: &Shape, output: &Shape, rows: usize) -> u64 {
     let taps: usize = filter.dims()[..3].iter().map(|dim| dim.factor()).product();
     2 * taps as u64 * output.elements().bind(rows) as u64
@@ -310,7 +313,7 @@ impl OpRules for Conv2dGradFilter {
         conv_flops(&outputs[0].shape, &inputs[1].shape, rows)
     }
 
-    /// A sum may grow where it is.
+    /// The accumulator may be updated in place.
     fn in_place(&self, input: usize, _: usize) -> bool {
         self.onto && input == 2
     }

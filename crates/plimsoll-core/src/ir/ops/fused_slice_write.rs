@@ -7,23 +7,24 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// The result of `producer`, written straight into the slice where a [`SliceWrite`] would copy it; it never exists as a tensor of its own. With `has_base` the
-/// first input is the concat output so far, which is written in place if nothing else reads it later. Only the planner writes this, for producers that the
-/// device supports ([`Target::fuses_slice_write`](crate::plan::Target::fuses_slice_write)).
+/// The output of `producer`, written straight into the slice to which a [`SliceWrite`] would copy it; it never exists
+/// as a separate tensor. With `has_base` the first input is the concat output so far, which is updated in place unless
+/// it is read later. Only the planner creates this op, for producers that the device supports
+/// ([`Target::fuses_slice_write`](crate::plan::Target::fuses_slice_write)).
 ///
-/// What it computes, apart from where that is written, is [`Graph::effective_op`].
+/// [`Graph::effective_op`] returns the computation without the slice write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FusedSliceWrite {
-    /// A pointwise op with one result, a matrix product, a convolution, or the input gradient of one.
+    /// A pointwise op with one output, a matrix product, a convolution, or the input gradient of one.
     pub producer: Box<Op>,
     /// The slice it writes.
     pub slice: SliceWrite,
-    /// Whether the first input is the output so far. If not, this is its first slice.
+    /// Whether the first input is the output so far. Otherwise this op writes the first slice.
     pub has_base: bool,
 }
 
 impl FusedSliceWrite {
-    /// Whether an op can be fused with a slice write at all.
+    /// Whether an op supports fusion with a slice write.
     pub fn can_fuse(producer: &Op) -> bool {
         match producer {
             Op::Pointwise(op) => op.dtypes.len() == 1,
@@ -33,7 +34,7 @@ impl FusedSliceWrite {
         }
     }
 
-    /// How many inputs precede those of the producer.
+    /// Number of inputs before those of the producer.
     pub(crate) fn before(&self) -> usize {
         usize::from(self.has_base)
     }

@@ -1,4 +1,4 @@
-//! Rows of a table by their numbers, and the sum that is its gradient.
+//! Embedding lookup: rows of a table by index, and its gradient.
 
 use crate::DType;
 use crate::base::shape::{Shape, TensorType};
@@ -7,25 +7,25 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect, expect_real};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// From a table `[n, c…]` and row numbers of any shape `s`, the rows: `s + [c…]`.
+/// Gathers rows of a table `[n, c…]` by indices of any shape `s`; the result has shape `s + [c…]`.
 ///
-/// A number that is no row of the table gives zeros, on every device: nothing outside the table is ever read.
+/// An out-of-range index yields zeros on every device: nothing outside of the table is read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gather {
     /// The element type of the rows.
     pub dtype: DType,
 }
 
-/// From row numbers of shape `s` and rows `s + [c…]`, a table of zeros to each row of which those with its number are added.
+/// Scatter-add: adds rows `s + [c…]` to a zero-initialized table at indices of shape `s`.
 ///
-/// A number that is no row of the table adds nothing, on every device: nothing outside the table is ever written.
+/// Out-of-range indices are ignored on every device: nothing outside of the table is written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ScatterAdd {
     /// The table's shape `[n, c…]`.
     pub table: Shape,
 }
 
-/// What stands behind the number of a row, or why the shape is no table's.
+/// The shape of a row, or why the shape is not a table.
 fn row(table: &Shape) -> Result<Shape, String> {
     match table.dims() {
         [_, rest @ ..] if !table.has_batch() => Ok(Shape::new(rest.iter().copied())),
@@ -103,7 +103,7 @@ impl OpRules for ScatterAdd {
         Ok(vec![TensorType::f32(self.table.clone())])
     }
 
-    /// Linear: its gradient takes the rows out again.
+    /// Linear: its gradient is a gather.
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
         let (indices, dy, table) = (adjoint.inputs[0], adjoint.inputs[1], adjoint.output_gradient(0)?);
         let dtype = adjoint.graph.ty(dy).dtype;

@@ -1,4 +1,4 @@
-//! Where values come from outside the step: the batch, the kept tensors, the host's numbers.
+//! Values from outside of the step: columns of the batch, states, and scalars from the host.
 
 use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;

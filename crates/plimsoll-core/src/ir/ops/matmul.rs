@@ -9,24 +9,25 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect_real, expect_real_result};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// `A·B` of two matrices, each possibly transposed, followed by an expression while the result is hot.
+/// `A·B` of two matrices, each optionally transposed, with an optional fused epilogue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MatMul {
     /// Read `A` transposed.
     pub transpose_a: bool,
     /// Read `B` transposed.
     pub transpose_b: bool,
-    /// Applied to the product (its input 0) and any further inputs, which stretch to the product's shape.
+    /// Applied to the product (its input 0) and any further inputs, which broadcast to the product's shape.
     pub epilogue: Option<Expr>,
-    /// Accumulates onto a third input, of the result's type, instead of zero: the sum of the rows before, where rows are split.
-    /// Only the planner writes this: [`Device::can_split_rows`](crate::Device::can_split_rows) says where it changes no bit. There is then no epilogue.
+    /// Accumulates onto a third input, of the result's type, instead of zero: the sum of the earlier rows of a split.
+    /// Only the planner sets this, and never with an epilogue;
+    /// [`Device::can_split_rows`](crate::Device::can_split_rows) decides where the result is bit-identical.
     pub onto: bool,
-    /// The element type of the result. Sums are single precision whatever the operands' types and this one.
+    /// Element type of the result. Accumulation is always in single precision.
     pub dtype: DType,
 }
 
 impl MatMul {
-    /// Rows, columns and the length of the sums, or why the matrices do not go together.
+    /// The dimensions m, n and k, or why the matrices are incompatible.
     pub fn dims(&self, a: &Shape, b: &Shape) -> Result<(Dim, Dim, Dim), String> {
         let (&[a0, a1], &[b0, b1]) = (a.dims(), b.dims()) else {
             return Err(format!("multiplies matrices, but got the shapes {a} and {b}"));
@@ -108,7 +109,7 @@ impl OpRules for MatMul {
         let mut product = |transpose_a, transpose_b, x, y, dtype| {
             adjoint.graph.add_one(Op::MatMul(MatMul { transpose_a, transpose_b, dtype, ..MatMul::default() }), &[x, y])
         };
-        // The weight's gradient comes first: it reads the saved activation, which may then be given back.
+        // The weight gradient comes first: it reads the saved activation, which can then be freed.
         let db = match (ta, tb) {
             _ if !adjoint.wants[1] => None,
             (_, false) => Some(product(!ta, false, a, dy, b_type)?),
@@ -128,13 +129,13 @@ impl OpRules for MatMul {
         m * n * (2 * k + self.epilogue.as_ref().map_or(0, Expr::flops))
     }
 
-    /// A sum may grow where it is.
+    /// The accumulator may be updated in place.
     fn in_place(&self, input: usize, _: usize) -> bool {
         self.onto && input == 2
     }
 }
 
-/// The further inputs of an epilogue are all there and stretch to the result's shape.
+/// Checks that all further inputs of an epilogue exist and broadcast to the result's shape.
 pub(super) fn check_epilogue(epilogue: Option<&Expr>, shape: &Shape, rest: &[&TensorType]) -> Result<(), String> {
     let product = TensorType::f32(shape.clone());
     let inputs: Vec<&TensorType> = std::iter::once(&product).chain(rest.iter().copied()).collect();

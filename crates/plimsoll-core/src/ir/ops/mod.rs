@@ -1,4 +1,4 @@
-//! The ops, one file each: shape rule, gradient rule, cost, and where they may write in place.
+//! The ops, one file each: shape rule, gradient rule, cost, and in-place rule.
 
 mod attention;
 mod batch_slice;

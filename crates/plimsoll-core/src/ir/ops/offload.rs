@@ -1,4 +1,4 @@
-//! Copies between a device's memory and its backing store. The planner writes them; they change no bit.
+//! Copies between device memory and the backing store. The planner inserts them; results are bit-identical.
 
 use crate::base::shape::TensorType;
 use crate::ir::adjoint::Adjoint;
@@ -6,15 +6,15 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{OpRules, expect};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// Puts a tensor into the backing store. Its result is the same tensor, there.
+/// Copies a tensor to the backing store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Store;
 
-/// Brings a tensor back from the backing store. Its result is the same tensor, in the arena.
+/// Copies a tensor from the backing store into the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Load;
 
-/// Gradients are written before the planner moves anything.
+/// Gradients are taken before the planner inserts copies.
 const LATE: &str = "a copy to or from the backing store has no gradient: the planner writes it when all gradients are there";
 
 impl OpRules for Store {

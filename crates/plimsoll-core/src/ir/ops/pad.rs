@@ -1,4 +1,4 @@
-//! Zeros around a tensor along one axis.
+//! Zero padding along one axis.
 
 use super::Slice;
 use crate::base::shape::TensorType;
@@ -7,14 +7,14 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// `before` zeros, the tensor, `after` zeros along `axis`, which is not the batch's.
+/// Pads with `before` and `after` zeros along `axis`, which is not the batch axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pad {
     /// The axis.
     pub axis: usize,
-    /// Zeros in front.
+    /// Zeros before the tensor.
     pub before: usize,
-    /// Zeros behind.
+    /// Zeros after the tensor.
     pub after: usize,
 }
 

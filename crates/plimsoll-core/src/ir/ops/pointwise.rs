@@ -1,4 +1,4 @@
-//! An expression applied to every element, inputs stretched to the common shape.
+//! An elementwise expression over broadcast inputs.
 
 use crate::DType;
 use crate::base::expr::{Binary, Expr, Term};
@@ -10,15 +10,15 @@ use crate::ir::op::{Op, OpRules};
 use crate::ir::ops::Reduction;
 use crate::ir::rules::{Precision, RowContext, RowRule, is_random};
 
-/// Applies an expression to every element of `shape`. Arithmetic is single precision whatever the types read and written,
-/// so this op is also every cast and every broadcast.
+/// Applies an expression to every element of `shape`. Arithmetic is in single precision for all input and output types,
+/// so this op also expresses casts and broadcasts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pointwise {
-    /// What is computed.
+    /// The expression.
     pub expr: Expr,
-    /// The shape it runs over; every input stretches to it.
+    /// The iteration shape; every input broadcasts to it.
     pub shape: Shape,
-    /// The element type of each result.
+    /// Element type of each result.
     pub dtypes: Vec<DType>,
 }
 
@@ -71,14 +71,15 @@ impl OpRules for Pointwise {
         self.expr.flops() * self.shape.elements().bind(rows) as u64
     }
 
-    /// Every element is read before it is written, and the planner makes sure that the sizes agree.
+    /// Every element is read before it is written; the planner checks that the sizes match.
     fn in_place(&self, _: usize, _: usize) -> bool {
         true
     }
 }
 
 impl Pointwise {
-    /// The gradient of an input: its slope, summed where the input was stretched. What does not change along the sum waits until after it.
+    /// The gradient of an input: its slope, summed over broadcast axes. Factors that are constant along the sum are
+    /// applied after it.
     fn summed(&self, g: &mut Graph, slope: Expr, mut operands: Vec<ValueId>, input: ValueId) -> Result<ValueId, GraphError> {
         let TensorType { dtype, shape: target } = g.ty(input).clone();
         let axes = target.stretched_axes(&self.shape);
@@ -96,7 +97,8 @@ impl Pointwise {
             let full = g.pointwise_many(slope, &operands, self.shape.clone(), vec![dtype])?[0];
             return g.reshape(full, target);
         }
-        // Sums want single precision. They keep their axes until the factors are on; the coordinates must then still give the position of the result.
+        // Sums are in single precision. They retain their axes until the factors are applied, so that coordinates still
+        // give the position of the result.
         let cut = factor(&slope, operands.len(), steady);
         let Some(cut) = cut.filter(|cut| !cut.outside.is_positional()) else {
             let full = g.pointwise_over(slope, &operands, self.shape.clone())?;
@@ -106,7 +108,7 @@ impl Pointwise {
         let full = g.pointwise_over(cut.inside, &operands, self.shape.clone())?;
         let sum = g.reduce(Reduction::Sum, full, &axes)?;
         let shape = g.shape(sum).clone();
-        // Operands that the second part does not read may be larger than it.
+        // Operands that the second expression does not read may be larger than it.
         operands.push(sum);
         let scaled = g.pointwise_over(cut.outside, &operands, shape)?;
         let scaled = g.reshape(scaled, target)?;
@@ -114,8 +116,8 @@ impl Pointwise {
     }
 }
 
-/// Whether slopes may be taken from a stored result. Two bytes hold it nearly, which smooth slopes do not mind; but whether a maximum or minimum was
-/// the constant can be detected only if the type holds it exactly.
+/// Whether slopes may be computed from a stored result. Rounding to 16 bits is acceptable for smooth slopes; but
+/// detecting whether a maximum or minimum selected the constant requires a type that represents it exactly.
 fn is_faithful(expr: &Expr, dtype: DType) -> bool {
     let held = |term: u16| match expr.terms()[term as usize] {
         Term::Const(bits) => dtype.stored(f64::from(f32::from_bits(bits))) == f64::from(f32::from_bits(bits)),
@@ -128,7 +130,7 @@ fn is_faithful(expr: &Expr, dtype: DType) -> bool {
     dtype.is_float() && (!dtype.is_half() || expr.terms().iter().all(holds))
 }
 
-/// Every input the expression reads is there and stretches to the shape.
+/// Checks that every input of the expression exists and broadcasts to the shape.
 pub(super) fn check_inputs(expr: &Expr, shape: &Shape, inputs: &[&TensorType]) -> Result<(), String> {
     if expr.arity() > inputs.len() {
         return Err(format!("reads {} tensors, but got {}", expr.arity(), inputs.len()));
@@ -139,7 +141,7 @@ pub(super) fn check_inputs(expr: &Expr, shape: &Shape, inputs: &[&TensorType]) -
     check_positions(expr, shape)
 }
 
-/// Where an element stands must not depend on how a batch is cut into pieces.
+/// Coordinates must not depend on how a batch is split into micro-batches.
 fn check_positions(expr: &Expr, shape: &Shape) -> Result<(), String> {
     let batch = shape.dims().iter().position(|dim| dim.is_batch());
     for term in expr.terms() {

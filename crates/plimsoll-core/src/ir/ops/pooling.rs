@@ -1,4 +1,4 @@
-//! Maximum and mean over windows, and their gradients. Results have the type of what is pooled; sums are single precision.
+//! Max and average pooling, and their gradients. Results have the input's type; sums are in single precision.
 
 use super::conv::{Window, image_dims};
 use crate::DType;
@@ -8,14 +8,14 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect, expect_real};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// The largest element of every window, and its place inside the window as one byte: all that the gradient needs.
+/// The maximum of every window, and its index inside the window as one byte, which the gradient reads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MaxPool {
-    /// How the window walks.
+    /// Window size, stride and padding.
     pub window: Window,
 }
 
-/// Hands every window's gradient to the element that won.
+/// Routes every window's gradient to its maximum.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MaxPoolGrad {
     /// As in the pooling.
@@ -24,14 +24,14 @@ pub struct MaxPoolGrad {
     pub input: Shape,
 }
 
-/// The mean of every window, counting only elements inside the image.
+/// The mean of every window over elements inside the image.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AvgPool {
-    /// How the window walks.
+    /// Window size, stride and padding.
     pub window: Window,
 }
 
-/// Spreads every window's gradient evenly over its elements.
+/// Distributes every window's gradient evenly over its elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AvgPoolGrad {
     /// As in the pooling.
@@ -45,7 +45,7 @@ fn pooled(window: &Window, x: &Shape) -> Result<Shape, String> {
     if window.dilation != (1, 1) {
         return Err("pooling windows have no dilation".to_string());
     }
-    // A window that lies wholly in the padding would have no largest element and no mean.
+    // A window entirely in the padding would have no maximum and no mean.
     let (rows, columns) = (window.pad_rows, window.pad_columns);
     if rows.0.max(rows.1) >= window.size.0.max(1) || columns.0.max(columns.1) >= window.size.1.max(1) {
         return Err(format!("the padding of the window {window} is as large as the window"));
@@ -79,7 +79,7 @@ impl OpRules for MaxPool {
         let [x] = expect(inputs)?;
         expect_real(inputs)?;
         let (h, w) = self.window.size;
-        // One byte, less the value that stands for "nowhere".
+        // One byte, without the value that means "none".
         if h * w > 255 {
             return Err(format!("a {h}×{w} window has more than 255 places"));
         }

@@ -1,5 +1,5 @@
-//! Recurrent layers over a whole sequence. The projection of the inputs is one matrix product outside; what stands here is the part that has
-//! to go step by step.
+//! Recurrent layers over a whole sequence. The input projection is one matrix product outside of this op, which covers
+//! only the sequential part.
 
 use crate::base::shape::{Dim, Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
@@ -9,12 +9,14 @@ use crate::ir::ops::{Concat, MatMul, Pad, Reduction, Slice};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 use crate::{DType, ops::recurrent_grad::RecurrentGrad};
 
-/// What happens in a step, given the projected input `x` and the hidden state `h` of the step before; `U` is the recurrent kernel.
+/// The recurrence of one step, from the projected input `x` and the previous hidden state `h`; `U` is the recurrent
+/// kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cell {
     /// Gates in the order input, forget, candidate, output: `c = f·c + i·g`, `h = o·tanh(c)`.
     Lstm,
-    /// Gates in the order update, reset, candidate, with the reset applied after the product: `g = tanh(x + r·(h·U + b))`, `h = z·h + (1 - z)·g`.
+    /// Gates in the order update, reset, candidate, with `reset_after`: `g = tanh(x + r·(h·U + b))`, `h = z·h + (1 -
+    /// z)·g`.
     Gru,
     /// One activation: `h = f(x + h·U)`.
     Simple(Activation),
@@ -25,12 +27,12 @@ pub enum Cell {
 pub enum Activation {
     /// Hyperbolic tangent.
     Tanh,
-    /// The positive part.
+    /// Rectified linear unit.
     Relu,
 }
 
 impl Cell {
-    /// Blocks of units in the projected input and in the recurrent kernel.
+    /// Number of gates: blocks of units in the projected input and in the recurrent kernel.
     pub const fn gates(self) -> usize {
         match self {
             Cell::Lstm => 4,
@@ -50,37 +52,37 @@ impl Cell {
     }
 }
 
-/// Walks over the steps of a projected input `[batch, steps, gates·units]`.
+/// Runs the recurrence over a projected input `[batch, steps, gates·units]`.
 ///
-/// Inputs are named by [`RecurrentInputs`]. Results are the hidden states `[batch, steps, units]`; for an LSTM or a GRU the activated gates
-/// `[batch, steps, gates·units]`, which only the gradient reads and which may stand where the projected input stood; and for an LSTM the
-/// last cell state `[batch, units]`. They have the type of the projected input.
+/// [`RecurrentInputs`] names the inputs. Outputs are the hidden states `[batch, steps, units]`; for an LSTM or a GRU
+/// the activated gates `[batch, steps, gates·units]`, which only the gradient reads and which may overwrite the
+/// projected input; and for an LSTM the last cell state `[batch, units]`. They have the type of the projected input.
 ///
-/// A step whose mask is 0 is skipped: its hidden state is that of the step before.
+/// A step with mask 0 is skipped: its hidden state is the previous one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Recurrent {
-    /// What happens in a step.
+    /// The recurrence.
     pub cell: Cell,
     /// Length of the hidden state.
     pub units: usize,
-    /// Walks from the last step to the first. Results stay where their input stands, so the last state then is that of step 0.
+    /// Runs from the last step to the first. Outputs stay at their input's position, so the final state is at step 0.
     pub reverse: bool,
-    /// There is a mask.
+    /// Whether there is a mask.
     pub masked: bool,
-    /// There are states to start from; else they are zero.
+    /// Whether there are initial states; otherwise they are zero.
     pub initial: bool,
 }
 
 /// The inputs of a [`Recurrent`] by name, in their order.
 #[derive(Clone, Copy, Debug)]
 pub struct RecurrentInputs<T> {
-    /// Projected input `[batch, steps, gates·units]`, its bias added.
+    /// Projected input `[batch, steps, gates·units]`, including the bias.
     pub x: T,
     /// Recurrent kernel `[units, gates·units]`.
     pub kernel: T,
     /// For a GRU, the recurrent bias `[gates·units]`.
     pub bias: Option<T>,
-    /// `[batch, steps]`; where it is 0 the step is skipped.
+    /// `[batch, steps]`; steps with 0 are skipped.
     pub mask: Option<T>,
     /// Hidden state before the first step, `[batch, units]`.
     pub hidden: Option<T>,
@@ -89,7 +91,7 @@ pub struct RecurrentInputs<T> {
 }
 
 impl<T> RecurrentInputs<T> {
-    /// The same names for what a function makes of each input.
+    /// Applies a function to each input.
     pub fn map<U>(self, mut of: impl FnMut(T) -> U) -> RecurrentInputs<U> {
         RecurrentInputs {
             x: of(self.x),
@@ -103,7 +105,7 @@ impl<T> RecurrentInputs<T> {
 }
 
 impl Recurrent {
-    /// The inputs by name, if there are as many as this use of the op takes.
+    /// The inputs by name, if their number matches.
     pub fn operands<T: Copy>(&self, inputs: &[T]) -> Option<RecurrentInputs<T>> {
         let mut rest = inputs.iter().copied();
         let mut next_if = |there: bool| if there { rest.next().map(Some) } else { Some(None) };
@@ -118,7 +120,7 @@ impl Recurrent {
         rest.next().is_none().then_some(operands)
     }
 
-    /// The hidden state that each step found, `[batch, steps, units]`.
+    /// The previous hidden state of each step, `[batch, steps, units]`.
     fn hidden_before(&self, g: &mut Graph, hidden: ValueId, initial: Option<ValueId>) -> Result<ValueId, GraphError> {
         let shape = g.shape(hidden).clone();
         let steps = shape.dims()[1].factor();
@@ -165,7 +167,7 @@ impl Recurrent {
     }
 }
 
-/// The three dimensions of a sequence whose steps and features are numbers.
+/// The three dimensions of a sequence with static steps and features.
 pub(super) fn sequence_dims(what: &str, shape: &Shape) -> Result<(Dim, usize, usize), String> {
     match shape.dims() {
         &[batch, steps, features] => match (steps.as_fixed(), features.as_fixed()) {
@@ -177,7 +179,7 @@ pub(super) fn sequence_dims(what: &str, shape: &Shape) -> Result<(Dim, usize, us
     }
 }
 
-/// That an operand has the shape it should have.
+/// Checks the shape of an operand.
 pub(super) fn expect_shape(what: &str, operand: Option<&TensorType>, shape: &Shape) -> Result<(), String> {
     match operand {
         Some(operand) if operand.shape != *shape => Err(format!("the {what} should have the shape {shape}, but is {operand}")),
@@ -185,7 +187,7 @@ pub(super) fn expect_shape(what: &str, operand: Option<&TensorType>, shape: &Sha
     }
 }
 
-/// That a mask is there for each step and has a type that kernels read.
+/// Checks that a mask covers each step and has a supported type.
 pub(super) fn expect_mask(mask: Option<&TensorType>, batch: Dim, steps: usize) -> Result<(), String> {
     expect_shape("mask", mask, &Shape::new([batch, steps.into()]))?;
     match mask {
@@ -196,7 +198,7 @@ pub(super) fn expect_mask(mask: Option<&TensorType>, batch: Dim, steps: usize) -
     }
 }
 
-/// What distinguishes a walk, in words.
+/// The attributes as text.
 pub(super) fn text(cell: Cell, units: usize, reverse: bool, masked: bool, initial: bool) -> String {
     let part = |there: bool, text: &'static str| if there { text } else { "" };
     let (reverse, masked) = (part(reverse, ", backwards"), part(masked, ", masked"));
@@ -247,7 +249,8 @@ impl OpRules for Recurrent {
         })
     }
 
-    /// The walk back gives the gradient of the projected input; the kernel's and the bias' follow from it over all steps at once.
+    /// The backward recurrence yields the gradient of the projected input; the gradients of kernel and bias follow from
+    /// it over all steps at once.
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
         let Recurrent { cell, units, reverse, masked, initial } = *self;
         if adjoint.gradients.get(1).is_some_and(Option::is_some) {
@@ -297,11 +300,11 @@ impl OpRules for Recurrent {
         states * self.cell.gates() as u64 * (2 * self.units as u64 + POINTWISE)
     }
 
-    /// The gates stand where the projected input stood; a cell of one gate leaves its state there.
+    /// The gates overwrite the projected input; a cell with one gate writes its state there.
     fn in_place(&self, input: usize, output: usize) -> bool {
         input == 0 && output == usize::from(!matches!(self.cell, Cell::Simple(_)))
     }
 }
 
-/// About how many operations a gate takes besides its product: an activation and its part of the state.
+/// Approximate operations per gate besides its product: an activation and its share of the state update.
 pub(super) const POINTWISE: u64 = 10;

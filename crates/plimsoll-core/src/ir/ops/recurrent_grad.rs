@@ -1,4 +1,4 @@
-//! The walk back over a recurrent layer.
+//! Backpropagation through time for recurrent layers.
 
 use super::recurrent::{Cell, POINTWISE, expect_mask, expect_shape, sequence_dims, text};
 use crate::base::shape::{Shape, TensorType};
@@ -7,13 +7,15 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{OpRules, expect_real};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// The gradient of a [`Recurrent`](super::Recurrent) by its projected input and the states it starts from.
+/// The gradient of a [`Recurrent`](super::Recurrent) with respect to its projected input and initial states.
 ///
-/// Inputs are named by [`RecurrentGradInputs`]. Results are the gradient of the projected input, `[batch, steps, gates·units]`, in the type of the
-/// layer's results; for a GRU that of `h·U + b`, likewise (elsewhere both are the same); and if there are initial states, those of the hidden state
-/// and of an LSTM's cell state, `[batch, units]` in single precision.
+/// [`RecurrentGradInputs`] names the inputs. Outputs are the gradient of the projected input, `[batch, steps,
+/// gates·units]`, in the type of the layer's results; for a GRU also that of `h·U + b`, likewise (for other cells both
+/// are equal); and with initial states, the gradients of the hidden state and of an LSTM's cell state, `[batch, units]`
+/// in single precision.
 ///
-/// Cheap values are recomputed instead of being stored: the cell states of an LSTM from its gates, the candidate's product of a GRU.
+/// Cheap values are recomputed instead of stored: the cell states of an LSTM from its gates, the candidate's product of
+/// a GRU.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RecurrentGrad {
     /// As in the layer.
@@ -26,7 +28,7 @@ pub struct RecurrentGrad {
     pub masked: bool,
     /// As in the layer.
     pub initial: bool,
-    /// For an LSTM: something depends on the last cell state, and its gradient is given.
+    /// For an LSTM: whether the gradient of the last cell state is an input.
     pub last_state: bool,
 }
 
@@ -43,7 +45,7 @@ pub struct RecurrentGradInputs<T> {
     pub hidden: Option<T>,
     /// As in the layer.
     pub mask: Option<T>,
-    /// The state before the first step that the walk reads: the cell state of an LSTM, the hidden state of a GRU.
+    /// The initial state that the recurrence reads: the cell state of an LSTM, the hidden state of a GRU.
     pub before: Option<T>,
     /// Gradient of the hidden states.
     pub d_hidden: T,
@@ -52,7 +54,7 @@ pub struct RecurrentGradInputs<T> {
 }
 
 impl<T> RecurrentGradInputs<T> {
-    /// The same names for what a function makes of each input.
+    /// Applies a function to each input.
     pub fn map<U>(self, mut of: impl FnMut(T) -> U) -> RecurrentGradInputs<U> {
         RecurrentGradInputs {
             kernel: of(self.kernel),
@@ -68,7 +70,7 @@ impl<T> RecurrentGradInputs<T> {
 }
 
 impl RecurrentGrad {
-    /// The inputs by name, if there are as many as this use of the op takes.
+    /// The inputs by name, if their number matches.
     pub fn operands<T: Copy>(&self, inputs: &[T]) -> Option<RecurrentGradInputs<T>> {
         let simple = matches!(self.cell, Cell::Simple(_));
         let mut rest = inputs.iter().copied();

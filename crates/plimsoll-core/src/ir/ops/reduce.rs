@@ -1,4 +1,4 @@
-//! An expression reduced along axes: sums, maxima, log-sum-exp, the index of the largest.
+//! Reductions of an expression along axes: sum, max, log-sum-exp, argmax.
 
 use super::pointwise::check_inputs;
 use crate::DType;
@@ -9,32 +9,33 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules};
 use crate::ir::rules::{Precision, RowContext, RowRule, is_random};
 
-/// How elements are brought together.
+/// The reduction operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
     /// Their sum.
     Sum,
-    /// The largest; NaN wins.
+    /// The maximum; NaN propagates.
     Max,
-    /// The logarithm of the sum of their exponentials, without overflow.
+    /// The numerically stable log-sum-exp.
     LogSumExp,
-    /// Along one axis, the index of the first largest.
+    /// Along one axis, the index of the first maximum.
     ArgMax,
 }
 
-/// Evaluates an expression over `shape` and reduces it along `axes`, which stay as dimensions of 1.
+/// Evaluates an expression over `shape` and reduces it along `axes`, which remain with extent 1.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reduce {
-    /// What is computed per element before reducing.
+    /// The elementwise expression before the reduction.
     pub expr: Expr,
-    /// The shape it runs over; every input stretches to it.
+    /// The iteration shape; every input broadcasts to it.
     pub shape: Shape,
-    /// How elements are brought together.
+    /// The reduction operator.
     pub kind: Reduction,
-    /// The axes that shrink to 1, ascending.
+    /// The reduced axes, ascending.
     pub axes: Vec<usize>,
-    /// A sum begins with one more input behind the expression's, of the result's type, instead of with zero; what a sum over several pieces continues
-    /// from. Only the planner writes this: [`Device::can_split_rows`](crate::Device::can_split_rows) says where it changes no bit.
+    /// A sum accumulates onto one more input, after the expression's and of the result's type, instead of zero: the sum
+    /// of the earlier rows of a split. Only the planner sets this;
+    /// [`Device::can_split_rows`](crate::Device::can_split_rows) decides where the result is bit-identical.
     pub onto: bool,
 }
 
@@ -103,7 +104,7 @@ impl OpRules for Reduce {
         let (x, y, dy) = (adjoint.inputs[0], adjoint.outputs[0], adjoint.output_gradient(0)?);
         let g = &mut *adjoint.graph;
         let (dtype, target) = (g.ty(x).dtype, g.shape(x).clone());
-        // Where the operand was stretched its gradient is summed once more, which wants single precision.
+        // The gradient of a broadcast operand is summed once more, in single precision.
         let stored = if target == self.shape { dtype } else { DType::F32 };
         let over = |g: &mut Graph, expr: Expr, inputs: &[ValueId], dtype: DType| {
             g.pointwise_many(expr, inputs, self.shape.clone(), vec![dtype]).map(|outputs| outputs[0])
@@ -133,7 +134,7 @@ impl OpRules for Reduce {
         (self.expr.flops() + own) * self.shape.elements().bind(rows) as u64
     }
 
-    /// A sum may grow where it is.
+    /// The accumulator may be updated in place.
     fn in_place(&self, input: usize, _: usize) -> bool {
         self.onto && input == self.expr.arity()
     }

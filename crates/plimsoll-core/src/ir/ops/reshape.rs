@@ -1,4 +1,4 @@
-//! The same elements under another shape; costs nothing.
+//! Reshape: the same elements under another shape, without a copy.
 
 use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;

@@ -1,4 +1,4 @@
-//! A part of a tensor along one axis.
+//! A slice of a tensor along one axis.
 
 use super::Pad;
 use crate::base::shape::TensorType;
@@ -7,15 +7,15 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{Op, OpRules, expect};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// Elements `start … start + length` along `axis`, which is not the batch's. In graphs whose rows the planner cut it may be: both numbers then
-/// count as many rows as the batch has, as the extent does.
+/// Elements `start … start + length` along `axis`. The axis is the batch axis only in graphs that the planner split;
+/// both numbers are then multiples of the batch, like the extent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Slice {
     /// The axis.
     pub axis: usize,
-    /// The first element kept.
+    /// The first element.
     pub start: usize,
-    /// How many are kept.
+    /// Number of elements.
     pub length: usize,
 }
 

@@ -1,4 +1,4 @@
-//! A tensor written into a slice of another.
+//! Writes a tensor into a slice of another.
 
 use crate::base::shape::{Dim, TensorType};
 use crate::ir::adjoint::Adjoint;
@@ -6,24 +6,24 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::OpRules;
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// Writes the first input at `start` along `axis` of the second, in place if nothing else reads that later. Without a second input the rest of the result is
-/// not written yet: [`verify`](crate::verify) rejects graphs that read a slice before it is written. Only the planner writes this, in place of a
-/// [`Concat`](super::Concat).
+/// Writes the first input at `start` along `axis` of the second, in place unless that is read later. Without a second
+/// input the rest of the result is uninitialized: [`verify`](crate::verify) rejects graphs that read a slice before it
+/// is written. Only the planner creates this op, in place of a [`Concat`](super::Concat).
 ///
-/// Along the batch axis, which the planner may split, the numbers count as in [`Slice`](super::Slice); for some rows of it, `start` is the first and `extent` is
-/// `usize::MAX`.
+/// Along the batch axis, which the planner may split, the numbers are multiples of the batch as in
+/// [`Slice`](super::Slice); for a batch slice, `start` is its first row and `extent` is `usize::MAX`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SliceWrite {
     /// The axis.
     pub axis: usize,
-    /// Where the slice begins.
+    /// Offset of the slice.
     pub start: usize,
     /// The extent of the result along the axis.
     pub extent: usize,
 }
 
 impl SliceWrite {
-    /// How much of the axis a slice of this type takes, and the type of the result.
+    /// The extent of a slice of this type along the axis, and the type of the result.
     fn whole(&self, graph: &Graph, part: &TensorType) -> Option<(usize, TensorType)> {
         let dim = *part.shape.dims().get(self.axis)?;
         let (own, whole) = match dim.part() {
@@ -35,7 +35,7 @@ impl SliceWrite {
         fits.then(|| (own, TensorType::new(part.dtype, part.shape.with(self.axis, whole))))
     }
 
-    /// Where along the axis a slice with this dimension begins for `rows` rows, in elements.
+    /// Offset along the axis, in elements, of a slice with this dimension for `rows` rows.
     pub fn first(&self, part: Dim, rows: usize) -> usize {
         match part.part() {
             Some((from, _)) => part.factor() * from.min(rows),

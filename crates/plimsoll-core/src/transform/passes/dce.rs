@@ -1,10 +1,10 @@
-//! Dead code: nodes that neither the host nor any state sees the results of.
+//! Dead code elimination.
 
 use super::rewrite::{append, finish, shell};
 use crate::ir::graph::{Graph, ValueId};
 use crate::ir::op::Op;
 
-/// Removes nodes whose results nobody reads. Declared inputs stay, so that the batch's columns keep their numbers.
+/// Removes nodes whose results are unused. Declared inputs remain, so that the batch's columns retain their indices.
 pub fn remove_dead(old: &Graph) -> Graph {
     let mut alive = vec![false; old.values.len()];
     let kept = old.outputs.iter().map(|(_, value)| value).chain(old.updates.iter().map(|(_, value)| value));

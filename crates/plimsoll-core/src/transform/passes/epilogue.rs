@@ -1,5 +1,5 @@
-//! Epilogues: an expression that follows a product or convolution is applied while the result is still in cache, in single precision; only what
-//! it makes is stored, in its own type. A mere cast becomes the type of the product.
+//! Epilogue fusion: an expression after a matrix product or convolution is applied in single precision while the result
+//! is in cache; only its output is stored, in its own type. A cast becomes the product's element type.
 
 use super::rewrite::{Rewrite, rewrite};
 use crate::DType;
@@ -9,8 +9,8 @@ use crate::ir::graph::{Graph, Node, ValueId};
 use crate::ir::op::Op;
 use crate::ir::ops::{Conv2d, MatMul, Pointwise};
 
-/// Writes expressions into the product or convolution they follow, where nobody else reads that. A view between the two is no hindrance
-/// if all that the expression reads can be seen in the product's shape.
+/// Fuses expressions into the matrix product or convolution they follow, if it has no other consumer. A view in between
+/// is allowed if all inputs of the expression can be viewed in the product's shape.
 pub fn fuse_epilogues(old: &Graph) -> Graph {
     let uses = old.use_counts();
     let single = |value: ValueId| uses[value.index()] == 1;
@@ -20,7 +20,7 @@ pub fn fuse_epilogues(old: &Graph) -> Graph {
         if !dtype.is_float() || op.expr.is_positional() {
             return Rewrite::Keep;
         }
-        // `old` and `new` stand in the same order, so what feeds the node in `old` tells who else reads it.
+        // `old` and `new` have the same node order, so use counts of `old` apply.
         let host = (0..inputs.len()).find_map(|i| {
             let (value, source) = (node.inputs[i], old.producer(node.inputs[i]));
             match &source.op {
@@ -39,7 +39,7 @@ pub fn fuse_epilogues(old: &Graph) -> Graph {
     })
 }
 
-/// The value, if a product or convolution without an epilogue makes it in the same part of the step.
+/// The value, if its producer is a product or convolution without epilogue in the same phase.
 fn is_open(new: &Graph, node: &Node, value: ValueId) -> Option<ValueId> {
     let producer = new.producer(value);
     let open = match &producer.op {
@@ -50,7 +50,7 @@ fn is_open(new: &Graph, node: &Node, value: ValueId) -> Option<ValueId> {
     (open && producer.phase == node.phase).then_some(value)
 }
 
-/// Whether every input is a single number or as large as the result, so that it can be seen under any shape.
+/// Whether every input is a scalar or has the result's size, so that it can be viewed under any shape.
 fn sees_through(new: &Graph, op: &Pointwise, inputs: &[ValueId]) -> bool {
     inputs.iter().all(|input| *new.shape(*input) == op.shape || new.shape(*input).elements() == Dim::fixed(1))
 }

@@ -1,5 +1,5 @@
-//! Pointwise fusion: chains of expressions become one, so that what stands between them never exists in memory. What is not stored in two
-//! bytes any more is not rounded to them either.
+//! Pointwise fusion: chains of expressions become one, without intermediate tensors. Intermediates that are no longer
+//! stored in 16 bits are no longer rounded either.
 
 use super::masks::Mask;
 use super::rewrite::{Rewrite, rewrite};
@@ -10,11 +10,11 @@ use crate::ir::graph::{Graph, Node, NodeId, Phase, ValueId};
 use crate::ir::op::Op;
 use crate::ir::ops::{Pointwise, Reduce};
 
-/// Beyond this an expression no longer fits the registers of a tile, and beyond that many inputs it is bound by their bytes.
+/// A larger expression exceeds the registers of a tile; more inputs make it memory-bound.
 const MAX_TERMS: usize = 96;
 const MAX_INPUTS: usize = 12;
 
-/// Writes expressions with a single reader into that reader.
+/// Fuses expressions with a single consumer into that consumer.
 pub fn fuse_pointwise(old: &Graph) -> Graph {
     let uses = old.use_counts();
     rewrite(old, |new, node, inputs| {
@@ -42,10 +42,11 @@ pub fn fuse_pointwise(old: &Graph) -> Graph {
     })
 }
 
-/// Works masks out from what the next gradient reads anyway.
+/// Computes masks from values that the next gradient reads anyway.
 ///
-/// A gradient cut by ReLU's mask goes into the gradient of the normalisation before, which reads the normalisation's input. The mask can be
-/// worked out from that input as well, by the same arithmetic; then the result of the two is not kept for it, and need not be recomputed.
+/// A gradient with ReLU's mask feeds the gradient of the preceding normalization, which reads the normalization's
+/// input. The same arithmetic yields the mask from that input; the normalized activation then need not stay live or be
+/// recomputed.
 pub fn read_what_is_kept(old: &Graph) -> Graph {
     let mut read_by: Vec<Vec<NodeId>> = vec![Vec::new(); old.values.len()];
     for (id, node) in old.nodes() {
@@ -53,7 +54,7 @@ pub fn read_what_is_kept(old: &Graph) -> Graph {
     }
     rewrite(old, |new, node, inputs| {
         let Op::Pointwise(op) = &node.op else { return Rewrite::Keep };
-        // Masks only: a comparison for equality must see the stored number.
+        // Masks only: an equality comparison must read the stored number.
         let Some(mask) = Mask::of(op).filter(|_| node.phase == Phase::Backward) else { return Rewrite::Keep };
         let kept_anyway = |value: ValueId| {
             let full = |value: &ValueId| *old.shape(*value) == op.shape;
@@ -61,7 +62,7 @@ pub fn read_what_is_kept(old: &Graph) -> Graph {
             let Op::Pointwise(p) = &producer.op else { return false };
             let mut sources = producer.inputs.iter().filter(|input| full(input));
             let (Some(source), None) = (sources.next(), sources.next()) else { return false };
-            // Where rounding to two bytes would change the answer, the number before rounding gives the right one.
+            // Where rounding to 16 bits would change the comparison, the unrounded number is correct.
             let real = |dtype: DType| dtype == DType::F32 || dtype.is_half();
             let same = p.dtypes.len() == 1 && real(p.dtypes[0]) && real(old.ty(*source).dtype) && !p.expr.is_positional();
             let reads_source = |reader: &NodeId| old.node(*reader).inputs.contains(source);
@@ -89,7 +90,8 @@ fn can_fuse(new: &Graph, reader: &Node, value: ValueId, shape: &Shape) -> bool {
     if p.shape != *shape || !dtype.is_float() {
         return false;
     }
-    // Fusing a forward expression into a backward reader keeps its inputs alive instead of its result: only if that is not more.
+    // Fusing a forward expression into a backward consumer retains its inputs instead of its result; only done if that
+    // is not more.
     let full: usize = producer.inputs.iter().filter(|input| new.shape(**input) == shape).map(|input| new.ty(*input).dtype.size()).sum();
     full <= dtype.size() || producer.phase == reader.phase || reader.phase == Phase::Update
 }

@@ -1,7 +1,8 @@
-//! Masks before pooling: a gradient that is cut by a mask (ReLU's) right after it went back through max pooling is cut before instead.
+//! Masks before pooling: a mask (ReLU's) that is applied right after a max-pooling gradient is applied before it
+//! instead.
 //!
-//! Pooling hands each gradient to the element that won, and the winner's value is the pooled value. So the mask can be read off the small
-//! pooled tensor, and the large one need not be kept for it.
+//! Pooling routes each gradient to the maximum element, whose value is the pooled value. The mask can therefore be
+//! computed from the small pooled tensor, and the large one need not stay live.
 
 use super::rewrite::{Rewrite, rewrite};
 use crate::base::expr::{Binary, Expr, Term, TermId};
@@ -10,14 +11,15 @@ use crate::ir::op::Op;
 use crate::ir::ops::{MaxPoolGrad, Pointwise};
 use crate::{DType, Shape};
 
-/// Moves masks from behind the gradients of max pooling to before them. A mask over a sum of gradients is put on each of them.
+/// Moves masks from after max-pooling gradients to before them. A mask over a sum of gradients is applied to each
+/// summand.
 pub fn sink_masks(old: &Graph) -> Graph {
     let uses = old.use_counts();
     rewrite(old, |new, node, inputs| {
         let Op::Pointwise(op) = &node.op else { return Rewrite::Keep };
         let Some(mask) = Mask::of(op) else { return Rewrite::Keep };
         let same_type = mask.parts.iter().all(|part| new.ty(inputs[*part as usize]).dtype == op.dtypes[0]);
-        // The order of a sum must not show: in fewer bits, its parts would be rounded.
+        // The order of a sum must not matter: with fewer bits, its summands would be rounded.
         if !same_type || (mask.parts.len() > 1 && op.dtypes[0] != DType::F32) {
             return Rewrite::Keep;
         }
@@ -38,10 +40,10 @@ pub fn sink_masks(old: &Graph) -> Graph {
 
 /// An expression `mask(x) ? a + b + … : 0`.
 pub(super) struct Mask {
-    /// The input the condition looks at, and at nothing else.
+    /// The only input that the condition reads.
     pub looks_at: u16,
     condition: TermId,
-    /// The inputs that are added up, in order.
+    /// The summands, in order.
     parts: Vec<u16>,
 }
 
@@ -62,7 +64,7 @@ impl Mask {
     /// The same mask over other values: input 0 is compared, input 1 is masked.
     fn cut(&self, expr: &Expr) -> Expr {
         Expr::build(|e| {
-            // Of the whole expression only the condition is asked for, so everything else is left out.
+            // Only the condition is an output, so all other terms are dropped.
             let mut values: Vec<TermId> = Vec::new();
             for term in &expr.terms()[..=self.condition as usize] {
                 let at = |id: TermId| values[id as usize];
@@ -92,7 +94,7 @@ fn inputs_of(terms: &[Term], at: TermId, into: &mut Vec<u16>) {
     }
 }
 
-/// The inputs a term adds up from left to right, if it is nothing but such a sum.
+/// The inputs that a term sums from left to right, if it is only such a sum.
 fn added(terms: &[Term], at: TermId) -> Option<Vec<u16>> {
     match terms[at as usize] {
         Term::Input(i) => Some(vec![i]),
@@ -104,16 +106,16 @@ fn added(terms: &[Term], at: TermId) -> Option<Vec<u16>> {
     }
 }
 
-/// The gradient of a max pooling, taken apart.
+/// A max-pooling gradient and its operands.
 struct Pool {
     op: MaxPoolGrad,
     places: ValueId,
     gradient: ValueId,
-    /// What the pooling made.
+    /// The output of the pooling.
     result: ValueId,
 }
 
-/// The pooling of `of` that this value is the gradient of.
+/// The pooling of `of` whose gradient this value is.
 fn pool_of(new: &Graph, value: ValueId, of: ValueId, shape: &Shape) -> Option<Pool> {
     let producer = new.producer(value);
     let Op::MaxPoolGrad(op) = &producer.op else { return None };

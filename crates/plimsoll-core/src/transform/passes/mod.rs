@@ -1,5 +1,5 @@
-//! Graph improvements that change no result (folding, common subexpressions, dead code, fusion), and the one change of types that does: mixed
-//! precision.
+//! Optimization passes that preserve results (folding, common subexpressions, dead code, fusion), and one that changes
+//! types: mixed precision.
 
 mod dce;
 mod epilogue;
@@ -21,7 +21,7 @@ pub use precision::{Columns, mixed, mixed_with};
 pub use simplify::simplify;
 pub use split::split_concats;
 
-/// Runs all passes in order, checking the graph after each.
+/// Runs all passes in order and verifies the graph after each.
 pub fn optimize(graph: &Graph) -> Result<Graph, GraphError> {
     let mut graph = graph.clone();
     verify(&graph)?;

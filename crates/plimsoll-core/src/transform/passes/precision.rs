@@ -1,8 +1,8 @@
-//! Mixed precision: activations stored in two bytes, parameters and statistics in four. Run on a forward graph, before gradients are taken; these
-//! then follow, for a gradient has the type of the value it belongs to.
+//! Mixed precision: activations are stored in 16 bits, parameters and statistics in 32 bits. Runs on a forward graph
+//! before autodiff; gradients follow, because a gradient has the type of its value.
 //!
-//! Arithmetic is single precision everywhere: only what is stored changes its type. There are no copies of parameters in two bytes; products
-//! read operands of different types.
+//! Arithmetic is in single precision everywhere; only storage types change. There are no 16-bit copies of parameters:
+//! products read operands of different types.
 
 use super::rewrite::{finish, shell};
 use crate::DType;
@@ -14,8 +14,8 @@ use crate::ir::rules::Precision;
 use crate::verify;
 use std::collections::HashMap;
 
-/// The graph with activations stored in `dtype`, which has two bytes. What has no batch dimension (parameters, moving statistics) and what the host
-/// reads keeps its type. Values get new numbers; outputs keep their names.
+/// The graph with activations stored in the 16-bit type `dtype`. Values without a batch dimension (parameters, moving
+/// statistics) and outputs that the host reads retain their types. Values are renumbered; outputs retain their names.
 ///
 /// ```
 /// use plimsoll_core::graph::{Init, StateKind};

@@ -1,21 +1,21 @@
-//! Rebuilding a graph node by node: how every pass is written.
+//! Rebuilds a graph node by node; all passes are written this way.
 
 use crate::base::shape::TensorType;
 use crate::ir::graph::{Graph, Node, ValueId};
 use crate::ir::op::Op;
 
-/// What becomes of a node.
+/// The decision about a node.
 pub(crate) enum Rewrite {
-    /// It is copied as it is.
+    /// Copy it unchanged.
     Keep,
-    /// Its outputs are values that are already there.
+    /// Replace its outputs by existing values.
     Replace(Vec<ValueId>),
-    /// It does something else with other inputs; its outputs keep their types.
+    /// Replace its op and inputs; its outputs retain their types.
     With(Op, Vec<ValueId>),
 }
 
-/// Rebuilds the graph, asking `decide` about every node. `decide` sees the new graph so far, to which it may
-/// add, the node, and its inputs there.
+/// Rebuilds the graph. `decide` is called for every node with the new graph so far, which it may extend, the node, and
+/// its inputs there.
 pub(crate) fn rewrite(old: &Graph, mut decide: impl FnMut(&mut Graph, &Node, &[ValueId]) -> Rewrite) -> Graph {
     let mut new = shell(old);
     let mut renamed: Vec<Option<ValueId>> = vec![None; old.values.len()];

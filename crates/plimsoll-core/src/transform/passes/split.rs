@@ -1,16 +1,17 @@
-//! Convolutions over joined channels, taken apart: the sum of a convolution per part is the same sum in another order. So the parts are
-//! never held a second time side by side, and their gradients are made apart instead of being cut out of a joined one.
+//! Splits convolutions over concatenated channels into a sum of convolutions per concat input. The concat is never
+//! materialized, and the gradients of its inputs are computed separately instead of sliced.
 
 use super::rewrite::{Rewrite, rewrite};
 use crate::ir::graph::{Graph, GraphError, Node, ValueId};
 use crate::ir::op::Op;
 use crate::ir::ops::{Conv2d, Slice};
 
-/// Channels are the last axis of images, and of filters the last but one.
+/// The channel axis of images is the last one, that of filters the last but one.
 const IMAGE_CHANNELS: usize = 3;
 const FILTER_CHANNELS: usize = 2;
 
-/// Takes convolutions apart that alone read channels joined from several values. For forward graphs: gradients follow.
+/// Splits convolutions that are the only consumer of a channel concat. Applies to forward graphs; gradients follow from
+/// it.
 pub fn split_concats(old: &Graph) -> Graph {
     let uses = old.use_counts();
     rewrite(old, |new, node, inputs| {
