@@ -1,10 +1,10 @@
-//! What a gradient rule is given, and where it writes its nodes.
+//! The context of a gradient rule.
 
 use super::graph::{Graph, GraphError, ValueId};
 use crate::base::expr::Expr;
 use crate::base::shape::TensorType;
 
-/// What a gradient rule is given: the node's values, the gradients of its outputs, and the graph to write into.
+/// The context of a gradient rule: the node's values, the gradients of its outputs, and the graph to extend.
 pub struct Adjoint<'a> {
     /// The graph being extended.
     pub graph: &'a mut Graph,
@@ -12,20 +12,20 @@ pub struct Adjoint<'a> {
     pub inputs: Vec<ValueId>,
     /// The node's outputs.
     pub outputs: Vec<ValueId>,
-    /// The gradient of each output, where there is one.
+    /// The gradient of each output, if any.
     pub gradients: Vec<Option<ValueId>>,
-    /// Which inputs' gradients are wanted.
+    /// Which inputs need a gradient.
     pub wants: Vec<bool>,
 }
 
 impl Adjoint<'_> {
-    /// The wanted inputs.
+    /// The inputs that need a gradient.
     pub fn wanted(&self) -> impl Iterator<Item = usize> + use<> {
         let wants = self.wants.clone();
         (0..wants.len()).filter(move |i| wants[*i])
     }
 
-    /// The gradient of output `i`; zeros if nothing depends on it.
+    /// The gradient of output `i`; zeros if the loss does not depend on it.
     pub fn output_gradient(&mut self, i: usize) -> Result<ValueId, GraphError> {
         match self.gradients[i] {
             Some(gradient) => Ok(gradient),
@@ -33,7 +33,7 @@ impl Adjoint<'_> {
         }
     }
 
-    /// The gradients of all outputs; zeros where nothing depends on one.
+    /// The gradients of all outputs; zeros if the loss does not depend on one.
     pub fn outputs_gradients(&mut self) -> Result<Vec<ValueId>, GraphError> {
         (0..self.outputs.len()).map(|i| self.output_gradient(i)).collect()
     }

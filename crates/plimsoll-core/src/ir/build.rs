@@ -1,4 +1,4 @@
-//! Writing graphs: the small vocabulary that layers, losses and gradient rules are written in.
+//! Graph construction: the methods with which layers, losses and gradient rules are written.
 
 use crate::DType;
 use crate::base::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
@@ -10,7 +10,7 @@ use crate::ir::ops::{Gather, MatMul, Pointwise, Reduce, Reduction, Reshape};
 type Built = Result<ValueId, GraphError>;
 
 impl Graph {
-    /// An expression over the shape its inputs stretch to together.
+    /// An expression over the broadcast shape of its inputs.
     pub fn pointwise(&mut self, expr: Expr, inputs: &[ValueId]) -> Built {
         let mut shape = Shape::scalar();
         for input in inputs {
@@ -26,7 +26,7 @@ impl Graph {
         self.pointwise_many(expr, inputs, shape, dtypes).map(|outputs| outputs[0])
     }
 
-    /// An expression with several results. Inputs it does not read are dropped, so that nothing is kept for them.
+    /// An expression with several results. Unused inputs are dropped, so that they do not stay live.
     pub fn pointwise_many(&mut self, expr: Expr, inputs: &[ValueId], shape: Shape, dtypes: Vec<DType>) -> Result<Vec<ValueId>, GraphError> {
         let mut read: Vec<ValueId> = Vec::new();
         let expr = Expr::build_many(|e| {
@@ -79,12 +79,12 @@ impl Graph {
         self.pointwise(Expr::build(|e| body(e, e.input(0))), &[x])
     }
 
-    /// `a + b`, stretched to a common shape.
+    /// `a + b` with broadcasting.
     pub fn plus(&mut self, a: ValueId, b: ValueId) -> Built {
         self.binary(Binary::Add, a, b)
     }
 
-    /// `a · b` element by element, stretched to a common shape.
+    /// Elementwise `a · b` with broadcasting.
     pub fn times(&mut self, a: ValueId, b: ValueId) -> Built {
         self.binary(Binary::Mul, a, b)
     }
@@ -94,19 +94,19 @@ impl Graph {
         self.add_one(Op::MatMul(MatMul::default()), &[a, b])
     }
 
-    /// Rows of a table by their numbers, in the table's type.
+    /// Rows of a table by index, in the table's type.
     pub fn gather(&mut self, table: ValueId, indices: ValueId) -> Built {
         let dtype = self.ty(table).dtype;
         self.add_one(Op::Gather(Gather { dtype }), &[table, indices])
     }
 
-    /// A reduction along axes, which stay as dimensions of 1.
+    /// A reduction along axes, which remain with extent 1.
     pub fn reduce(&mut self, kind: Reduction, x: ValueId, axes: &[usize]) -> Built {
         let shape = self.shape(x).clone();
         self.add_one(Op::Reduce(Reduce { expr: Expr::identity(), shape, kind, axes: axes.to_vec(), onto: false }), &[x])
     }
 
-    /// The sum of all elements, as a single number.
+    /// The sum of all elements, as a scalar.
     pub fn sum(&mut self, x: ValueId) -> Built {
         let axes: Vec<usize> = (0..self.shape(x).rank()).collect();
         let sum = if axes.is_empty() { x } else { self.reduce(Reduction::Sum, x, &axes)? };
@@ -121,14 +121,14 @@ impl Graph {
         self.add_one(Op::Reshape(Reshape { shape }), &[x])
     }
 
-    /// Sums the axes along which `shape` was stretched, so that the result has that shape.
+    /// Sums the axes along which `shape` was broadcast; the result has that shape.
     pub fn sum_to(&mut self, x: ValueId, shape: &Shape) -> Built {
         let axes = shape.stretched_axes(self.shape(x));
         let summed = if axes.is_empty() { x } else { self.reduce(Reduction::Sum, x, &axes)? };
         self.reshape(summed, shape.clone())
     }
 
-    /// `[B, …]` with everything behind the batch in one dimension.
+    /// `[B, n]`: all dimensions after the batch merged into one.
     pub fn flatten(&mut self, x: ValueId) -> Built {
         let shape = self.shape(x);
         let [batch, rest @ ..] = shape.dims() else {

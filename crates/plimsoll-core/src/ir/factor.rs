@@ -1,17 +1,18 @@
-//! Pulling out of a sum what does not change along it: `Σ a·s` becomes `s · Σ a`. Gradients of normalisation layers sum the same
-//! products several times with different such factors; without them the sums are equal, and computed once.
+//! Factors constants out of sums: `Σ a·s` becomes `s · Σ a`. Gradients of normalization layers sum the same products
+//! several times with different factors; after factoring, the sums are common subexpressions.
 
 use crate::base::expr::{Binary, Expr, ExprBuilder, Term, TermId, Unary};
 
-/// An expression cut into what a sum runs over and what may wait until after it.
+/// An expression split at a sum.
 pub(crate) struct Factored {
-    /// What is summed, over the expression's own inputs.
+    /// The summand, over the expression's inputs.
     pub inside: Expr,
-    /// What follows, over the expression's own inputs and, behind them, the sum.
+    /// The expression after the sum, over the expression's inputs followed by the sum.
     pub outside: Expr,
 }
 
-/// Cuts an expression with one result, if some factor of it is `steady`: depends only on terms that are the same along the whole sum.
+/// Splits an expression with one result, if it has a `steady` factor, which depends only on terms that are constant
+/// along the sum.
 pub(crate) fn factor(expr: &Expr, inputs: usize, steady: impl Fn(&Term) -> bool) -> Option<Factored> {
     let &[root] = expr.roots() else { return None };
     let mut constant: Vec<bool> = Vec::with_capacity(expr.terms().len());
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     fn what_is_steady_waits_until_after_the_sum() {
-        // a and d change along the sum, b and c do not.
+        // a and d vary along the sum, b and c do not.
         let steady = |term: &Term| !matches!(term, Term::Input(0 | 3));
         let expr = Expr::build(|e| e.unary(Unary::Neg, e.div(e.mul(e.mul(e.input(0), e.input(1)), e.input(3)), e.input(2))));
         let cut = factor(&expr, 4, steady).expect("b and c are factors");

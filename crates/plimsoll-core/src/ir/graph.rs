@@ -1,4 +1,4 @@
-//! The graph: typed values in single-assignment form, the nodes that make them, and the scopes they came from.
+//! The graph: typed values in single-assignment form, their producers, and scopes.
 
 use crate::Bytes;
 use crate::base::shape::{Dim, Shape, TensorType};
@@ -7,7 +7,7 @@ use crate::ir::ops::SliceWrite;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// No tensor takes more than this for a single row: a pebibyte.
+/// Maximum size of a tensor for a single row: a pebibyte.
 const LARGEST: Bytes = Bytes(1 << 50);
 
 /// A value of a graph.
@@ -18,11 +18,11 @@ pub struct ValueId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
 
-/// A tensor that lives from step to step. Graphs of the same model number them alike.
+/// A tensor that persists across steps. Graphs of the same model number states identically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateId(pub u32);
 
-/// A number the host gives to every step, such as the learning rate.
+/// A number that the host supplies for every step, such as the learning rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ScalarId(pub u32);
 
@@ -48,57 +48,57 @@ impl fmt::Display for ValueId {
     }
 }
 
-/// What part of a step a node belongs to.
+/// The phase of a step that a node belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
     /// Computes predictions, loss and metrics.
     Forward,
     /// Computes gradients.
     Backward,
-    /// Changes state.
+    /// Updates states.
     Update,
 }
 
-/// One operation: what it does, to what, and where in the model it came from.
+/// One operation: its op, operands, and scope in the model.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What is done.
+    /// The op.
     pub op: Op,
-    /// What it reads.
+    /// Its operands.
     pub inputs: Vec<ValueId>,
-    /// What it makes.
+    /// Its results.
     pub outputs: Vec<ValueId>,
     /// The layer it came from, such as `encoder/block3/conv1`.
     pub scope: String,
-    /// The part of the step it belongs to.
+    /// The phase it belongs to.
     pub phase: Phase,
 }
 
-/// A value: its type and the node that makes it.
+/// A value: its type and its producer.
 #[derive(Clone, Debug)]
 pub struct Value {
     /// Element type and shape.
     pub ty: TensorType,
-    /// The node that makes it.
+    /// Its producer.
     pub producer: NodeId,
 }
 
-/// What a state is for, which is also who owns its bytes.
+/// Kind of a state, which also determines the owner of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StateKind {
     /// A trained parameter.
     Parameter,
     /// Belongs to the model but is not trained by gradients.
     Statistic,
-    /// What an optimiser remembers about a parameter.
+    /// Optimizer state of a parameter.
     Optimizer,
     /// The gradient summed over micro-batches.
     Accumulator,
-    /// What is counted for a metric, read and set to zero by the host.
+    /// Counts of a metric, which the host reads and resets.
     Metric,
 }
 
-/// How a state starts.
+/// Initializer of a state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
     /// Every element is this number.
@@ -108,35 +108,35 @@ pub enum Init {
         /// The bound.
         limit: f32,
     },
-    /// Normal around zero, cut at two standard deviations.
+    /// Normal with mean zero, truncated at two standard deviations.
     TruncatedNormal {
-        /// The standard deviation before cutting.
+        /// Standard deviation before truncation.
         std: f32,
     },
-    /// Zero, but for the elements `from..to`, counted in memory's order.
+    /// Zero, except for the elements `from..to` in memory order.
     Stretch {
-        /// The number they are.
+        /// Value of these elements.
         value: f32,
-        /// The first of them.
+        /// The first element.
         from: usize,
-        /// The first behind them.
+        /// The end, exclusive.
         to: usize,
     },
-    /// For a matrix: rows, or columns if they are fewer, that are orthogonal to each other and of length one.
-    /// They are waves of a cosine transform in random order, with random signs: any element is known without the others.
+    /// For a matrix: orthonormal rows, or columns if they are fewer. They are basis vectors of a cosine transform in
+    /// random order with random signs, so each element is computed independently.
     Orthogonal,
 }
 
-/// A tensor that lives from step to step.
+/// A tensor that persists across steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     /// Its name, unique in the model, such as `dense/kernel`.
     pub name: String,
-    /// What it is for.
+    /// Its kind.
     pub kind: StateKind,
-    /// Element type and shape; never depends on the batch.
+    /// Element type and shape; independent of the batch.
     pub ty: TensorType,
-    /// How it starts.
+    /// Its initializer.
     pub init: Init,
 }
 
@@ -149,27 +149,28 @@ pub struct Input {
     pub ty: TensorType,
 }
 
-/// A graph or shape that cannot be, with the layer it happened in.
+/// An invalid graph or shape, with the layer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{what}", if .scope.is_empty() { String::new() } else { format!("layer `{scope}`: ") })]
 pub struct GraphError {
     /// The layer.
     pub scope: String,
-    /// What is wrong, with the shapes.
+    /// The violation, with the shapes.
     pub what: String,
 }
 
-/// How the planner writes the concats of a graph.
+/// How the planner computes the concats of a graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConcatStrategy {
-    /// All inputs exist as tensors of their own and are copied.
+    /// All inputs are separate tensors and are copied.
     #[default]
     #[serde(rename = "copying")]
     Copy,
     /// Each input is written into its slice of the output as soon as it is computed.
     #[serde(rename = "putting")]
     SliceWrite,
-    /// As `SliceWrite`, and concats whose outputs extend each other share one buffer, of which channel views are read.
+    /// Like `SliceWrite`; concats whose outputs extend each other also share one buffer, which is read through channel
+    /// views.
     #[serde(rename = "sharing")]
     SharedBuffer,
 }
@@ -181,7 +182,7 @@ impl ConcatStrategy {
     }
 }
 
-/// A program over tensors in single-assignment form. Nodes are in an order in which they can run.
+/// A program over tensors in single-assignment form. Nodes are in topological order.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     pub(crate) nodes: Vec<Node>,
@@ -191,16 +192,16 @@ pub struct Graph {
     pub(crate) scalars: Vec<String>,
     /// Values the host reads after the step.
     pub(crate) outputs: Vec<(String, ValueId)>,
-    /// The value each changed state has after the step.
+    /// The new value of each updated state.
     pub(crate) updates: Vec<(StateId, ValueId)>,
     pub(crate) streams: u32,
-    /// Values that gradients do not pass.
+    /// Values that block gradients.
     pub(crate) stopped: Vec<ValueId>,
-    /// Into how many row splits the planner cut part of the graph; 0 if it split nothing.
+    /// Number of row splits that the planner created; 0 if none.
     pub(crate) pieces: usize,
-    /// How the planner wrote concats.
+    /// How the planner computes concats.
     pub(crate) joining: ConcatStrategy,
-    /// The concat outputs it rewrote, by their ids before; all if empty.
+    /// The rewritten concat outputs, by their original ids; all if empty.
     pub(crate) joined: Vec<ValueId>,
     /// Whether slice writes are fused with their producers, where the device can.
     pub(crate) concats_fused: bool,
@@ -222,13 +223,13 @@ pub struct EffectiveOp<'a> {
 }
 
 impl EffectiveOp<'_> {
-    /// The type of the first result; of a fused slice write, that of the slice.
+    /// The type of the first result; for a fused slice write, that of the slice.
     pub fn result<'a>(&'a self, graph: &'a Graph) -> &'a TensorType {
         self.slice.as_ref().map_or_else(|| graph.ty(self.outputs[0]), |(_, part)| part)
     }
 }
 
-/// How far an axis can be cut, and what a part of it is as a dimension.
+/// The extent of an axis, and the dimension of a part of it.
 pub(crate) type Extent = (usize, fn(usize) -> Dim);
 
 impl Graph {
@@ -237,7 +238,7 @@ impl Graph {
         Graph::default()
     }
 
-    /// Appends a node; its outputs' types follow from the op.
+    /// Appends a node; the op infers the types of its outputs.
     pub fn add(&mut self, op: Op, inputs: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
         let types: Vec<&TensorType> = inputs.iter().map(|input| self.ty(*input)).collect();
         let outputs = op.rules().infer(self, &types).map_err(|what| self.error(what))?;
@@ -245,12 +246,12 @@ impl Graph {
         Ok(self.push(op, inputs.to_vec(), outputs))
     }
 
-    /// Appends a node that makes one value.
+    /// Appends a node with one output.
     pub fn add_one(&mut self, op: Op, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         self.add(op, inputs).map(|outputs| outputs[0])
     }
 
-    /// Refuses tensors so large that sums of their sizes could overflow.
+    /// Rejects tensors so large that sums of sizes could overflow.
     fn check_size(&self, ty: &TensorType) -> Result<(), GraphError> {
         if ty.bytes(1) <= LARGEST { Ok(()) } else { Err(self.error(format!("a tensor {ty} is larger than any machine's memory"))) }
     }
@@ -275,7 +276,7 @@ impl Graph {
         self.push(Op::Input(InputId(self.inputs.len() as u32 - 1)), vec![], vec![ty])[0]
     }
 
-    /// Declares a tensor that lives from step to step, named after the current scope.
+    /// Declares a tensor that persists across steps, named after the current scope.
     pub fn state(&mut self, name: &str, kind: StateKind, ty: TensorType, init: Init) -> Result<ValueId, GraphError> {
         let name = self.scope.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("/");
         if self.states.iter().any(|state| state.name == name) {
@@ -289,7 +290,7 @@ impl Graph {
         Ok(self.push(Op::State(StateId(self.states.len() as u32 - 1)), vec![], vec![ty])[0])
     }
 
-    /// A number the host gives to every step; asking twice for a name gives the same one.
+    /// A number that the host supplies for every step. The same name returns the same scalar.
     pub fn scalar(&mut self, name: &str) -> ValueId {
         if let Some(known) = self.scalars.iter().position(|scalar| scalar == name) {
             let known = ScalarId(known as u32);
@@ -308,18 +309,18 @@ impl Graph {
         self.outputs.push((name.to_string(), value));
     }
 
-    /// Says that after the step the state has this value.
+    /// Sets the new value of a state.
     pub fn update(&mut self, state: StateId, value: ValueId) {
         self.updates.push((state, value));
     }
 
-    /// A stream of random numbers nobody else in this graph draws from.
+    /// A random stream that is unique in this graph.
     pub fn stream(&mut self) -> u32 {
         self.streams += 1;
         self.streams - 1
     }
 
-    /// Runs `body` with `name` appended to the scope of everything it adds.
+    /// Runs `body` with `name` appended to the scope of all nodes it adds.
     pub fn in_scope<T>(&mut self, name: &str, body: impl FnOnce(&mut Graph) -> T) -> T {
         self.scope.push(name.to_string());
         let result = body(self);
@@ -327,7 +328,7 @@ impl Graph {
         result
     }
 
-    /// Runs `body` with everything it adds belonging to `phase` and to the scope `scope`, whatever the current one.
+    /// Runs `body` with the scope and phase of all nodes it adds set to `scope` and `phase`.
     pub(crate) fn within<T>(&mut self, scope: &str, phase: Phase, body: impl FnOnce(&mut Graph) -> T) -> T {
         let outer = (std::mem::replace(&mut self.scope, vec![scope.to_string()]), self.phase.replace(phase));
         let result = body(self);
@@ -350,7 +351,7 @@ impl Graph {
         &self.values[value.index()].ty.shape
     }
 
-    /// The value whose bytes this one is spread over: itself, except for a channel view.
+    /// The value that contains this one's bytes: itself, except for a channel view.
     pub fn spread(&self, value: ValueId) -> ValueId {
         let producer = self.producer(value);
         if let Op::ChannelView(_) = producer.op { producer.inputs[0] } else { value }
@@ -361,17 +362,17 @@ impl Graph {
         &self.nodes[node.index()]
     }
 
-    /// The node that makes a value.
+    /// The producer of a value.
     pub fn producer(&self, value: ValueId) -> &Node {
         self.node(self.values[value.index()].producer)
     }
 
-    /// All nodes, in an order in which they can run.
+    /// All nodes in topological order.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = (NodeId, &Node)> {
         self.nodes.iter().enumerate().map(|(i, node)| (NodeId(i as u32), node))
     }
 
-    /// How many values there are.
+    /// Number of values.
     pub fn value_count(&self) -> usize {
         self.values.len()
     }
@@ -381,12 +382,12 @@ impl Graph {
         &self.inputs
     }
 
-    /// The tensors that live from step to step.
+    /// The tensors that persist across steps.
     pub fn states(&self) -> &[State] {
         &self.states
     }
 
-    /// The numbers the host gives to every step.
+    /// The scalars that the host supplies for every step.
     pub fn scalars(&self) -> &[String] {
         &self.scalars
     }
@@ -396,12 +397,12 @@ impl Graph {
         &self.outputs
     }
 
-    /// The value each changed state has after the step.
+    /// The new value of each updated state.
     pub fn updates(&self) -> &[(StateId, ValueId)] {
         &self.updates
     }
 
-    /// The state a value is, if it is one as the step finds it.
+    /// The state whose initial value this is, if any.
     pub fn as_state(&self, value: ValueId) -> Option<StateId> {
         match self.producer(value).op {
             Op::State(state) => Some(state),
@@ -409,12 +410,12 @@ impl Graph {
         }
     }
 
-    /// The value by which the graph reads a state.
+    /// The value that denotes a state before the step.
     pub fn state_value(&self, state: StateId) -> Option<ValueId> {
         self.nodes.iter().find(|node| matches!(node.op, Op::State(id) if id == state)).map(|node| node.outputs[0])
     }
 
-    /// The value by which the graph reads each state, of all states at once.
+    /// For each state, the value that denotes it before the step.
     pub(crate) fn state_values(&self) -> Vec<Option<ValueId>> {
         let mut values = vec![None; self.states.len()];
         for node in self.nodes.iter().rev() {
@@ -425,17 +426,17 @@ impl Graph {
         values
     }
 
-    /// Into how many row splits the planner cut some layers; 1 if it split nothing.
+    /// Number of row splits of some layers; 1 if nothing is split.
     pub fn pieces(&self) -> usize {
         self.pieces.max(1)
     }
 
-    /// How the planner wrote concats.
+    /// How the planner computes concats.
     pub fn joining(&self) -> ConcatStrategy {
         self.joining
     }
 
-    /// The concat outputs that were rewritten, by their ids before; all if empty.
+    /// The rewritten concat outputs, by their original ids; all if empty.
     pub fn joined(&self) -> &[ValueId] {
         &self.joined
     }
@@ -445,7 +446,7 @@ impl Graph {
         self.concats_fused
     }
 
-    /// What a node computes, apart from where its result is written.
+    /// The computation of a node, without a fused slice write.
     pub fn effective_op<'a>(&self, node: &'a Node) -> EffectiveOp<'a> {
         let (inputs, outputs) = (&node.inputs[..], &node.outputs[..]);
         let Op::FusedSliceWrite(op) = &node.op else { return EffectiveOp { op: &node.op, inputs, outputs, slice: None } };
@@ -454,7 +455,7 @@ impl Graph {
         EffectiveOp { op: &op.producer, inputs: &inputs[op.before()..], outputs, slice: Some((&op.slice, part)) }
     }
 
-    /// For a (fused) slice write: the concat buffer it continues, if any, and the slice.
+    /// For a (fused) slice write: the concat buffer it extends, if any, and the slice.
     pub(crate) fn slice_write<'a>(&self, node: &'a Node) -> Option<(Option<ValueId>, &'a SliceWrite, Dim)> {
         match &node.op {
             Op::SliceWrite(op) => Some((node.inputs.get(1).copied(), op, self.shape(node.inputs[0]).dims()[op.axis])),
@@ -466,8 +467,8 @@ impl Graph {
         }
     }
 
-    /// How far an axis can be cut, and what a part of it is as a dimension. Rows of the batch are cut by the planner alone: elsewhere that would
-    /// change what micro-batches compute.
+    /// The extent of an axis, and the dimension of a part of it. Only the planner splits the batch: elsewhere it would
+    /// change the semantics of micro-batches.
     pub(crate) fn extent(&self, dim: Dim) -> Option<Extent> {
         match dim.as_fixed() {
             Some(extent) => Some((extent, Dim::fixed)),
@@ -476,7 +477,7 @@ impl Graph {
         }
     }
 
-    /// How often each value is read, outputs and updates included.
+    /// Number of uses of each value, including outputs and updates.
     pub(crate) fn use_counts(&self) -> Vec<u32> {
         let mut counts = vec![0; self.values.len()];
         let kept = self.outputs.iter().map(|(_, value)| value).chain(self.updates.iter().map(|(_, value)| value));

@@ -1,4 +1,4 @@
-//! The intermediate representation: ops with their rules, the graph they form, and what makes a graph legal.
+//! The intermediate representation: ops with their rules, the graph, and its invariants.
 
 pub(crate) mod adjoint;
 mod build;

@@ -1,4 +1,4 @@
-//! The closed list of ops that devices write kernels for, and the trait with the rules of each.
+//! The closed list of ops that devices implement, and the trait with the rules of each.
 
 use crate::DType;
 use crate::base::shape::{Shape, TensorType};
@@ -13,46 +13,47 @@ use crate::ir::ops::{
 };
 pub use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// The rules of an op, in one place. Devices add kernels and nothing else.
+/// The rules of an op. Devices only add kernels.
 pub trait OpRules {
     /// The name in print-outs.
     fn name(&self) -> &'static str;
 
-    /// How mixed precision treats the op.
+    /// Treatment in mixed precision.
     fn precision(&self) -> Precision;
 
-    /// What splitting the rows of a node does to it; none if they cannot be split.
+    /// The effect of splitting a node's rows; none if they cannot be split.
     fn split_rows(&self, rows: &RowContext<'_>) -> Option<RowRule>;
 
-    /// The op over some of its rows, where `part` gives the shape of those from a shape of all, and a sum starts from the one before if `onto`. None for an op
-    /// that is the same for any rows.
+    /// The op over some of its rows. `part` maps a full shape to that of the rows; with `onto`, a sum accumulates onto
+    /// the previous one. None if the op is the same for any rows.
     fn with_rows(&self, part: &dyn Fn(&Shape) -> Shape, onto: bool) -> Option<Op> {
         let _ = (part, onto);
         None
     }
 
-    /// What distinguishes this use of the op, for print-outs; empty if nothing does.
+    /// The attributes of the op for print-outs; empty if there are none.
     fn attributes(&self) -> String {
         String::new()
     }
 
-    /// The outputs' types, or why there can be none.
+    /// The output types, or why the inputs are invalid.
     fn infer(&self, graph: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String>;
 
-    /// Adds the nodes that give the gradient of each wanted input from those of the outputs.
-    /// What the rule reads (inputs, outputs or neither) is what backward needs to keep.
+    /// Adds the nodes that compute the gradient of each wanted input. The values that the rule reads (inputs, outputs
+    /// or neither) stay live until the backward pass.
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError>;
 
     /// Floating-point operations over `rows` rows.
     fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType], rows: usize) -> u64;
 
-    /// Whether output `output` may be written over input `input`, if both have the same size and the input is not read later.
+    /// Whether output `output` may reuse the buffer of input `input`, if both have the same size and the input dies
+    /// there.
     fn in_place(&self, input: usize, output: usize) -> bool {
         let _ = (input, output);
         false
     }
 
-    /// Whether the output is the input's bytes under another shape, or some of them where they are.
+    /// Whether the output is a view of the input: the same bytes under another shape, or some of them in place.
     fn is_view(&self) -> bool {
         false
     }
@@ -63,13 +64,13 @@ pub trait OpRules {
 pub enum Op {
     /// A column of the batch.
     Input(InputId),
-    /// A tensor that lives from step to step, as the step finds it.
+    /// The initial value of a state.
     State(StateId),
-    /// A number the host gives to every step.
+    /// A scalar from the host.
     Scalar(ScalarId),
-    /// An expression over every element.
+    /// An elementwise expression.
     Pointwise(Pointwise),
-    /// An expression over every element, reduced along axes.
+    /// An elementwise expression, reduced along axes.
     Reduce(Reduce),
     /// Matrix product.
     MatMul(MatMul),
@@ -79,47 +80,47 @@ pub enum Op {
     Conv2dGradInput(Conv2dGradInput),
     /// Gradient of a convolution with respect to its filter.
     Conv2dGradFilter(Conv2dGradFilter),
-    /// Maximum over windows, and where it was found.
+    /// Max pooling, with argmax positions.
     MaxPool(MaxPool),
     /// Its gradient.
     MaxPoolGrad(MaxPoolGrad),
-    /// Mean over windows.
+    /// Average pooling.
     AvgPool(AvgPool),
     /// Its gradient.
     AvgPoolGrad(AvgPoolGrad),
-    /// A recurrent layer, step by step.
+    /// A recurrent layer over a sequence.
     Recurrent(Recurrent),
     /// Its gradient.
     RecurrentGrad(RecurrentGrad),
-    /// The same elements under another shape.
+    /// Reshape.
     Reshape(Reshape),
-    /// Axes in another order.
+    /// Permutation of axes.
     Transpose(Transpose),
-    /// A part along one axis.
+    /// A slice along one axis.
     Slice(Slice),
-    /// Some rows of the batch.
+    /// A slice of the batch.
     BatchSlice(BatchSlice),
-    /// Tensors one after another along an axis.
+    /// Concatenation along an axis.
     Concat(Concat),
     /// A tensor written into a slice of another.
     SliceWrite(SliceWrite),
     /// An op whose result is written straight into a slice of another tensor.
     FusedSliceWrite(FusedSliceWrite),
-    /// Some channels of a tensor, read without a copy.
+    /// A strided view of some channels.
     ChannelView(ChannelView),
-    /// Zeros around a tensor along one axis.
+    /// Zero padding along one axis.
     Pad(Pad),
-    /// Rows of a table by their numbers.
+    /// Rows of a table by index.
     Gather(Gather),
-    /// Rows added up into a table by their numbers.
+    /// Sums rows into a table by index.
     ScatterAdd(ScatterAdd),
-    /// Attention of several heads.
+    /// Multi-head attention.
     Attention(Attention),
     /// Its gradient.
     AttentionGrad(AttentionGrad),
-    /// A copy into the backing store.
+    /// A copy to the backing store.
     Store(Store),
-    /// A copy back from the backing store.
+    /// A copy from the backing store.
     Load(Load),
 }
 
@@ -160,18 +161,18 @@ impl Op {
         }
     }
 
-    /// Whether it reads no values: inputs, state and scalars.
+    /// Whether it reads no values: inputs, states and scalars.
     pub fn is_leaf(&self) -> bool {
         matches!(self, Op::Input(_) | Op::State(_) | Op::Scalar(_))
     }
 }
 
-/// Checks that there are `N` inputs and hands them over by name.
+/// Checks that there are `N` inputs and returns them as an array.
 pub(crate) fn expect<'a, const N: usize>(inputs: &[&'a TensorType]) -> Result<[&'a TensorType; N], String> {
     <[&TensorType; N]>::try_from(inputs).map_err(|_| format!("takes {N} tensors, but got {}", inputs.len()))
 }
 
-/// Checks that tensors whose bytes a kernel reads as real numbers are that.
+/// Checks that tensors that a kernel reads as real numbers have a real type.
 pub(crate) fn expect_real(inputs: &[&TensorType]) -> Result<(), String> {
     match inputs.iter().find(|input| !input.dtype.is_float()) {
         Some(input) => Err(format!("takes real numbers, but got {input}; cast it first")),
@@ -179,7 +180,7 @@ pub(crate) fn expect_real(inputs: &[&TensorType]) -> Result<(), String> {
     }
 }
 
-/// Checks that a result computed in real numbers is stored as such.
+/// Checks that a real result has a real type.
 pub(crate) fn expect_real_result(dtype: DType) -> Result<(), String> {
     if dtype.is_float() { Ok(()) } else { Err(format!("computes real numbers, which cannot be stored as {dtype}; cast the result")) }
 }

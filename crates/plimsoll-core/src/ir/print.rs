@@ -1,4 +1,4 @@
-//! The stable text form of a graph, which snapshot tests and people read.
+//! The stable text form of a graph, for snapshot tests and for people.
 
 use crate::ir::graph::{Graph, Phase, ValueId};
 use crate::ir::op::Op;

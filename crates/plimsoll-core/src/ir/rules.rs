@@ -1,22 +1,23 @@
-//! Facts that every op states about itself beside shapes and gradients: how mixed precision treats it, and whether its rows may be split.
+//! Properties of each op besides shapes and gradients: its treatment in mixed precision, and whether its rows may be
+//! split.
 
 use super::graph::{Graph, Node, ValueId};
 use crate::base::expr::{Expr, Term};
 use crate::base::shape::Shape;
 use std::fmt;
 
-/// How mixed precision treats an op.
+/// Treatment of an op in mixed precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// Comes from outside, in its own type.
+    /// A leaf, in its own type.
     Leaf,
-    /// Operands that grow with the batch are read in two bytes, and so the result is stored.
+    /// Operands with a batch dimension are read in 16 bits, and the result is stored in 16 bits.
     Product,
-    /// The result has the type of the operand, which is read in two bytes if it grows with the batch.
+    /// The result has the type of the operand, which is read in 16 bits if it has a batch dimension.
     Window,
-    /// The result has the type of the operand, whatever that is.
+    /// The result has the type of the operand.
     Movement,
-    /// The result is stored in two bytes if anything reads it so, or if it is what a layer makes of its products.
+    /// The result is stored in 16 bits if a consumer reads it so, or if it is the output of a layer's products.
     Expression,
     /// Reads any type; the result is single precision.
     Statistic,
@@ -35,12 +36,12 @@ impl fmt::Display for Precision {
     }
 }
 
-/// What splitting its rows does to an op.
+/// The effect of a row split on an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowRule {
     /// Each row of the result depends on the same row of the split inputs, and on inputs without rows.
     Independent,
-    /// Rows are summed: each split accumulates onto the one before.
+    /// Rows are summed: each split accumulates onto the previous one.
     Sum,
 }
 
@@ -59,7 +60,7 @@ impl RowContext<'_> {
         first.is_some_and(|first| self.multiple.is_none_or(|multiple| multiple == first.factor()))
     }
 
-    /// How many inputs the node has.
+    /// Number of inputs.
     pub fn inputs(&self) -> usize {
         self.node.inputs.len()
     }
@@ -89,7 +90,7 @@ impl RowContext<'_> {
     }
 }
 
-/// Whether an expression draws random numbers, which depend on an element's position among all.
+/// Whether an expression uses random numbers, which depend on an element's global index.
 pub(crate) fn is_random(expr: &Expr) -> bool {
     expr.terms().iter().any(|term| matches!(term, Term::Random(_)))
 }

@@ -1,14 +1,13 @@
-//! Which graphs are legal. Run after every pass; a pass that breaks a rule is found at once.
+//! Graph verification. It runs after every pass, so that a pass that breaks an invariant is found immediately.
 
 use crate::base::shape::{Shape, TensorType};
 use crate::ir::graph::{Graph, GraphError, Node, ValueId};
 use crate::ir::op::Op;
 use std::collections::{HashMap, HashSet};
 
-/// Checks every rule a graph must keep:
-/// every value is made once, before it is read; types are what the ops say; shapes have at most one batch dimension;
-/// outputs exist; a state is changed at most once, by a value of its own type. No slice is read before it is written, and channel views are read only by what
-/// can.
+/// Checks the invariants of a graph. Every value is defined once, before it is read; types match the ops' inference;
+/// shapes have at most one batch dimension; outputs exist; a state is updated at most once, by a value of its own type.
+/// No slice is read before it is written, and only supported ops read channel views.
 pub fn verify(graph: &Graph) -> Result<(), GraphError> {
     let mut made = vec![false; graph.values.len()];
     let mut begun = Begun::default();
@@ -72,7 +71,7 @@ fn check_types(graph: &Graph, node: &Node) -> Result<(), String> {
     if expected.iter().collect::<Vec<_>>() == actual { Ok(()) } else { Err("its outputs have other types than its rule gives".to_string()) }
 }
 
-/// Partly written concat outputs: the axis, and which ranges of it are written so far, in order.
+/// Partially written concat outputs: the axis and the ranges written so far, in order.
 #[derive(Default)]
 struct Begun(HashMap<ValueId, (usize, Vec<(usize, usize)>)>);
 
@@ -89,7 +88,7 @@ impl Begun {
         }
         let Some((base, op, part)) = graph.slice_write(node) else { return Ok(()) };
         let known = base.map(|base| self.0.get(&base).map(|(_, there)| there.clone()));
-        // Whatever is put into something complete leaves it so.
+        // A complete buffer stays complete when a slice is overwritten.
         let mut there = match known {
             Some(None) => return Ok(()),
             Some(Some(there)) => there,
@@ -108,7 +107,7 @@ impl Begun {
     }
 }
 
-/// Whether spans in order leave no gap between two places.
+/// Whether sorted ranges cover `from..to` without a gap.
 fn covers(spans: &[(usize, usize)], from: usize, to: usize) -> bool {
     let reached = spans.iter().fold(from, |reached, (start, end)| if *start <= reached { reached.max(*end) } else { reached });
     reached >= to
@@ -118,7 +117,7 @@ fn is_channel_view(graph: &Graph, value: ValueId) -> bool {
     matches!(graph.producer(value).op, Op::ChannelView(_))
 }
 
-/// What makes a part in its place does not read the whole that it writes into: that would change while it is read.
+/// A fused slice write must not read the buffer it writes into, which would change during the read.
 fn check_fused_writes(graph: &Graph, node: &Node) -> Result<(), String> {
     let Op::FusedSliceWrite(op) = &node.op else { return Ok(()) };
     let seen = |mut value: ValueId| {

@@ -10,7 +10,7 @@ pub trait CostModel: Send + Sync {
     fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64;
 }
 
-/// A device as three numbers: whatever takes longest of computing and moving bytes decides, and every step costs a little by itself.
+/// A roofline model: the slower of arithmetic and memory traffic, plus a fixed overhead per node.
 ///
 /// ```
 /// use plimsoll_core::plan::{CostModel, Rates};
@@ -24,16 +24,16 @@ pub trait CostModel: Send + Sync {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// Floating-point operations a second.
+    /// Floating-point operations per second.
     pub flops_per_s: f64,
-    /// Bytes read and written a second.
+    /// Bytes read and written per second.
     pub bytes_per_s: f64,
-    /// What starting any node costs, in seconds.
+    /// Launch overhead per node, in seconds.
     pub step_s: f64,
 }
 
 impl Default for Rates {
-    /// A small processor; only the ratio of the numbers matters for what is recomputed.
+    /// A small CPU. Only the ratios matter for choosing what to recompute.
     fn default() -> Rates {
         Rates { flops_per_s: 1e11, bytes_per_s: 2e10, step_s: 2e-6 }
     }
@@ -62,19 +62,19 @@ impl CostModel for WithCopies<'_> {
     }
 }
 
-/// How fast tensors go to a backing store and come back.
+/// Bandwidth to and from a backing store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CopyRate {
-    /// Bytes a second, one way.
+    /// Bytes per second in one direction.
     pub bytes_per_s: f64,
-    /// Whether both ways go at once.
+    /// Whether both directions run concurrently.
     pub both_ways: bool,
-    /// Seconds by which every byte holds up what is computed meanwhile: what copying takes of the processors that compute.
+    /// Seconds by which each copied byte slows down concurrent computation, because copying uses the same cores.
     pub compute_s_per_byte: f64,
 }
 
 impl Default for CopyRate {
-    /// A file on a disk, copied to and from by a processor.
+    /// A file on a disk, copied by a core.
     fn default() -> CopyRate {
         CopyRate { bytes_per_s: 1e9, both_ways: false, compute_s_per_byte: 6e-10 }
     }

@@ -1,15 +1,17 @@
-//! The other half of the checker: that a planned graph computes what the graph it was made from computes. Shares no code with the planner.
+//! The second part of the checker: verifies that a planned graph computes the same values as its original graph. Shares
+//! no code with the planner.
 //!
-//! [`check`](super::check) proves that a certificate runs a graph; this proves that the graph, with everything it computes twice or piece by
-//! piece, is the right one. Two values are the same if the same op makes them from the same values. Randomness is part of the op, so a
-//! repeated mask is the same mask; and a state is the value it has before the step, which `check` sees to be in its place whenever it is read.
+//! [`check`](super::check) proves that a certificate executes a graph; this module proves that the graph, with its
+//! recomputation and splits, is the right one. It uses value numbering: two values are equal if the same op computes
+//! them from equal values. Random streams are part of the op, so a recomputed dropout mask is equal. A state denotes
+//! its value before the step; `check` verifies that it is in place at every read.
 //!
-//! A piece of a value's rows is what a slice of it is, or what an op that treats every row by itself makes of the same piece of what it reads.
-//! Pieces that follow each other make the whole; so do sums over them, each begun with the one before. The device vouches for
-//! the bits ([`Device::can_split_rows`]).
+//! A row piece of a value is a slice of it, or the output of a row-independent op applied to the same piece of its
+//! inputs. Consecutive pieces form the whole; so do sums over pieces, each accumulated onto the previous one. The
+//! device guarantees bit-identity ([`Device::can_split_rows`]).
 //!
-//! A buffer whose slices are all written is the concat of them; a channel view of it is the concat of the slices it covers. A concat of concats
-//! is joining all of it at once.
+//! A buffer with all slices written equals the concat of the slices; a channel view equals the concat of the slices it
+//! covers. Nested concats are flattened.
 
 use super::check::CheckError;
 use crate::base::expr::{Expr, Term};
@@ -20,8 +22,8 @@ use crate::ir::ops::{Concat, Reduction};
 use crate::plan::{RowSplit, Target};
 use std::collections::HashMap;
 
-/// Checks that both graphs have the same columns, scalars and states, and give the same outputs and the same changes of state, on the
-/// device and for up to `rows` rows.
+/// Checks that both graphs have the same columns, scalars and states, and compute the same outputs and state updates on
+/// the device for up to `rows` rows.
 pub fn check_equivalence(original: &Graph, planned: &Graph, device: &dyn Target, rows: usize) -> Result<(), CheckError> {
     let fail = |what: String| Err(CheckError { at: String::new(), what });
     if original.inputs() != planned.inputs() || original.scalars() != planned.scalars() || original.states() != planned.states() {
@@ -30,7 +32,7 @@ pub fn check_equivalence(original: &Graph, planned: &Graph, device: &dyn Target,
     let mut numbers = Numbers::default();
     let before = numbers.of_original(original);
     let after = Pieces { original, planned, device, most: rows, numbers: &mut numbers, before: &before }.meanings();
-    // What is only a piece is nothing that a model gives.
+    // An output must be a whole value, not a piece.
     let whole = |meaning: &ValueNumber| if let ValueNumber::Whole(number) = meaning { *number } else { u32::MAX };
     let wanted: Vec<(String, u32)> = original.outputs().iter().map(|(name, value)| (name.clone(), before[value.0 as usize])).collect();
     let given: Vec<(String, u32)> = planned.outputs().iter().map(|(name, value)| (name.clone(), whole(&after[value.0 as usize]))).collect();
@@ -48,12 +50,12 @@ pub fn check_equivalence(original: &Graph, planned: &Graph, device: &dyn Target,
     Ok(())
 }
 
-/// Gives every value a number; equal values get equal numbers, across graphs.
+/// Value numbering: equal values get equal numbers, across graphs.
 #[derive(Default)]
 struct Numbers {
-    /// For an op on values with these numbers: the number of its first result, and the node of the original that does it.
+    /// For an op on values with these numbers: the number of its first output, and the node of the original graph.
     known: HashMap<(Op, Vec<u32>), (u32, Option<NodeId>)>,
-    /// For what was joined, the axis and the numbers of its parts.
+    /// For a concat output, the axis and the numbers of its inputs.
     joined: HashMap<u32, (usize, Vec<u32>)>,
     next: u32,
 }
@@ -70,7 +72,7 @@ impl Numbers {
         numbers
     }
 
-    /// The number of a node's first result.
+    /// The number of a node's first output.
     fn number(&mut self, node: &EffectiveOp<'_>, inputs: Vec<u32>, id: Option<NodeId>) -> u32 {
         if let Op::Concat(op) = node.op {
             return self.number_of_join(op.axis, &inputs, id);
@@ -81,7 +83,7 @@ impl Numbers {
         first
     }
 
-    /// The number of what is joined from these.
+    /// The number of the concat of these values.
     fn number_of_join(&mut self, axis: usize, inputs: &[u32], id: Option<NodeId>) -> u32 {
         let parts: Vec<u32> = inputs
             .iter()
@@ -101,20 +103,20 @@ impl Numbers {
     }
 }
 
-/// What a value of the planned graph is.
+/// The meaning of a value of the planned graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ValueNumber {
     /// The value with this number.
     Whole(u32),
     /// These rows of it.
     Rows { of: u32, span: Span },
-    /// The sum over the rows up to the end of these, where the value is the sum over all.
+    /// The partial sum up to the end of these rows, where the value is the sum over all rows.
     Sum { of: u32, span: Span },
-    /// Nothing that the original has.
+    /// No value of the original graph.
     Other,
 }
 
-/// The slices written into a concat buffer, and where.
+/// The slices written into a concat buffer, with their ranges.
 #[derive(Clone, Copy)]
 struct WrittenSlice {
     from: usize,
@@ -122,28 +124,28 @@ struct WrittenSlice {
     meaning: ValueNumber,
 }
 
-/// Some of the rows of a value.
+/// A range of a value's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
-    /// Whether they are those that belong to some rows of the batch; else they are counted in multiples of the batch.
+    /// Whether it counts rows of the batch; otherwise it counts multiples of the batch.
     of_batch: bool,
     from: usize,
-    /// `usize::MAX` for all that are left of a batch.
+    /// `usize::MAX` for all remaining rows of a batch.
     to: usize,
 }
 
 impl Span {
-    /// Whether a dimension is that of these rows.
+    /// Whether a dimension has exactly these rows.
     fn is(self, dim: Dim) -> bool {
         if self.of_batch { dim.part() == Some((self.from, self.to)) } else { dim == Dim::times_batch(self.to - self.from) }
     }
 
-    /// The dimension of all rows, of which this is the one of these; without the batch's own there are `total`.
+    /// The dimension of all rows, given that of this range; `total` is the multiple if the batch itself is not split.
     fn grown(self, dim: Dim, total: usize) -> Dim {
         if self.of_batch { dim.rows(0, usize::MAX) } else { Dim::times_batch(total) }
     }
 
-    /// Whether it reaches the end of `total`.
+    /// Whether the range extends to the end of `total`.
     fn is_last(self, total: usize) -> bool {
         self.to == if self.of_batch { usize::MAX } else { total }
     }
@@ -151,7 +153,7 @@ impl Span {
     fn piece(self) -> RowSplit {
         match (self.of_batch, self.to) {
             (false, to) => RowSplit::Multiple(to - self.from),
-            // What is before the last piece is a piece, too.
+            // The range before the last piece is a piece, too.
             (true, usize::MAX) => RowSplit::Rows(self.from),
             (true, to) => RowSplit::Rows(to - self.from),
         }
@@ -171,7 +173,7 @@ struct Pieces<'a> {
 impl Pieces<'_> {
     fn meanings(mut self) -> Vec<ValueNumber> {
         let mut meanings = vec![ValueNumber::Other; self.planned.value_count()];
-        // For a number, what stands before the batch in its rows.
+        // For each number, the multiple of the batch in its rows.
         let mut rows: HashMap<u32, usize> = HashMap::new();
         for (value, number) in self.before.iter().enumerate() {
             rows.insert(*number, row_count(self.original, ValueId(value as u32)).unwrap_or(0));
@@ -183,7 +185,7 @@ impl Pieces<'_> {
             let first = if let Some((base, op, along)) = self.planned.slice_write(node) {
                 // A fused slice write is its producer followed by a slice write.
                 let meaning = if effective_op.slice.is_some() { self.meaning(&effective_op, &inputs, &rows) } else { inputs[0] };
-                // Of something that is complete, the part that is written over would be another one.
+                // Overwriting a slice of a complete buffer would yield a different value.
                 let mut parts = base
                     .map_or(Some(Vec::new()), |base| put.get(&base).filter(|_| put_along(self.planned, base) == Some(op.axis)).cloned());
                 if let Some(parts) = &mut parts {
@@ -211,10 +213,10 @@ impl Pieces<'_> {
         meanings
     }
 
-    /// What the first result of a node is.
+    /// The meaning of a node's first output.
     fn meaning(&mut self, node: &EffectiveOp<'_>, inputs: &[ValueNumber], rows: &HashMap<u32, usize>) -> ValueNumber {
         if matches!(node.op, Op::Store(_) | Op::Load(_)) {
-            // What leaves and comes back is what it was, a piece too.
+            // A stored and loaded value is unchanged, also if it is a piece.
             return inputs[0];
         }
         let wholes: Option<Vec<u32>> =
@@ -236,7 +238,7 @@ impl Pieces<'_> {
         }
     }
 
-    /// What the parts from one place to another are when they are joined, if they leave no gap and do not reach beyond.
+    /// The meaning of the concat of the slices in a range, if they cover it exactly.
     fn of_parts(&mut self, axis: usize, parts: &[WrittenSlice], from: usize, to: usize, rows: &HashMap<u32, usize>) -> Option<ValueNumber> {
         let within: Vec<&WrittenSlice> = parts.iter().filter(|part| part.from < to && part.to > from).collect();
         let mut end = from;
@@ -259,12 +261,12 @@ impl Pieces<'_> {
         }
     }
 
-    /// What an op makes of a piece of the rows of some of what it reads.
+    /// The meaning of an op applied to pieces of its inputs.
     fn of_piece(&self, node: &EffectiveOp<'_>, inputs: &[ValueNumber], rows: &HashMap<u32, usize>) -> Option<ValueNumber> {
         let (piece_of, span) =
             inputs.iter().find_map(|input| if let ValueNumber::Rows { of, span } = input { Some((*of, *span)) } else { None })?;
         let total = *rows.get(&piece_of)?;
-        // A sum begins with nothing, or with what comes last; `read` is all else.
+        // A sum starts at zero or at the last input; `read` counts the other inputs.
         let (whole, goes_on) = whole(node.op, |shape| Some(shape.with(0, span.grown(*shape.dims().first()?, total))))?;
         let read = inputs.len().checked_sub(usize::from(goes_on))?;
         let sums = self.sums(node, read, inputs, span)?;
@@ -296,9 +298,9 @@ impl Pieces<'_> {
         }
     }
 
-    /// Whether an op sums over its rows, of which it has these, or else treats each by itself. None if it may do neither with them.
+    /// Whether an op reduces over these rows (true) or is row-independent (false). None if it is neither.
     fn sums(&self, node: &EffectiveOp<'_>, read: usize, inputs: &[ValueNumber], span: Span) -> Option<bool> {
-        // Every input is this piece of something, laid along the result's rows, or has no rows.
+        // Every input is this piece of a value, aligned with the result's rows, or has no rows.
         let shape = |i: usize| self.planned.shape(node.inputs[i]);
         let piece = |i: usize| {
             let first = shape(i).dims().first();
@@ -336,7 +338,8 @@ impl Pieces<'_> {
     }
 }
 
-/// The op over all rows that this one is over a piece of, where `grown` makes the shape of all from that of the piece; and whether it accumulates onto a sum.
+/// The op over all rows, given the op over a piece, and whether it accumulates onto a sum. `grown` maps a piece's shape
+/// to that of all rows.
 fn whole(op: &Op, grown: impl Fn(&Shape) -> Option<Shape>) -> Option<(Op, bool)> {
     let mut op = op.clone();
     let mut goes_on = false;
@@ -360,7 +363,7 @@ fn whole(op: &Op, grown: impl Fn(&Shape) -> Option<Shape>) -> Option<(Op, bool)>
     Some((op, goes_on))
 }
 
-/// All rows of a value, one piece after another.
+/// The whole value, from consecutive pieces.
 fn joined(inputs: &[ValueNumber], rows: &HashMap<u32, usize>) -> Option<ValueNumber> {
     let (mut before, mut end): (Option<(u32, Span)>, usize) = (None, 0);
     for input in inputs {
@@ -374,22 +377,22 @@ fn joined(inputs: &[ValueNumber], rows: &HashMap<u32, usize>) -> Option<ValueNum
     last.is_last(*rows.get(&value)?).then_some(ValueNumber::Whole(value))
 }
 
-/// The axis along which parts were put into a value.
+/// The axis along which slices are written into a value.
 fn put_along(graph: &Graph, value: ValueId) -> Option<usize> {
     graph.slice_write(graph.producer(value)).map(|(_, place, _)| place.axis)
 }
 
-/// What stands before the batch in a value's first axis.
+/// The multiple of the batch in a value's first dimension.
 fn row_count(graph: &Graph, value: ValueId) -> Option<usize> {
     graph.shape(value).dims().first().filter(|dim| dim.is_batch() && dim.part().is_none()).map(|dim| dim.factor())
 }
 
-/// Whether an expression draws random numbers, which depend on where an element stands among all.
+/// Whether an expression uses random numbers, which depend on an element's global index.
 fn is_drawn(expr: &Expr) -> bool {
     expr.terms().iter().any(|term| matches!(term, Term::Random(_)))
 }
 
-/// Whether a node only puts a value somewhere else: planning adds such nodes where a state cannot be written straight away.
+/// Whether a node is a plain copy. Planning adds copies where a state cannot be updated in place.
 fn is_copy(graph: &Graph, node: &EffectiveOp<'_>) -> bool {
     match node.op {
         Op::Store(_) | Op::Load(_) => true,

@@ -8,7 +8,7 @@ use crate::ir::graph::{Graph, InputId, Node, NodeId, Phase, ScalarId, StateId, V
 use crate::ir::op::Op;
 use std::collections::HashMap;
 
-/// Where a value lives, before the arena has offsets.
+/// Location of a value before offsets are assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Home {
     Input(InputId),
@@ -16,15 +16,15 @@ pub(super) enum Home {
     State(StateId),
     /// An index into the buffers.
     Buffer(usize),
-    /// An index into what is stored.
+    /// An index into the stored buffers.
     Stored(usize),
 }
 
 pub(super) struct Liveness {
     pub buffers: Vec<Buffer>,
-    /// What is in the backing store for a while.
+    /// Temporary buffers in the backing store.
     pub stored: Vec<Buffer>,
-    /// Where each value lives.
+    /// Location of each value.
     pub homes: Vec<Option<Home>>,
     /// The workspace buffer of each step.
     pub workspaces: Vec<Option<usize>>,
@@ -92,7 +92,7 @@ pub(super) fn buffers(graph: &Graph, order: &[NodeId], rows: usize, alignment: B
             live.buffers.len() - 1
         }));
     }
-    // A view lives where its root does; roots of views may be states, inputs or buffers.
+    // A view shares the location of its base: a state, an input or a buffer.
     for node in graph.nodes.iter().filter(|node| node.op.rules().is_view()) {
         let home = live.homes[root(graph, node.outputs[0]).index()];
         live.homes[node.outputs[0].index()] = home;
@@ -112,8 +112,8 @@ fn leaf_home(op: &Op) -> Option<Home> {
     }
 }
 
-/// A buffer that dies at this node and that this output may be written over. What was loaded of a state is kept for the state's new value: a
-/// step that is broken then stores what was there.
+/// A buffer that dies at this node and that this output may reuse. The loaded copy of a state is reserved for the
+/// state's new value, so that an aborted step stores the old bytes.
 #[allow(clippy::too_many_arguments, reason = "the state of one walk")]
 fn reusable(
     graph: &Graph,
@@ -148,7 +148,8 @@ fn reusable(
     })
 }
 
-/// The last step that reads each value or a view of it. What the host reads is read after all steps, so that none may write over it.
+/// The last step that reads each value or a view of it. Host reads count as after the last step, so no step overwrites
+/// them.
 fn last_uses(graph: &Graph, order: &[NodeId]) -> Vec<Option<u32>> {
     let mut last = vec![None; graph.values.len()];
     for (time, id) in order.iter().enumerate() {
@@ -162,7 +163,7 @@ fn last_uses(graph: &Graph, order: &[NodeId]) -> Vec<Option<u32>> {
     last
 }
 
-/// The step at the peak, and its bytes.
+/// The step with the largest sum of live bytes, and that sum.
 pub(super) fn peak(lifetimes: impl Iterator<Item = (u32, u32, Bytes)>, steps: usize) -> (u32, Bytes) {
     let mut change = vec![0i128; steps + 1];
     for (first, last, size) in lifetimes {

@@ -1,4 +1,4 @@
-//! From graphs to a plan: what runs when, what lives how long, and at which byte.
+//! From graphs to a plan: execution order, lifetimes and offsets.
 
 mod arena;
 mod certificate;
@@ -37,26 +37,26 @@ pub use recompute::{Recomputation, ScheduledGraph};
 pub use staging::{SLOT_HEADER, Staging};
 pub use target::{Capabilities, Footprint, Overhead, RowSplit, Target};
 
-/// How many single numbers of a run are handed to the host by themselves.
+/// Maximum number of scalar outputs that a run returns to the host.
 pub const NUMBERS: usize = 31;
 
-/// Where a value is while it lives.
+/// Location of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In the batch's slot, column by column.
+    /// A column in the batch's slot.
     Input(InputId),
-    /// Among the numbers the host gives to every step.
+    /// A scalar from the host.
     Scalar(ScalarId),
-    /// At this byte of the memory that lives from step to step.
+    /// Offset in the memory that persists across steps.
     Resident(Bytes),
-    /// At this byte of the arena.
+    /// Offset in the arena.
     Arena(Bytes),
-    /// At this byte of the backing store, where only stores and loads reach.
+    /// Offset in the backing store, which only stores and loads access.
     Backing(Bytes),
 }
 
 impl Place {
-    /// The place this many bytes further on.
+    /// The location this many bytes further on.
     pub fn offset_by(self, bytes: u64) -> Place {
         match self {
             Place::Resident(offset) => Place::Resident(offset + Bytes(bytes)),
@@ -67,118 +67,118 @@ impl Place {
     }
 }
 
-/// What a buffer of the arena holds.
+/// Kind of a buffer in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BufferKind {
-    /// A value of the forward part.
+    /// A value of the forward pass.
     Activation,
-    /// A value of the backward or update part.
+    /// A value of the backward pass or the update.
     Gradient,
-    /// What was brought back from the backing store.
+    /// A value loaded from the backing store.
     Loaded,
-    /// What a kernel needs while it runs.
+    /// Workspace of a kernel.
     Workspace,
 }
 
-/// A piece of the arena and the steps during which it is held.
+/// A buffer in the arena and its lifetime.
 #[derive(Clone, Debug)]
 pub struct Buffer {
-    /// What it holds.
+    /// Kind of its contents.
     pub kind: BufferKind,
     /// The layer it belongs to.
     pub owner: String,
-    /// The values that live in it, one after another or as views of each other.
+    /// Its values: reused in sequence, or views of each other.
     pub values: Vec<ValueId>,
-    /// Its size for the planned rows.
+    /// Size for the planned rows.
     pub size: Bytes,
-    /// The first step that holds it.
+    /// The first step at which it is live.
     pub first: u32,
-    /// The last step that holds it.
+    /// The last step at which it is live.
     pub last: u32,
-    /// Its place in the arena.
+    /// Offset in the arena.
     pub offset: Bytes,
 }
 
-/// One program of the plan: the graph, the order its nodes run in, and where everything is.
+/// One program of the plan: the graph, its execution order, and the location of every value.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// What it is for.
+    /// Role of the program.
     pub role: Role,
     /// The graph it runs.
     pub graph: Graph,
-    /// The nodes in the order they run; leaves and views do not run.
+    /// Nodes in execution order; leaves and views do not execute.
     pub order: Vec<NodeId>,
-    /// Where each value is.
+    /// Location of each value.
     pub places: Vec<Option<Place>>,
-    /// The workspace of each step of the order.
+    /// Offset and size of each step's workspace.
     pub workspaces: Vec<(Bytes, Bytes)>,
-    /// The pieces of the arena.
+    /// Buffers in the arena.
     pub buffers: Vec<Buffer>,
-    /// No order-preserving layout can be smaller than this.
+    /// Lower bound on the arena for this order.
     pub lower_bound: Bytes,
-    /// What this program needs of the arena.
+    /// Arena size of this program.
     pub arena: Bytes,
-    /// What it computes more than once.
+    /// Its recomputation.
     pub recomputation: Recomputation,
-    /// The pieces of the backing store that it uses within a run.
+    /// Its temporary buffers in the backing store.
     pub stored: Vec<Buffer>,
-    /// The values of the model's graph that are stored until a later part reads them.
+    /// The values of the model's graph that are offloaded until a later phase reads them.
     pub offloaded: Vec<ValueId>,
 }
 
-/// Where a state lives.
+/// Location of a state.
 #[derive(Clone, Debug)]
 pub struct Resident {
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Kind of the state.
     pub kind: StateKind,
     /// Its size.
     pub size: Bytes,
-    /// Its place in the memory that lives from step to step, or in the backing store.
+    /// Offset in the resident memory, or in the backing store.
     pub offset: Bytes,
-    /// Whether it is in the backing store.
+    /// Whether it is offloaded to the backing store.
     pub stored: bool,
 }
 
-/// A proven layout of a run's memory on a device: all programs in one arena, all states beside it.
+/// The memory layout of a run on a device: all programs share one arena; states are resident.
 ///
-/// It is made for `rows` rows and holds for any smaller number, because every buffer only shrinks with the batch.
+/// It is planned for `rows` rows and valid for any smaller number, because no buffer grows when the batch shrinks.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The most rows a program sees at once (the micro-batch).
+    /// Maximum rows of a program (the micro-batch).
     pub rows: usize,
     /// The programs.
     pub programs: Vec<Program>,
     /// The states, in their order.
     pub states: Vec<Resident>,
-    /// Slots for the batch on a device that does not share the host's memory; part of `resident`.
+    /// Staging slots for batches on a device with its own memory; part of `resident`.
     pub staging: Option<Staging>,
-    /// Bytes that live from step to step.
+    /// Bytes that persist across steps.
     pub resident: Bytes,
     /// Bytes of the arena, shared by all programs.
     pub arena: Bytes,
-    /// The largest lower bound of a program: no layout of these orders is smaller.
+    /// Largest lower bound of a program: no layout of these orders is smaller.
     pub lower_bound: Bytes,
-    /// What every offset is a multiple of.
+    /// Alignment of all offsets.
     pub alignment: Bytes,
-    /// Bytes of the backing store: states that are kept there, then what programs put there for a while.
+    /// Size of the backing store: offloaded states, then temporary buffers of the programs.
     pub backing: Bytes,
 }
 
-/// Improves the graphs and lays them out for at most `rows` rows on the device.
+/// Optimizes the graphs and lays them out for at most `rows` rows on the device.
 pub fn plan(graphs: Vec<(Role, Graph)>, rows: usize, device: &dyn Target) -> Result<Plan, GraphError> {
     let graphs = graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<Vec<_>, GraphError>>()?;
     layout(&graphs, rows, device)
 }
 
-/// Lays out graphs that are improved already. The same graphs can be laid out for many numbers of rows.
+/// Lays out optimized graphs. The same graphs can be laid out for different numbers of rows.
 pub fn layout(graphs: &[(Role, Graph)], rows: usize, device: &dyn Target) -> Result<Plan, GraphError> {
     tighten(sketch(graphs, rows, device)?, device)
 }
 
-/// As [`layout`], but by greedy orders alone, which takes no search: the bound is the same, the arena may be somewhat larger.
+/// Like [`layout`], with greedy packing only: the lower bound is the same, the arena may be slightly larger.
 pub fn sketch(graphs: &[(Role, Graph)], rows: usize, device: &dyn Target) -> Result<Plan, GraphError> {
     let programs =
         graphs.iter().map(|(role, graph)| Ok((*role, schedule(graph, rows, device)?))).collect::<Result<Vec<_>, GraphError>>()?;
@@ -186,7 +186,8 @@ pub fn sketch(graphs: &[(Role, Graph)], rows: usize, device: &dyn Target) -> Res
     laid_out(programs, rows, device, &greedy)
 }
 
-/// The same plan with its arena as near to the bound as a search brings it. Programs that need less than that, or than another does, stay as they are.
+/// The same plan with its arena packed closer to the lower bound by search. Programs that are not larger than the
+/// target or than another program are not repacked.
 pub fn tighten(mut plan: Plan, device: &dyn Target) -> Result<Plan, GraphError> {
     let mut enough = nearly(plan.lower_bound);
     for program in &mut plan.programs {
@@ -197,14 +198,14 @@ pub fn tighten(mut plan: Plan, device: &dyn Target) -> Result<Plan, GraphError> 
             let unbound = |blocks: &[Block]| tight(blocks, enough);
             *program = Program { offloaded, ..placed(program.role, sequenced, plan.rows, device, &plan.states, &unbound)? };
         }
-        // All programs have one arena: what one of them needs the others may use.
+        // All programs share one arena, so its size is the maximum over them.
         enough = enough.max(program.arena);
     }
     plan.arena = plan.programs.iter().map(|program| program.arena).max().unwrap_or_default();
     Ok(plan)
 }
 
-/// Lays out graphs that have an order already, such as [`recompute::fit`] gives. The rows and the device are those the orders were made for.
+/// Lays out scheduled graphs, such as those of [`recompute::fit`]. Rows and device are those of the schedules.
 pub fn layout_sequenced(programs: Vec<(Role, ScheduledGraph)>, rows: usize, device: &dyn Target) -> Result<Plan, GraphError> {
     laid_out(programs, rows, device, &nearly_tight)
 }
@@ -230,22 +231,22 @@ fn laid_out(
     Ok(Plan { rows, programs, states, staging, resident, arena, lower_bound, alignment, backing })
 }
 
-/// Finds an order for an improved graph as it is written: what it joins is copied, unless it is [rewritten](rewrite_concats) in another way.
+/// Schedules an optimized graph as it is: concats are copied unless they were [rewritten](rewrite_concats).
 pub fn as_written(graph: &Graph, rows: usize, device: &dyn Target) -> Result<ScheduledGraph, GraphError> {
     in_order(graph, rows, device).map(|found| found.sequenced)
 }
 
-/// A graph in an order of its own.
+/// A graph with an execution order.
 #[derive(Clone)]
 struct InOrder {
     sequenced: ScheduledGraph,
-    /// The most bytes held at once.
+    /// The largest sum of live bytes.
     peak: Bytes,
-    /// Who runs then, if anything does.
+    /// The node that runs at the peak, if any.
     peak_step: Option<NodeId>,
 }
 
-/// The graph as it is, in an order of its own.
+/// Schedules the graph as it is.
 fn in_order(graph: &Graph, rows: usize, device: &dyn Target) -> Result<InOrder, GraphError> {
     let graph = updates::legalise(graph)?;
     verify(&graph)?;
@@ -259,7 +260,7 @@ fn in_order(graph: &Graph, rows: usize, device: &dyn Target) -> Result<InOrder, 
     Ok(InOrder { sequenced: ScheduledGraph { graph, order, recomputation, limit: None }, peak, peak_step })
 }
 
-/// Gives everything in a sequenced graph its place: within the arena it was made for, or packed as `unbound` does it.
+/// Assigns locations in a scheduled graph: within the arena size it was scheduled for, or packed by `unbound`.
 fn placed(
     role: Role,
     sequenced: ScheduledGraph,
@@ -303,12 +304,13 @@ fn placed(
     Ok(Program { role, graph, order, places, workspaces, buffers, lower_bound, arena, recomputation, stored, offloaded: Vec::new() })
 }
 
-/// A layout as high as its peak, or hardly higher: where a short search leaves a gap of more than a thousandth, a longer one is worth a second.
+/// A layout at or close to its lower bound. If a short search leaves a gap above a thousandth, a search of about a
+/// second follows.
 fn nearly_tight(blocks: &[Block]) -> Layout {
     tight(blocks, Bytes::ZERO)
 }
 
-/// The same, or one that takes no more than is `enough`.
+/// Like [`nearly_tight`], or any layout within `enough`.
 fn tight(blocks: &[Block], enough: Bytes) -> Layout {
     let short = assign(blocks);
     let near = nearly(short.lower_bound).max(enough);
@@ -319,12 +321,12 @@ fn tight(blocks: &[Block], enough: Bytes) -> Layout {
     if long.size < short.size { long } else { short }
 }
 
-/// An arena of so much is as good as one of its bound.
+/// The largest arena that counts as tight for this lower bound.
 fn nearly(bound: Bytes) -> Bytes {
     Bytes(bound.0 + bound.0 / 1010)
 }
 
-/// One layout for the states of all programs; the longest list of states names them all.
+/// One layout for the states of all programs; the longest list of states contains them all.
 fn place_states<'a>(
     graphs: impl Iterator<Item = (Role, &'a Graph)> + Clone,
     alignment: Bytes,
@@ -352,44 +354,45 @@ fn place_states<'a>(
     Ok((states, total))
 }
 
-/// What the states that are kept in the backing store take there.
+/// Bytes of offloaded states in the backing store.
 fn kept_in_backing(states: &[Resident], alignment: Bytes) -> Bytes {
     states.iter().filter(|state| state.stored).map(|state| state.size.align_up(alignment.0)).sum()
 }
 
-/// The backing store: states, then whatever the program that stores most stores.
+/// Size of the backing store: states, plus the largest temporary use of a program.
 fn backing(states: &[Resident], programs: &[Program], alignment: Bytes) -> Bytes {
     let ends = programs.iter().flat_map(|program| &program.stored).map(|buffer| buffer.offset + buffer.size);
     ends.max().unwrap_or_default().max(kept_in_backing(states, alignment))
 }
 
 impl Resident {
-    /// Where it is.
+    /// Its location.
     pub fn place(&self) -> Place {
         if self.stored { Place::Backing(self.offset) } else { Place::Resident(self.offset) }
     }
 }
 
 impl Plan {
-    /// The program for a role.
+    /// The program with a role.
     pub fn program(&self, role: Role) -> Option<&Program> {
         self.programs.iter().find(|program| program.role == role)
     }
 
-    /// The program for a role that the plan was made for.
+    /// The program with a role that the plan contains.
     ///
     /// # Panics
-    /// Where there is none.
+    ///
+    /// If there is no such program.
     pub fn expect_program(&self, role: Role) -> &Program {
         self.program(role).expect("programs are asked for by the roles they were planned for")
     }
 
-    /// Everything the run holds on the device.
+    /// Device bytes of the run.
     pub fn total(&self) -> Bytes {
         self.resident + self.arena
     }
 
-    /// Bytes by owner: states by kind, and the arena by its contents at the peak. Adds up to [`Plan::total`].
+    /// Bytes by owner: states by kind, and the arena by its contents at the peak. Sums to [`Plan::total`].
     pub fn by_owner(&self) -> Vec<(Owner, Bytes)> {
         let mut owners: BTreeMap<Owner, Bytes> = BTreeMap::new();
         for state in self.states.iter().filter(|state| !state.stored) {
@@ -429,7 +432,7 @@ pub fn state_owner(kind: StateKind) -> Owner {
 }
 
 impl Program {
-    /// The outputs that are a single real number, such as the loss: what the host wants to know of every run. At most [`NUMBERS`].
+    /// The scalar real outputs, such as the loss, which the host reads after every run. At most [`NUMBERS`].
     pub fn numbers(&self) -> impl Iterator<Item = (&str, ValueId)> {
         let single = |value: &ValueId| *self.graph.ty(*value) == TensorType::f32(self.graph.shape(*value).clone());
         let outputs = self.graph.outputs().iter().map(|(name, value)| (name.as_str(), *value));

@@ -1,4 +1,4 @@
-//! The step: forward, backward and update as one program, and its variants for a batch cut into micro-batches.
+//! The training step: forward, backward and update as one program, and its variants for micro-batches.
 
 use crate::base::expr::Expr;
 use crate::base::shape::{Shape, TensorType};
@@ -7,22 +7,22 @@ use crate::transform::autodiff::gradients;
 use crate::transform::loss_scale::{LossScaling, Scale, only_if};
 use serde::{Deserialize, Serialize};
 
-/// The scope of what belongs to the step as a whole.
+/// Scope of nodes that belong to the step as a whole.
 const SCOPE: &str = "step";
 
-/// What a program is for.
+/// Role of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// A whole batch at once: gradients are used as soon as they are complete and never all live together.
+    /// A whole batch at once: gradients are consumed as soon as they are complete and are never all live together.
     Step,
-    /// The first of several micro-batches: gradients start the sums.
+    /// The first of several micro-batches: initializes the accumulators.
     First,
-    /// One in the middle: gradients are added to the sums.
+    /// A middle micro-batch: adds gradients to the accumulators.
     Middle,
-    /// The last one: the completed sums change the parameters.
+    /// The last micro-batch: applies the accumulated gradients to the parameters.
     Last,
-    /// Loss and metrics without learning.
+    /// Loss and metrics without training.
     Evaluate,
     /// Predictions only.
     Predict,
@@ -42,38 +42,39 @@ impl Role {
     }
 }
 
-/// Adds to a graph how one parameter changes with its gradient. Declares what it remembers as states of its own.
+/// Adds the update of one parameter from its gradient to a graph. Declares the optimizer state it needs.
 pub type UpdateRule<'a> = dyn Fn(&mut Graph, StateId, ValueId) -> Result<(), GraphError> + 'a;
 
-/// Sees the completed gradients of all parameters at once and gives what the update rule is given instead, such as clipped ones.
+/// Maps the complete gradients of all parameters to those the update rule uses, such as clipped ones.
 pub type GradientsRule<'a> = dyn Fn(&mut Graph, &[ValueId]) -> Result<Vec<ValueId>, GraphError> + 'a;
 
-/// How gradients become changes of parameters.
+/// How gradients update parameters.
 pub struct Training<'a> {
-    /// How one parameter changes with its gradient.
+    /// The update rule of one parameter.
     pub rule: &'a UpdateRule<'a>,
-    /// What happens to all gradients before. None keeps the promise that a parameter changes as soon as its own gradient is complete.
+    /// A transformation of all gradients before the update. With `None`, a parameter is updated as soon as its own
+    /// gradient is complete.
     pub gradients: Option<&'a GradientsRule<'a>>,
-    /// What the loss of a whole batch is divided by, where that is known only when all of its pieces have been seen: a single number of
-    /// the forward graph, of which each piece has its part.
+    /// The divisor of the batch's loss, if it is only known after all micro-batches: a scalar of the forward graph to
+    /// which each micro-batch contributes.
     pub divisor: Option<ValueId>,
-    /// Scales the loss while gradients are computed, for numbers of 16 bits.
+    /// Loss scaling, for 16-bit gradients.
     pub scaling: Option<LossScaling>,
 }
 
 impl<'a> Training<'a> {
-    /// Every parameter by its own rule, and nothing else.
+    /// Updates every parameter with its own rule, and nothing else.
     pub fn new(rule: &'a UpdateRule<'a>) -> Training<'a> {
         Training { rule, gradients: None, divisor: None, scaling: None }
     }
 
-    /// Whether no parameter can change before all gradients are there.
+    /// Whether updates must wait for all gradients.
     fn sees_all(&self) -> bool {
         self.gradients.is_some() || self.scaling.is_some()
     }
 }
 
-/// The training programs of a forward graph in which every parameter changes by its own rule; see [`training_programs_with`].
+/// The training programs of a forward graph with one rule per parameter; see [`training_programs_with`].
 pub fn training_programs(
     forward: &Graph,
     loss: ValueId,
@@ -85,9 +86,9 @@ pub fn training_programs(
 
 /// The training programs of a forward graph.
 ///
-/// `accumulate` adds the variants for several micro-batches per batch. The loss of each is its rows' share of the batch's loss,
-/// so the sums are the gradient of the whole batch, whatever the sizes of the pieces. What looks at gradients (rules for all of them,
-/// the search for overflows) looks at the completed sums.
+/// `accumulate` adds the variants for several micro-batches per batch. The loss of a micro-batch is its rows' share of
+/// the batch's loss, so accumulated gradients equal those of the whole batch for any micro-batch sizes. Rules over all
+/// gradients and the overflow check use the complete sums.
 pub fn training_programs_with(
     forward: &Graph,
     loss: ValueId,
@@ -124,7 +125,7 @@ pub fn training_programs_with(
             (Role::Last, Some(part), Some((_, sum))) => Some(graph.within(SCOPE, Phase::Update, |g| g.plus(sum, part))?),
             (_, part, _) => part,
         };
-        // The gradient of the whole batch's loss.
+        // The gradient of the batch's loss.
         let complete = |g: &mut Graph, i: usize| -> Result<ValueId, GraphError> {
             let sum = if *role == Role::Last { g.plus(sums[i].1, found[i])? } else { found[i] };
             let unscaled = scale.as_ref().map_or(Ok(sum), |scale| scale.divide(g, sum))?;
@@ -163,7 +164,7 @@ pub fn training_programs_with(
     roles.iter().map(variant).collect()
 }
 
-/// Starts a sum over micro-batches, or continues it.
+/// Initializes or continues an accumulator.
 fn accumulate_into(graph: &mut Graph, role: Role, (state, before): (StateId, ValueId), part: ValueId) -> Result<(), GraphError> {
     let scope = graph.producer(before).scope.clone();
     graph.within(&scope, Phase::Update, |g| {
@@ -173,14 +174,14 @@ fn accumulate_into(graph: &mut Graph, role: Role, (state, before): (StateId, Val
     })
 }
 
-/// A gradient over the whole batch's divisor; of a batch in which nothing counts, zero.
+/// A gradient divided by the batch's divisor; zero if the divisor is zero.
 fn divided(g: &mut Graph, gradient: ValueId, divisor: ValueId) -> Result<ValueId, GraphError> {
     let shape = g.shape(gradient).clone();
     let share = Expr::build(|e| e.select(e.input(1), e.div(e.input(0), e.input(1)), e.constant(0.0)));
     g.pointwise_over(share, &[gradient, divisor], shape)
 }
 
-/// One sum of gradients per parameter. Every variant declares all of them, so that states are numbered alike.
+/// One gradient accumulator per parameter. Every variant declares all of them, so that state ids agree.
 fn declare_sums(graph: &mut Graph, parameters: &[StateId]) -> Result<Vec<(StateId, ValueId)>, GraphError> {
     let mut sums = Vec::new();
     for parameter in parameters {

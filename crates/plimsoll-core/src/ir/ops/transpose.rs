@@ -1,4 +1,4 @@
-//! Axes in another order.
+//! Permutation of axes.
 
 use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
@@ -9,7 +9,7 @@ use crate::ir::rules::{Precision, RowContext, RowRule};
 /// Output axis `i` is input axis `order[i]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Transpose {
-    /// Which input axis each output axis is.
+    /// The input axis of each output axis.
     pub order: Vec<usize>,
 }
 

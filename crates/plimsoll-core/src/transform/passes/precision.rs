@@ -84,7 +84,7 @@ pub fn mixed_with(old: &Graph, dtype: DType, columns: Columns) -> Result<Graph, 
         })?;
         node.outputs.iter().zip(outputs).for_each(|(output, new)| renamed[output.index()] = Some(new));
     }
-    // The host reads the types it was promised, and states keep theirs.
+    // Outputs retain the declared types, and so do states.
     let kept = old.outputs.iter().map(|(_, value)| *value).chain(old.updates.iter().map(|(_, value)| *value));
     let mut promised = renamed.clone();
     for value in kept {
@@ -95,13 +95,13 @@ pub fn mixed_with(old: &Graph, dtype: DType, columns: Columns) -> Result<Graph, 
         promised[value.index()] = Some(cast);
     }
     finish(&mut new, old, &promised);
-    // Gradients are still to be taken.
+    // Gradients are taken later.
     new.stopped = old.stopped.iter().filter_map(|value| renamed[value.index()]).collect();
     verify(&new)?;
     Ok(new)
 }
 
-/// Whether a value is a column of the batch, perhaps in another shape.
+/// Whether a value is a column of the batch, possibly reshaped.
 fn is_column(graph: &Graph, value: ValueId) -> bool {
     let producer = graph.producer(value);
     match producer.op {
@@ -125,7 +125,7 @@ fn cast_once(
     Ok(cast)
 }
 
-/// The node's op with results in two bytes where that was decided.
+/// The node's op with 16-bit results where selected.
 fn retyped(old: &Graph, node: &Node, narrow: &[bool], dtype: DType) -> Op {
     let stored = |i: usize| if narrow[node.outputs[i].index()] { dtype } else { old.ty(node.outputs[i]).dtype };
     match node.op.clone() {
@@ -138,7 +138,8 @@ fn retyped(old: &Graph, node: &Node, narrow: &[bool], dtype: DType) -> Op {
     }
 }
 
-/// Which results of products and expressions are stored in two bytes. Decided from the end: readers come before what they read.
+/// Selects the results of products and expressions that are stored in 16 bits. Traverses backwards, so consumers are
+/// decided first.
 fn narrowed(graph: &Graph) -> Vec<bool> {
     let mut readers: Vec<Vec<&Node>> = vec![Vec::new(); graph.values.len()];
     for node in &graph.nodes {
@@ -147,7 +148,7 @@ fn narrowed(graph: &Graph) -> Vec<bool> {
     let mut host = vec![false; graph.values.len()];
     graph.outputs.iter().for_each(|(_, value)| host[value.index()] = true);
     let mut narrow = vec![false; graph.values.len()];
-    // Whether somebody reads a value in two bytes.
+    // Whether a consumer reads a value in 16 bits.
     let mut wanted = vec![false; graph.values.len()];
     for node in graph.nodes.iter().rev() {
         for output in &node.outputs {
@@ -174,7 +175,8 @@ fn narrowed(graph: &Graph) -> Vec<bool> {
     narrow
 }
 
-/// Whether an expression only adds, scales or clips what a product, convolution or pool made, by parameters: the scores a loss reads, not the loss.
+/// Whether an expression only adds, scales or clips the output of a product, convolution or pooling by parameters:
+/// logits, but not the loss.
 fn ends_layer(graph: &Graph, node: &Node, expr: &Expr) -> bool {
     let simple = |term: &Term| match term {
         Term::Input(_) | Term::Const(_) => true,

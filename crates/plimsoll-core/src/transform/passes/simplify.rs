@@ -1,4 +1,4 @@
-//! Constant folding, no-op removal and common subexpressions, in one walk.
+//! Constant folding, no-op removal and common subexpression elimination in one traversal.
 
 use super::rewrite::{Rewrite, rewrite};
 use crate::DType;
@@ -8,10 +8,10 @@ use crate::ir::op::Op;
 use crate::ir::ops::{Pointwise, Reduce, Reshape, Transpose};
 use std::collections::HashMap;
 
-/// Folds constants and broadcasts into the expressions that read them, removes ops that change nothing, and computes equal things once.
+/// Folds constants and broadcasts into their consumers, removes no-ops, and merges common subexpressions.
 pub fn simplify(old: &Graph) -> Graph {
     let mut seen: HashMap<(Op, Vec<ValueId>), Vec<ValueId>> = HashMap::new();
-    // Outputs of the new graph get consecutive numbers, so the next node's are known before it is appended.
+    // Outputs of the new graph have consecutive ids, so the next node's ids are known before it is appended.
     rewrite(old, |new, node, inputs| {
         if node.op.is_leaf() {
             return Rewrite::Keep;
@@ -31,7 +31,7 @@ pub fn simplify(old: &Graph) -> Graph {
     })
 }
 
-/// What one node becomes, looking only at it and at what makes its inputs.
+/// Local rewrite of one node, from the node and the producers of its inputs.
 fn local(new: &Graph, node: &Node, inputs: &[ValueId]) -> Rewrite {
     match &node.op {
         Op::Pointwise(op) => {
@@ -75,7 +75,7 @@ fn local(new: &Graph, node: &Node, inputs: &[ValueId]) -> Rewrite {
     }
 }
 
-/// Replaces inputs that are constants by the number, and inputs that only stretch or widen another value by that value.
+/// Replaces constant inputs by the number, and broadcast or widened inputs by their source.
 fn absorb(new: &Graph, expr: &Expr, inputs: &[ValueId]) -> (Expr, Vec<ValueId>) {
     let mut reads: Vec<ValueId> = Vec::new();
     let expr = Expr::build_many(|e| {
@@ -99,7 +99,7 @@ fn absorb(new: &Graph, expr: &Expr, inputs: &[ValueId]) -> (Expr, Vec<ValueId>) 
     (expr, reads)
 }
 
-/// Whether a value is another one stretched or in a wider type, so that reading that one instead gives the same numbers.
+/// Whether a value only broadcasts or widens another one, so that reading the other one gives the same numbers.
 fn is_same_seen_wider(new: &Graph, value: ValueId) -> bool {
     let (from, to) = (new.ty(new.producer(value).inputs[0]).dtype, new.ty(value).dtype);
     from == to || (to == DType::F32 && from.size() <= to.size())
