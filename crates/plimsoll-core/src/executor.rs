@@ -1,4 +1,5 @@
-//! The executor: owns a plan's memory on a device and runs its programs. After a program's first run for a number of rows it allocates nothing.
+//! The executor: owns a plan's memory on a device and runs its programs. After the first run of a program for a number
+//! of rows it does not allocate.
 
 use crate::base::budget::Owner;
 use crate::base::random::{StepRandom, philox, uniform};
@@ -20,7 +21,7 @@ pub struct Executor {
     _reservations: Vec<Reservation>,
 }
 
-/// A program that is ready for a number of rows.
+/// A program that is loaded for a number of rows.
 struct Entry {
     role: Role,
     rows: usize,
@@ -28,7 +29,7 @@ struct Entry {
     runs: u64,
 }
 
-/// One run of a program, to ask for its outcome.
+/// A handle to one run of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket {
     entry: usize,
@@ -36,14 +37,14 @@ pub struct Ticket {
 }
 
 impl Executor {
-    /// Takes the plan's memory from the device, booked in the ledger under its owners' names before it exists.
-    /// What the plan keeps elsewhere goes into the device's own backing store.
+    /// Allocates the plan's memory on the device, reserved in the ledger by owner before it exists. Offloaded tensors
+    /// use the device's default backing store.
     pub fn new(device: Arc<dyn Device>, plan: CheckedPlan, ledger: &Ledger) -> Result<Executor, DeviceError> {
         let backing = if plan.backing > Bytes::ZERO { Some(device.backing_store(plan.backing)?) } else { None };
         Executor::with_backing(device, plan, ledger, backing)
     }
 
-    /// The same with a given backing store, at least as large as the plan's.
+    /// Like [`Executor::new`], with a given backing store of at least the plan's size.
     pub fn with_backing(
         device: Arc<dyn Device>,
         plan: CheckedPlan,
@@ -73,13 +74,13 @@ impl Executor {
         &self.plan
     }
 
-    /// Sets every state to its first value, drawn from the seed. A state's numbers depend on the seed and its own number only.
+    /// Initializes every state from the seed. A state's values depend only on the seed and the state's number.
     pub fn initialize(&mut self, seed: u64) -> Result<(), DeviceError> {
         let plan = self.plan.clone();
         let Some(program) = plan.programs.iter().max_by_key(|program| program.graph.states().len()) else { return Ok(()) };
         for (i, state) in program.graph.states().iter().enumerate() {
             let mut draw = InitialValues { seed, state: i as u32, next: 0 };
-            // In pieces, so that starting a run never needs a second copy of a tensor.
+            // Written in chunks, so that initialization never needs a second copy of a tensor.
             let mut piece = [0u8; 4096];
             let size = plan.states[i].size.0;
             let mut done = 0;
@@ -95,17 +96,18 @@ impl Executor {
         Ok(())
     }
 
-    /// Prepares a program for a number of rows, so that its first run allocates nothing either.
+    /// Loads a program for a number of rows, so that its first run does not allocate either.
     pub fn prepare(&mut self, role: Role, rows: usize) -> Result<(), DeviceError> {
         self.find(role, rows).map(|_| ())
     }
 
-    /// What it runs on.
+    /// The device.
     pub fn device(&self) -> &dyn Device {
         &*self.device
     }
 
-    /// Runs a program over `rows` rows. A device with its own memory may still be at it when this returns; see [`Executor::outcome`].
+    /// Runs a program over `rows` rows. On a device with its own memory the run may be asynchronous; see
+    /// [`Executor::outcome`].
     pub fn run(&mut self, role: Role, rows: usize, inputs: &StepInputs<'_>) -> Result<Ticket, DeviceError> {
         let entry = self.find(role, rows)?;
         let known = &mut self.loaded[entry];
@@ -114,33 +116,34 @@ impl Executor {
         Ok(Ticket { entry, run: known.runs })
     }
 
-    /// Waits for a run, which is the last one or, on a device with its own memory, the one before; gives the program's
-    /// [numbers](crate::plan::Program::numbers), as many as are asked for.
+    /// Waits for a run: the last one or, on a device with its own memory, the one before. Fills `numbers` with the
+    /// program's [scalar outputs](crate::plan::Program::numbers).
     pub fn outcome(&mut self, ticket: Ticket, numbers: &mut [f32]) -> Result<(), DeviceError> {
         let known = &mut self.loaded[ticket.entry];
         known.program.outcome(known.runs - ticket.run, numbers)
     }
 
-    /// The numbers that a program's last run left, even if that run was stopped.
+    /// The scalar outputs of a program's last run, even if that run was aborted.
     pub fn last_numbers(&mut self, role: Role, rows: usize, numbers: &mut [f32]) -> Result<(), DeviceError> {
         let entry = self.find(role, rows)?;
         self.loaded[entry].program.outcome(0, numbers)
     }
 
-    /// The first node of a program that makes something that is not finite; without inputs, with those of the run that gave such a loss.
+    /// The first node of a program with a non-finite output; without inputs, for those of the run with the non-finite
+    /// loss.
     pub fn find_non_finite(&mut self, role: Role, rows: usize, inputs: Option<&StepInputs<'_>>) -> Result<Option<NodeId>, DeviceError> {
         let entry = self.find(role, rows)?;
         self.loaded[entry].program.find_non_finite(inputs)
     }
 
-    /// Where a program leaves an output, to be read after each of its runs.
+    /// The location of an output, which can be read after each run.
     pub fn output(&self, role: Role, name: &str) -> Option<Place> {
         let program = self.plan.program(role)?;
         let (_, value) = program.graph.outputs().iter().find(|(output, _)| output == name)?;
         program.places[value.index()]
     }
 
-    /// Reads what the last run left at an output's place; `bytes` is as long as the output.
+    /// Reads an output of the last run; `bytes` has the output's length.
     pub fn read(&self, output: Place, bytes: &mut [u8]) -> Result<(), DeviceError> {
         match output {
             Place::Arena(offset) => self.arena.read(offset, bytes),
@@ -155,7 +158,7 @@ impl Executor {
         self.read_state_part(state, Bytes::ZERO, bytes)
     }
 
-    /// Reads a part of a state, beginning at a byte of it.
+    /// Reads part of a state, starting at a byte offset.
     pub fn read_state_part(&self, state: StateId, from: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.read(self.plan.states[state.0 as usize].place().offset_by(from.0), bytes)
     }
@@ -165,7 +168,7 @@ impl Executor {
         self.write_state_part(state, Bytes::ZERO, bytes)
     }
 
-    /// Overwrites a part of a state, beginning at a byte of it.
+    /// Overwrites part of a state, starting at a byte offset.
     pub fn write_state_part(&mut self, state: StateId, from: Bytes, bytes: &[u8]) -> Result<(), DeviceError> {
         match self.plan.states[state.0 as usize].place().offset_by(from.0) {
             Place::Backing(offset) => self.elsewhere().write(offset, bytes),
@@ -189,7 +192,7 @@ impl Executor {
     }
 }
 
-/// The sequence of a state's first numbers.
+/// The generator of a state's initial values.
 struct InitialValues {
     seed: u64,
     state: u32,
@@ -197,7 +200,7 @@ struct InitialValues {
 }
 
 impl InitialValues {
-    /// Streams above this are for first values; steps draw from those below.
+    /// First random stream of initial values; steps use lower ones.
     const STREAM: u32 = 0x8000_0000;
 
     fn number(&mut self, state: &State) -> f32 {
@@ -230,7 +233,7 @@ impl InitialValues {
         let (wave, place, length) = if rows <= columns { (row, column, columns) } else { (column, row, rows) };
         let random = StepRandom { seed: self.seed, step: u32::MAX, first_row: 0 };
         let draw = |index: u64| random.uniform(InitialValues::STREAM + self.state, index);
-        // A step without a factor in common with the length visits every wave once.
+        // A stride coprime to the length visits every basis vector once.
         let step = (0..).map(|i| 1 + (f64::from(draw(length)) * length as f64) as u64 + i).find(|step| coprime(*step, length));
         let first = (f64::from(draw(length + 1)) * length as f64) as u64;
         let wave = (first + wave * step.expect("the length plus one is one such step")) % length;
@@ -256,7 +259,7 @@ impl InitialValues {
     }
 }
 
-/// Whether two numbers have no factor in common.
+/// Whether two numbers are coprime.
 fn coprime(mut a: u64, mut b: u64) -> bool {
     while b > 0 {
         (a, b) = (b, a % b);

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DType {
-    /// IEEE single precision: what arithmetic is done in.
+    /// IEEE single precision, the type of all arithmetic.
     #[default]
     F32,
-    /// IEEE double precision: only met at the edges (files); never inside a step.
+    /// IEEE double precision; only in files, never inside a step.
     F64,
     /// IEEE half precision.
     F16,
@@ -17,7 +17,7 @@ pub enum DType {
     BF16,
     /// Signed 32-bit integer: labels, tokens, indices.
     I32,
-    /// Signed 64-bit integer: only met at the edges (files).
+    /// Signed 64-bit integer; only in files.
     I64,
     /// Unsigned byte: pixels, pooling positions, masks.
     U8,
@@ -34,17 +34,17 @@ impl DType {
         }
     }
 
-    /// Whether the type holds real numbers, and so may carry a gradient.
+    /// Whether it is a real type, which can have a gradient.
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
     }
 
-    /// Whether it holds real numbers in two bytes: what activations may be stored in.
+    /// Whether it is a 16-bit real type, which activations may be stored in.
     pub const fn is_half(self) -> bool {
         matches!(self, DType::F16 | DType::BF16)
     }
 
-    /// The distance from one to the next larger number, for types of real numbers; integers are exact.
+    /// The distance from one to the next larger number, for real types; integers are exact.
     pub fn epsilon(self) -> f64 {
         match self {
             DType::F64 => f64::EPSILON,
@@ -55,8 +55,7 @@ impl DType {
         }
     }
 
-    /// What a number becomes when it is stored in the type: the nearest one it holds, the even one of two as near. Integers are cut
-    /// towards zero and held at the ends of their range.
+    /// Rounds a number to the type: to nearest, ties to even. Integers truncate toward zero and saturate.
     ///
     /// ```
     /// use plimsoll_core::DType;
@@ -68,7 +67,7 @@ impl DType {
         match self {
             DType::F64 => x,
             DType::F32 => f64::from(x as f32),
-            // Arithmetic is single precision, so that is what gets rounded.
+            // Arithmetic is in single precision, so that value is rounded.
             DType::F16 => rounded(f64::from(x as f32), 11, -14, 65_504.0),
             DType::BF16 => rounded(f64::from(x as f32), 8, -126, f64::from(f32::from_bits(0x7f7f_0000))),
             DType::I32 => f64::from(x as i32),
@@ -91,7 +90,7 @@ impl DType {
     }
 }
 
-/// Rounds to `digits` binary digits, fewer below two to the power of `least`, and to infinity beyond `largest`.
+/// Rounds to `digits` binary digits, fewer below 2^`least`, and to infinity above `largest`.
 fn rounded(x: f64, digits: i32, least: i32, largest: f64) -> f64 {
     if x == 0.0 || !x.is_finite() {
         return x;

@@ -6,7 +6,7 @@ use crate::base::random::StepRandom;
 use std::collections::HashMap;
 use std::fmt;
 
-/// Arithmetic on one number.
+/// A unary function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "the names are the functions")]
 pub enum Unary {
@@ -24,7 +24,7 @@ pub enum Unary {
     Erf,
 }
 
-/// Arithmetic on two numbers. Comparisons give 1 or 0.
+/// A binary function. Comparisons yield 1 or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "the names are the functions")]
 pub enum Binary {
@@ -40,7 +40,7 @@ pub enum Binary {
     Equal,
 }
 
-/// The place of a term in its expression.
+/// The index of a term in its expression.
 pub type TermId = u16;
 
 /// One term of an expression. Terms refer only to earlier ones.
@@ -48,17 +48,17 @@ pub type TermId = u16;
 pub enum Term {
     /// The element of an input tensor.
     Input(u16),
-    /// A number, by its bits.
+    /// A constant, by its bits.
     Const(u32),
-    /// A uniform random number in [0, 1), its own for every element, from the given stream.
+    /// A uniform random number in [0, 1) per element, from the given stream.
     Random(u32),
-    /// The element's coordinate along an axis of the shape the expression runs over.
+    /// The element's coordinate along an axis of the iteration shape.
     Coordinate(u8),
-    /// A function of one term.
+    /// A unary function of a term.
     Unary(Unary, TermId),
-    /// A function of two terms.
+    /// A binary function of two terms.
     Binary(Binary, TermId, TermId),
-    /// The second term where the first is not zero, else the third.
+    /// The second term where the first is nonzero, otherwise the third.
     Select(TermId, TermId, TermId),
 }
 
@@ -111,12 +111,12 @@ impl Expr {
         self.terms.iter().map(|term| if let Term::Input(i) = term { *i as usize + 1 } else { 0 }).max().unwrap_or(0)
     }
 
-    /// Whether it only hands its first input on.
+    /// Whether it returns its first input unchanged.
     pub fn is_identity(&self) -> bool {
         self.roots.len() == 1 && self.terms == [Term::Input(0)]
     }
 
-    /// The number it is, if it is one.
+    /// The value of a constant expression.
     pub fn as_constant(&self) -> Option<f32> {
         match (&self.terms[..], &self.roots[..]) {
             ([Term::Const(bits)], [0]) => Some(f32::from_bits(*bits)),
@@ -124,7 +124,7 @@ impl Expr {
         }
     }
 
-    /// Whether elements depend on where they stand: such an expression cannot be moved to another shape.
+    /// Whether it depends on coordinates or random numbers: such an expression cannot be moved to another shape.
     pub fn is_positional(&self) -> bool {
         self.terms.iter().any(|term| matches!(term, Term::Random(_) | Term::Coordinate(_)))
     }
@@ -158,13 +158,13 @@ impl Expr {
         self.roots.iter().map(|root| values[*root as usize]).collect()
     }
 
-    /// Writes this expression into another one, where `input` says what stands for each input.
+    /// Inlines this expression into another one; `input` maps each input to a term.
     pub(crate) fn inline(&self, e: &ExprBuilder, input: &mut dyn FnMut(u16) -> TermId) -> Vec<TermId> {
         let values = self.inline_terms(e, input);
         self.roots.iter().map(|root| values[*root as usize]).collect()
     }
 
-    /// Writes every term of this expression, over the same inputs, into another one.
+    /// Inlines every term of this expression, over the same inputs, into another one.
     pub(crate) fn inline_all(&self, e: &ExprBuilder) -> Vec<TermId> {
         self.inline_terms(e, &mut |i| e.input(i))
     }
@@ -188,7 +188,7 @@ impl Expr {
     }
 }
 
-/// Where an element stands, for terms that ask.
+/// The position of an element, for coordinate and random terms.
 pub struct Element<'a> {
     /// The random numbers of the step.
     pub random: &'a StepRandom,
@@ -198,7 +198,7 @@ pub struct Element<'a> {
     pub coordinates: &'a [usize],
 }
 
-/// Writes expressions term by term; equal terms are written once and constants are folded as they come.
+/// Builds expressions term by term; shares equal terms and folds constants.
 #[derive(Default)]
 pub struct ExprBuilder {
     terms: std::cell::RefCell<(Vec<Term>, HashMap<Term, TermId>)>,
@@ -251,7 +251,7 @@ impl ExprBuilder {
         }
     }
 
-    /// `a` where `condition` is not zero, else `b`.
+    /// `a` where `condition` is nonzero, otherwise `b`.
     pub fn select(&self, condition: TermId, a: TermId, b: TermId) -> TermId {
         match self.number(condition) {
             _ if a == b => a,
@@ -301,7 +301,7 @@ impl ExprBuilder {
         })
     }
 
-    /// Keeps only what the roots need, in first-use order, so that equal expressions are equal as data.
+    /// Drops unused terms and normalizes the order to first use, so that equal expressions compare equal.
     pub(crate) fn finish(self, roots: &[TermId]) -> Expr {
         let (all, _) = self.terms.into_inner();
         let mut needed = vec![false; all.len()];
@@ -373,7 +373,7 @@ impl Binary {
             Binary::Sub => a - b,
             Binary::Mul => a * b,
             Binary::Div => a / b,
-            // NaN is handed on rather than dropped: a broken value must not look healthy again.
+            // NaN propagates: an invalid value must stay visible.
             Binary::Max if a.is_nan() || b.is_nan() => f64::NAN,
             Binary::Min if a.is_nan() || b.is_nan() => f64::NAN,
             Binary::Max => a.max(b),
@@ -424,7 +424,7 @@ impl fmt::Display for Expr {
 }
 
 impl Expr {
-    /// The text of a term; `binding` is how tightly its surroundings bind (0 not, 1 sums, 2 products).
+    /// The text of a term; `binding` is the precedence of its context (0 none, 1 sums, 2 products).
     fn text(&self, id: TermId, binding: u8) -> String {
         let infix = |a, sign, b, own: u8| {
             let text = format!("{} {sign} {}", self.text(a, own), self.text(b, own + 1));

@@ -1,4 +1,4 @@
-//! Values that everything else is built from: element types, shapes, expressions, random numbers, bytes and budgets.
+//! Basic value types: element types, shapes, expressions, random numbers, bytes and budgets.
 
 pub mod budget;
 pub mod dtype;

@@ -1,4 +1,4 @@
-//! Counter-based randomness: Philox4x32-10. The same bits on every device, and nothing to store.
+//! Counter-based random numbers: Philox4x32-10. Identical on every device and without stored state.
 
 /// One block of four random words for a counter under a key (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3").
 pub const fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
@@ -13,30 +13,31 @@ pub const fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// Where in the sequence of all random numbers of a run a step stands.
+/// The position of a step in the run's random sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepRandom {
     /// The run's seed.
     pub seed: u64,
-    /// The optimiser step, so that every step draws afresh.
+    /// The optimizer step, so that every step has new random numbers.
     pub step: u32,
-    /// The first row of this micro-batch within its batch, so that a batch cut into pieces draws the same numbers.
+    /// The first row of this micro-batch within its batch, so that micro-batches use the same numbers as the whole
+    /// batch.
     pub first_row: u64,
 }
 
 impl StepRandom {
-    /// The four words that serve elements `4·block … 4·block + 3` of the tensor drawn from `stream`.
+    /// The four words for elements `4·block … 4·block + 3` of the tensor that uses `stream`.
     pub const fn words(&self, stream: u32, block: u64) -> [u32; 4] {
         philox([block as u32, (block >> 32) as u32, self.step, stream], [self.seed as u32, (self.seed >> 32) as u32])
     }
 
-    /// The uniform number in [0, 1) of element `index` of the tensor drawn from `stream`.
+    /// The uniform number in [0, 1) for element `index` of the tensor that uses `stream`.
     pub const fn uniform(&self, stream: u32, index: u64) -> f32 {
         uniform(self.words(stream, index / 4)[(index % 4) as usize])
     }
 }
 
-/// A word as a number in [0, 1) with 24 bits: exact in single precision on every device.
+/// Converts a word to a number in [0, 1) with 24 bits: exact in single precision on every device.
 pub const fn uniform(word: u32) -> f32 {
     (word >> 8) as f32 * (1.0 / 16_777_216.0)
 }

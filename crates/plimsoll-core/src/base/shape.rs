@@ -1,10 +1,10 @@
-//! Dimensions that are numbers or multiples of the batch, and shapes made of them.
+//! Dimensions that are fixed or multiples of the batch, and shapes.
 
 use crate::{Bytes, DType};
 use std::fmt;
 
-/// One dimension: a fixed number, or a fixed multiple of the one symbol `B`, the rows of the micro-batch. Where the planner cut a batch, of some of
-/// its rows, as far as there are so many.
+/// One dimension: a fixed number, or a fixed multiple of the symbol `B`, the rows of the micro-batch. In graphs that
+/// the planner split, it may refer to a range of the batch's rows, clipped to the batch.
 ///
 /// A graph is built once with `B` in it and bound to many sizes.
 ///
@@ -47,7 +47,8 @@ impl Dim {
         Dim { factor: n, rows: Rows::All }
     }
 
-    /// The same multiple of the rows `from..to` of the batch only; all rows from `from` on if `to` is `usize::MAX`. A number stays what it is.
+    /// The same multiple of the rows `from..to` of the batch only; all rows from `from` on if `to` is `usize::MAX`. A
+    /// fixed dimension is unchanged.
     pub const fn rows(self, from: usize, to: usize) -> Dim {
         match self.rows {
             Rows::None => self,
@@ -56,7 +57,7 @@ impl Dim {
         }
     }
 
-    /// The number this is when the batch has `rows` rows.
+    /// The extent for a batch of `rows` rows.
     pub const fn bind(self, rows: usize) -> usize {
         let count = match self.rows {
             Rows::None => 1,
@@ -69,22 +70,22 @@ impl Dim {
         self.factor.saturating_mul(count)
     }
 
-    /// Whether it grows with the batch.
+    /// Whether it depends on the batch.
     pub const fn is_batch(self) -> bool {
         !matches!(self.rows, Rows::None)
     }
 
-    /// The rows it is a multiple of, if they are not all.
+    /// The range of rows it is a multiple of, if not all.
     pub const fn part(self) -> Option<(usize, usize)> {
         if let Rows::Some { from, to } = self.rows { Some((from, to)) } else { None }
     }
 
-    /// The number, if it does not depend on the batch.
+    /// The extent, if it does not depend on the batch.
     pub const fn as_fixed(self) -> Option<usize> {
         if self.is_batch() { None } else { Some(self.factor) }
     }
 
-    /// The number itself, or what stands before `B`.
+    /// The fixed extent, or the multiple of `B`.
     pub const fn factor(self) -> usize {
         self.factor
     }
@@ -116,7 +117,7 @@ impl fmt::Display for Dim {
     }
 }
 
-/// The shape of a tensor; at most one dimension grows with the batch.
+/// The shape of a tensor; at most one dimension depends on the batch.
 ///
 /// ```
 /// use plimsoll_core::{Dim, Shape};
@@ -133,7 +134,7 @@ impl Shape {
         Shape(dims.into_iter().collect())
     }
 
-    /// The shape of a single number.
+    /// The shape of a scalar.
     pub fn scalar() -> Shape {
         Shape(Vec::new())
     }
@@ -143,7 +144,7 @@ impl Shape {
         Shape(dims.into_iter().map(Dim::fixed).collect())
     }
 
-    /// `[B, dims…]`: one such row per example.
+    /// `[B, dims…]`: one row per example.
     pub fn batch_of(dims: impl IntoIterator<Item = usize>) -> Shape {
         Shape(std::iter::once(Dim::BATCH).chain(dims.into_iter().map(Dim::fixed)).collect())
     }
@@ -153,7 +154,7 @@ impl Shape {
         &self.0
     }
 
-    /// How many dimensions there are.
+    /// The number of dimensions.
     pub fn rank(&self) -> usize {
         self.0.len()
     }
@@ -168,12 +169,12 @@ impl Shape {
         self.0.iter().fold(Dim::fixed(1), |product, dim| product.times(*dim))
     }
 
-    /// Whether one of the dimensions grows with the batch.
+    /// Whether a dimension depends on the batch.
     pub fn has_batch(&self) -> bool {
         self.0.iter().any(|dim| dim.is_batch())
     }
 
-    /// The numbers this shape has when the batch has `rows` rows.
+    /// The extents for a batch of `rows` rows.
     pub fn bind(&self, rows: usize) -> Vec<usize> {
         self.0.iter().map(|dim| dim.bind(rows)).collect()
     }
@@ -185,7 +186,7 @@ impl Shape {
         Shape(dims)
     }
 
-    /// The shape that both broadcast to (aligned at the innermost dimension; a 1 stretches), if there is one.
+    /// The broadcast shape of both (aligned at the innermost dimension; extents of 1 broadcast), if compatible.
     pub fn broadcast(&self, other: &Shape) -> Option<Shape> {
         let rank = self.rank().max(other.rank());
         let dim = |shape: &Shape, axis: usize| (axis + shape.rank()).checked_sub(rank).map_or(Dim::fixed(1), |i| shape.0[i]);
@@ -201,12 +202,12 @@ impl Shape {
             .map(Shape)
     }
 
-    /// Whether this shape stretches to exactly `target`.
+    /// Whether this shape broadcasts to exactly `target`.
     pub fn broadcasts_to(&self, target: &Shape) -> bool {
         self.broadcast(target).as_ref() == Some(target)
     }
 
-    /// The axes of `target` along which this shape stretches to it (missing outer axes included).
+    /// The axes of `target` along which this shape is broadcast, including missing outer axes.
     pub fn stretched_axes(&self, target: &Shape) -> Vec<usize> {
         let missing = target.rank() - self.rank();
         (0..target.rank()).filter(|axis| *axis < missing || self.0[axis - missing] != target.0[*axis]).collect()
@@ -220,7 +221,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Element type and shape: all that is known of a tensor before it exists.
+/// Element type and shape of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
     /// Element type.
@@ -240,12 +241,12 @@ impl TensorType {
         TensorType { dtype: DType::F32, shape }
     }
 
-    /// Its size when the batch has `rows` rows.
+    /// Its size for a batch of `rows` rows.
     pub fn bytes(&self, rows: usize) -> Bytes {
         Bytes(self.shape.elements().bind(rows).saturating_mul(self.dtype.size()) as u64)
     }
 
-    /// Whether both take the same bytes whatever the batch.
+    /// Whether both have the same size for every batch.
     pub fn same_bytes(&self, other: &TensorType) -> bool {
         self.dtype.size() == other.dtype.size() && self.shape.elements() == other.shape.elements()
     }

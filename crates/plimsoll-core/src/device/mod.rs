@@ -1,4 +1,4 @@
-//! What a device implements: memory, backing stores, and programs that are ready to run.
+//! The device interface: memory, backing stores, and loaded programs.
 
 use crate::base::budget::SlotMemory;
 use crate::base::random::StepRandom;
@@ -9,14 +9,16 @@ use crate::{Bytes, LedgerError};
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A device: a value behind one object-safe trait, so that nothing else is generic over it. What the planner needs to know about it is its [`Target`].
+/// A device: a value behind one object-safe trait, so that no other code is generic over it. [`Target`] is the
+/// planner's part of it.
 pub trait Device: Target {
-    /// The device's own memory now; none if it shares the host's.
+    /// Current state of the device's own memory; none if it shares host memory.
     fn memory_info(&self) -> Option<MemoryInfo> {
         None
     }
 
-    /// Host memory from which the device copies batches without the host's help, such as pinned memory. None where any memory does as well.
+    /// Host memory from which the device copies batches asynchronously, such as pinned memory. None if any memory is
+    /// equally good.
     fn slot_memory(&self, size: Bytes) -> Result<Option<Box<dyn SlotMemory>>, DeviceError> {
         let _ = size;
         Ok(None)
@@ -30,34 +32,34 @@ pub trait Device: Target {
         Ok(Arc::new(MemoryStore::new(size)))
     }
 
-    /// Resolves the plan's program of this role for exactly `rows` rows into something that runs in the given memory.
+    /// Loads the plan's program of this role for exactly `rows` rows, bound to the given memory.
     fn load(&self, plan: &CheckedPlan, role: Role, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError>;
 
-    /// Measurements of the device's libraries, which neither planning nor running needs.
+    /// Diagnostics, which neither planning nor running needs.
     fn diagnostics(&self) -> Option<&dyn Diagnostics> {
         None
     }
 }
 
-/// What some devices can say about themselves beside running programs.
+/// Optional diagnostics of a device.
 pub trait Diagnostics {
-    /// Measures copies: bytes per second into the backing store, and out of it.
+    /// Measures the bandwidth of copies to and from the backing store, in bytes per second.
     fn measure_copies(&self) -> Result<(f64, f64), DeviceError>;
 
-    /// How many convolutions of the programs loaded so far each library or kernel computes, by name.
+    /// Number of convolutions in the loaded programs per library or kernel, by name.
     fn convolution_algorithms(&self) -> Vec<(String, usize)>;
 }
 
 /// The state of a device's own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// Bytes that a run may take, the device's own software included.
+    /// Bytes that a run may use, including the device runtime.
     pub available: Bytes,
     /// Bytes in use by all processes.
     pub in_use: Bytes,
 }
 
-/// Where tensors are that a device does not need for a while: pinned host memory, or a file.
+/// Storage for offloaded tensors: pinned host memory, or a file.
 pub trait BackingStore: Send + Sync {
     /// Its size.
     fn size(&self) -> Bytes;
@@ -68,7 +70,7 @@ pub trait BackingStore: Send + Sync {
     /// Copies bytes into it.
     fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<(), DeviceError>;
 
-    /// For the device that made it.
+    /// For downcasts by the device that created it.
     fn as_any(&self) -> &dyn Any;
 }
 
@@ -76,7 +78,7 @@ pub trait BackingStore: Send + Sync {
 pub struct MemoryStore(Mutex<Vec<u8>>);
 
 impl MemoryStore {
-    /// One of this size, zeroed.
+    /// A zeroed store of this size.
     pub fn new(size: Bytes) -> MemoryStore {
         MemoryStore(Mutex::new(vec![0; size.get()]))
     }
@@ -102,17 +104,17 @@ impl BackingStore for MemoryStore {
     }
 }
 
-/// The memories a plan runs in.
+/// The memory that a plan runs in.
 pub struct StepMemory<'a> {
-    /// Lives from step to step.
+    /// Persists across steps.
     pub resident: &'a dyn Memory,
     /// Lives within a step.
     pub arena: &'a dyn Memory,
-    /// Where tensors are that are not needed for a while, if the plan puts any there.
+    /// Storage for offloaded tensors, if the plan has any.
     pub backing: Option<&'a Arc<dyn BackingStore>>,
 }
 
-/// A piece of a device's memory.
+/// An allocation on a device.
 pub trait Memory: Send {
     /// Its size.
     fn size(&self) -> Bytes;
@@ -120,72 +122,73 @@ pub trait Memory: Send {
     /// Copies bytes from the host.
     fn write(&mut self, offset: Bytes, bytes: &[u8]) -> Result<(), DeviceError>;
 
-    /// Copies bytes to the host, after everything that was started has finished.
+    /// Copies bytes to the host after all submitted work has completed.
     fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// For the device that made it.
+    /// For downcasts by the device that created it.
     fn as_any(&self) -> &dyn Any;
 }
 
-/// What the host gives to one run of a program.
+/// The inputs of one run of a program.
 pub struct StepInputs<'a> {
-    /// The batch's columns, each exactly as long as its type says for the loaded rows.
+    /// The batch's columns, each with exactly the size of its type for the loaded rows.
     pub columns: &'a [&'a [u8]],
     /// The scalars, in their order.
     pub scalars: &'a [f32],
-    /// Where the random numbers stand.
+    /// State of the random streams.
     pub random: StepRandom,
 }
 
-/// A program resolved for a number of rows. Running it allocates nothing.
+/// A program loaded for a number of rows. Running it does not allocate.
 pub trait Loaded: Send {
     /// Runs it once. The columns may be overwritten when this returns.
     ///
-    /// If the loss is not finite, nothing is changed, and that is [`DeviceError::NonFinite`]: here if the device has finished when this returns,
-    /// else from [`outcome`](Loaded::outcome).
+    /// If the loss is not finite, no state is changed and the result is [`DeviceError::NonFinite`]: here if the run is
+    /// synchronous, otherwise from [`outcome`](Loaded::outcome).
     fn run(&mut self, inputs: &StepInputs<'_>) -> Result<(), DeviceError>;
 
-    /// Waits for a run and gives the program's [numbers](crate::plan::Program::numbers), as many as are asked for. `back` is 0 for this program's last run;
-    /// a device with its own memory still knows the one before (1), so that the host can ask while the next is under way.
+    /// Waits for a run and fills `numbers` with the program's [scalar outputs](crate::plan::Program::numbers). `back`
+    /// is 0 for this program's last run; a device with its own memory also retains the previous one (1), so that the
+    /// host can read it while the next is running.
     fn outcome(&mut self, back: u64, numbers: &mut [f32]) -> Result<(), DeviceError>;
 
-    /// Runs it until a node makes something that is not finite, and names that node. Changes no state before that node.
-    /// Without inputs it looks at those of the run whose outcome was not finite, if the device still has them.
+    /// Runs until a node has a non-finite output, and returns that node. Changes no state before that node. Without
+    /// inputs it uses those of the run with the non-finite outcome, if the device still has them.
     fn find_non_finite(&mut self, inputs: Option<&StepInputs<'_>>) -> Result<Option<NodeId>, DeviceError>;
 
-    /// Runs the nodes one after another, each as often as it takes to know how many seconds it needs, by the device's own clock. States mean nothing
-    /// afterwards. A device whose work the host's clock can time says nothing.
+    /// Runs each node repeatedly and measures its seconds with the device's own clock. States are undefined afterwards.
+    /// A device that the host's clock can time returns nothing.
     fn node_seconds(&mut self, inputs: &StepInputs<'_>) -> Result<Vec<(NodeId, f64)>, DeviceError> {
         let _ = inputs;
         Ok(Vec::new())
     }
 }
 
-/// What can go wrong on a device.
+/// An error of a device.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// The system did not give the memory.
+    /// The allocation failed.
     #[error("{device} could not give {size} of memory: {reason}")]
     OutOfMemory {
         /// The device.
         device: String,
-        /// How much was asked for.
+        /// The requested size.
         size: Bytes,
-        /// What the system said.
+        /// The system's error message.
         reason: String,
     },
-    /// The line would be crossed.
+    /// The budget would be exceeded.
     #[error(transparent)]
     OverBudget(#[from] LedgerError),
     /// The loss is not a finite number.
     #[error("the loss is not a finite number")]
     NonFinite,
-    /// The device or its software failed.
+    /// The device or its runtime failed.
     #[error("{device}: {what}")]
     Failed {
         /// The device.
         device: String,
-        /// What it said, and what may help.
+        /// The error message, and a possible fix.
         what: String,
     },
     /// The device cannot do this.
@@ -193,7 +196,7 @@ pub enum DeviceError {
     Unsupported {
         /// The device.
         device: String,
-        /// What it cannot do.
+        /// The unsupported feature.
         what: String,
     },
 }

@@ -1,11 +1,11 @@
-//! Attention with every weight written out, one query at a time.
+//! Attention with all weights materialized, one query at a time.
 
 use super::Setting;
 use super::tensor::Tensor;
 use crate::base::shape::Shape;
 use crate::ir::ops::{Attention, Packing};
 
-/// The operands as the plain loops below want them: by sequence, place and head.
+/// The operands by sequence, position and head.
 struct Heads<'a> {
     op: &'a Attention,
     tensors: &'a [&'a Tensor],
@@ -17,7 +17,7 @@ struct Heads<'a> {
     setting: &'a Setting<'a>,
 }
 
-/// Which of the three a number belongs to.
+/// One of the three operands.
 #[derive(Clone, Copy)]
 enum Operand {
     Query,
@@ -35,7 +35,7 @@ impl<'a> Heads<'a> {
         Heads { op, tensors: &operands[..count], mask, batch, queries: shape.queries, keys: shape.keys, depth: shape.depth, setting }
     }
 
-    /// The tensor and the place in it of number `c` of a head.
+    /// The tensor and the index in it of element `c` of a head.
     fn place(&self, part: Operand, b: usize, t: usize, head: usize, c: usize) -> (usize, [usize; 3]) {
         let (q, kv) = (self.op.heads * self.depth, self.op.kv_heads * self.depth);
         let (tensor, start) = match (self.op.packing, part) {
@@ -63,7 +63,7 @@ impl<'a> Heads<'a> {
         self.mask.is_none_or(|mask| mask.at(&[b, j]) != 0.0) && (!self.op.causal || j <= i)
     }
 
-    /// The products of a query with the keys it sees.
+    /// The scores of a query over its visible keys.
     fn scores(&self, b: usize, head: usize, i: usize) -> Vec<(usize, f64)> {
         let product = |j| -> f64 {
             let pairs =
@@ -73,7 +73,7 @@ impl<'a> Heads<'a> {
         (0..self.keys).filter(|j| self.is_visible(b, i, *j)).map(|j| (j, product(j))).collect()
     }
 
-    /// What dropout multiplies a weight by.
+    /// The dropout factor of a weight.
     fn kept(&self, b: usize, head: usize, i: usize, j: usize) -> f64 {
         let Some(dropout) = self.op.dropout else { return 1.0 };
         // A row of the batch has an integer number of sequences.
@@ -91,7 +91,7 @@ impl<'a> Heads<'a> {
     }
 }
 
-/// The result and the logarithms of the sums.
+/// The result and the log-sum-exp.
 pub(super) fn forward(op: &Attention, operands: &[&Tensor], setting: &Setting<'_>) -> [Vec<f64>; 2] {
     let heads = Heads::new(op, operands, 0, setting);
     let depth = heads.depth;

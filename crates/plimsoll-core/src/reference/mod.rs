@@ -1,4 +1,5 @@
-//! The float64 reference: every op as the plainest loop that could be right. Slow on purpose; what devices and passes are judged by.
+//! The float64 reference: every op as the simplest possible loop. Slow on purpose; devices and passes are compared with
+//! it.
 
 mod attention;
 mod movement;
@@ -16,7 +17,7 @@ use crate::ir::ops::{MatMul, Reduce, Reduction, Slice};
 use std::collections::BTreeMap;
 use tensor::{Tensor, coordinates};
 
-/// What one run of a graph gives.
+/// The result of one run of a graph.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     values: Vec<Vec<f64>>,
@@ -30,7 +31,7 @@ impl Outcome {
         &self.values[value.index()]
     }
 
-    /// What the host reads, by name, in the graph's order.
+    /// The outputs by name, in the graph's order.
     pub fn outputs(&self) -> &[(String, Vec<f64>)] {
         &self.outputs
     }
@@ -46,8 +47,8 @@ impl Outcome {
     }
 }
 
-/// Runs a graph over `rows` rows in double precision. Real numbers are never rounded to the graph's types; integers are,
-/// as a store would: toward zero, and to the nearest number the type has.
+/// Runs a graph over `rows` rows in double precision. Real numbers are not rounded to the graph's types; integers
+/// truncate toward zero and saturate, as a store would.
 ///
 /// ```
 /// use plimsoll_core::{Graph, Shape, TensorType, random::StepRandom, reference};
@@ -64,7 +65,7 @@ pub fn run(graph: &Graph, rows: usize, inputs: &[Vec<f64>], states: &[Vec<f64>],
     run_with(exact, graph, rows, inputs, states, scalars, random)
 }
 
-/// [`run`], except that numbers stored in two bytes are rounded to what these hold: what devices are judged by that store them so.
+/// Like [`run`], but rounds values that are stored in 16 bits; for comparison with devices that store them so.
 pub fn run_stored(graph: &Graph, rows: usize, inputs: &[Vec<f64>], states: &[Vec<f64>], scalars: &[f64], random: &StepRandom) -> Outcome {
     let rounded = |dtype: DType, x: f64| if matches!(dtype, DType::F32 | DType::F64) { x } else { dtype.stored(x) };
     run_with(rounded, graph, rows, inputs, states, scalars, random)
@@ -106,7 +107,7 @@ fn run_with(
     Outcome { outputs, states: after, values: values.into_iter().map(|tensor| tensor.elements).collect() }
 }
 
-/// What a step knows besides its tensors.
+/// Inputs of a step other than tensors.
 struct Setting<'a> {
     graph: &'a Graph,
     rows: usize,
@@ -187,7 +188,7 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
 
 /// Every result of the expression, element by element.
 fn pointwise(expr: &Expr, shape: &Shape, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<f64>> {
-    // A batch cut into pieces draws what the whole batch would: elements are counted from the batch's first row.
+    // A micro-batch uses the same random numbers as the whole batch: elements are counted from the batch's first row.
     let before = if shape.has_batch() { setting.random.first_row * shape.elements().factor() as u64 } else { 0 };
     let mut results = vec![Vec::new(); expr.roots().len()];
     for (index, at) in coordinates(&shape.bind(setting.rows)).enumerate() {
@@ -218,14 +219,14 @@ fn reduce(op: &Reduce, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<f64> 
     let mut results: Vec<f64> = groups.values().map(|group| bring_together(op.kind, group)).collect();
     if op.onto {
         let before = &operands[operands.len() - 1].elements;
-        // Of a piece without rows there is nothing to bring together.
+        // An empty piece has nothing to reduce.
         results.resize(before.len(), 0.0);
         add(&mut results, before);
     }
     results
 }
 
-/// Adds what was summed before.
+/// Adds the accumulator.
 fn add(sums: &mut [f64], before: &[f64]) {
     sums.iter_mut().zip(before).for_each(|(sum, before)| *sum += before);
 }
@@ -238,7 +239,7 @@ fn bring_together(kind: Reduction, group: &[f64]) -> f64 {
         Reduction::Max => largest,
         Reduction::LogSumExp if largest.is_infinite() => largest,
         Reduction::LogSumExp => largest + group.iter().map(|x| (x - largest).exp()).sum::<f64>().ln(),
-        // NaN counts as the largest, as in the maximum itself.
+        // NaN counts as the maximum, as in the max reduction.
         Reduction::ArgMax => group.iter().position(|x| *x == largest || x.is_nan()).unwrap_or(0) as f64,
     }
 }

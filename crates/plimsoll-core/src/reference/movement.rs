@@ -1,4 +1,4 @@
-//! Ops that move elements and change none.
+//! Ops that move elements without changing them.
 
 use super::tensor::{Tensor, coordinates};
 use crate::ir::ops::{BatchSlice, Pad, Slice};
@@ -20,7 +20,7 @@ pub(super) fn slice(op: &Slice, unit: usize, x: &Tensor) -> Vec<f64> {
     coordinates(&x.dims).filter(|at| kept.contains(&at[op.axis])).map(|at| x.at(&at)).collect()
 }
 
-/// Rows of the batch, of which each is `unit` elements of the first axis.
+/// A batch slice; each row is `unit` elements of the first axis.
 pub(super) fn batch_slice(op: &BatchSlice, unit: usize, x: &Tensor) -> Vec<f64> {
     coordinates(&x.dims).filter(|at| (op.from..op.to).contains(&(at[0] / unit))).map(|at| x.at(&at)).collect()
 }
@@ -67,7 +67,7 @@ pub(super) fn pad(op: &Pad, x: &Tensor) -> Vec<f64> {
     padded.elements
 }
 
-/// The row that a number names, if it names one.
+/// The row for an index, if it is in range.
 fn row_of(number: f64, rows: usize) -> Option<usize> {
     (number >= 0.0 && number < rows as f64).then_some(number as usize)
 }

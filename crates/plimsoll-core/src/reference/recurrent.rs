@@ -1,4 +1,4 @@
-//! Recurrent layers, one number at a time.
+//! Recurrent layers with scalar loops.
 
 use super::tensor::Tensor;
 use crate::ir::ops::{Activation, Cell, Recurrent, RecurrentGrad};
@@ -7,7 +7,7 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// The steps of a walk in its order, each with the step before it.
+/// The steps in processing order, each with its predecessor.
 fn steps(count: usize, reverse: bool) -> Vec<(usize, Option<usize>)> {
     let order: Vec<usize> = if reverse { (0..count).rev().collect() } else { (0..count).collect() };
     order.iter().enumerate().map(|(i, step)| (*step, i.checked_sub(1).map(|before| order[before]))).collect()

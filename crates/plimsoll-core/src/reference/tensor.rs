@@ -1,4 +1,4 @@
-//! A tensor of doubles that is addressed by coordinates and nothing cleverer.
+//! A tensor of doubles with plain coordinate indexing.
 
 /// Elements in row-major order.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +25,7 @@ impl Tensor {
         &mut self.elements[place]
     }
 
-    /// The element that stands at these coordinates when the tensor is stretched to a shape with as many or more axes.
+    /// The element at these coordinates when the tensor is broadcast to a shape of equal or higher rank.
     pub fn stretched(&self, at: &[usize]) -> f64 {
         let missing = at.len() - self.dims.len();
         let own: Vec<usize> = self.dims.iter().zip(&at[missing..]).map(|(extent, i)| if *extent == 1 { 0 } else { *i }).collect();

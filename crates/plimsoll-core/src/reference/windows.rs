@@ -3,7 +3,7 @@
 use super::tensor::{Tensor, coordinates};
 use crate::ir::ops::Window;
 
-/// The image row and column under place (`i`, `j`) of the window at position (`y`, `x`), unless that lies in the padding.
+/// The image row and column at offset (`i`, `j`) of the window at position (`y`, `x`), unless it is padding.
 fn under(window: &Window, image: &[usize], (y, x): (usize, usize), (i, j): (usize, usize)) -> Option<(usize, usize)> {
     let row = (y * window.stride.0 + i * window.dilation.0).checked_sub(window.pad_rows.0)?;
     let column = (x * window.stride.1 + j * window.dilation.1).checked_sub(window.pad_columns.0)?;
@@ -14,7 +14,8 @@ fn positions(window: &Window, image: &[usize]) -> (usize, usize) {
     window.output((image[1], image[2])).expect("checked when the node was added")
 }
 
-/// Calls `product` with the coordinates of every product a convolution sums: of the image, the filter and the result.
+/// Calls `product` with the coordinates of every product that a convolution sums: of the image, the filter and the
+/// result.
 fn each_product(
     window: &Window,
     groups: usize,
@@ -55,7 +56,7 @@ pub(super) fn conv2d_grad_filter(window: &Window, groups: usize, filter: &[usize
     d_filter
 }
 
-/// The elements of the image in the window that result `[n, y, x, c]` stands for: place inside the window, and image coordinates.
+/// The image elements in the window of result `[n, y, x, c]`: the offset inside the window, and the image coordinates.
 fn members(window: &Window, image: &[usize], result: &[usize]) -> Vec<(usize, [usize; 4])> {
     let &[n, y, x, c] = result else { unreachable!("images have four axes") };
     let places = coordinates(&[window.size.0, window.size.1]).enumerate();
@@ -69,7 +70,8 @@ fn pooled(window: &Window, image: &[usize]) -> [usize; 4] {
     [image[0], height, width, image[3]]
 }
 
-/// The largest elements and their places inside their windows. The first of equals wins, padding never does, NaN always does.
+/// The maxima and their offsets inside their windows. The first of equal elements wins, padding never does, NaN always
+/// does.
 pub(super) fn max_pool(window: &Window, x: &Tensor) -> [Vec<f64>; 2] {
     let (mut largest, mut places) = (Vec::new(), Vec::new());
     for result in coordinates(&pooled(window, &x.dims)) {

@@ -162,7 +162,7 @@ pub(super) fn slice_write(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-/// As [`put`], it has no gradient.
+/// Like [`slice_write`], it has no gradient.
 pub(super) fn channel_view(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
     for (extent, start, length) in [(7, 0, 3), (7, 4, 3), (9, 2, 1), (300, 20, 270), (40, 8, 32), (5, 0, 5)] {

@@ -84,7 +84,7 @@ fn apply_listed(list: &[Stage], rows: Dataset, batch: usize) -> Result<Dataset> 
     Ok(if rows.batch_size().is_some() { rows } else { rows.batch(batch) })
 }
 
-/// The rows to train on and those to validate on, before any stage.
+/// The training and validation rows, before any stage.
 fn split(
     opened: &Opened,
     kind: &SourceKind,
@@ -93,7 +93,7 @@ fn split(
     folder: &Path,
 ) -> Result<(Dataset, Option<Dataset>)> {
     let whole = opened.training.clone();
-    // A table with nothing but stages does not say which rows are held out.
+    // A table with only stages does not define the validation rows.
     let has_source = own.as_ref().is_some_and(|table| table.entries().any(|(key, ..)| key != "stages"));
     match (own, holdout) {
         (Some(_), Some(_)) if has_source => Err(Error::Config("`data.holdout` and `data.validation` exclude each other".to_string())),
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// The rows of a `[data]` table: what is trained on, and what is held out; or what is wrong.
+    /// The training and validation rows of a `[data]` table, or the error.
     fn read(folder: &Path, text: &str) -> String {
         let table: toml::Table = text.parse().unwrap();
         let described = match datasets(&Reader::root(&table), folder, Some(8), 1) {

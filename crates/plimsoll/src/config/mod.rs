@@ -23,7 +23,7 @@ use crate::spec::RunSpec;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
-/// The run of someone who gives no configuration: a small convolutional net on the embedded digits.
+/// The default run without a configuration: a small convolutional network on the embedded digits.
 pub const DIGITS: &str = include_str!("digits.toml");
 
 /// A run's configuration: a table of tables, changed by flags, then built.
@@ -61,8 +61,8 @@ impl Config {
         Ok(Config { table, folder: path.parent().map(Path::to_path_buf).unwrap_or_default(), title })
     }
 
-    /// A network of the zoo on synthetic rows, to plan it, or to try it, without data. It learns by gradient descent with momentum, unless
-    /// `train.optimizer` says otherwise.
+    /// A network of the zoo on synthetic rows, to plan or try it without data. It trains with SGD and momentum, unless
+    /// `train.optimizer` overrides it.
     pub fn zoo(name: &str) -> Result<Config> {
         let name = crate::zoo::find(name)?.name;
         let text = format!(
@@ -116,7 +116,7 @@ impl Config {
         Ok(())
     }
 
-    /// Lets rows come in the order of their source, so that what is said of them can be distinguished by their place.
+    /// Keeps rows in source order, so that predictions can be matched to rows by position.
     pub(crate) fn set_source_order(&mut self) -> Result<()> {
         let stages = self.table.get_mut("data").and_then(|data| data.get_mut("stages")).and_then(Value::as_array_mut);
         match stages {
@@ -134,10 +134,10 @@ impl Config {
         self.table.to_string()
     }
 
-    /// The same configuration with paths that hold wherever it is read from, for the run's folder.
+    /// The same configuration with absolute paths, for the run's folder.
     fn anchored(&self) -> Config {
         let mut config = self.clone();
-        // The folder of a file in the current one has an empty name.
+        // The folder of a file in the current folder is empty.
         let folder = std::path::absolute(Path::new(".").join(&self.folder)).unwrap_or_else(|_| self.folder.clone());
         let tables = [&["data"][..], &["data", "cache"], &["data", "validation"]];
         for names in tables {
@@ -152,7 +152,7 @@ impl Config {
         config
     }
 
-    /// The description of the run, or what is wrong with it.
+    /// The description of the run, or the error in the configuration.
     pub fn build(&self) -> Result<RunSpec> {
         let root = Reader::root(&self.table);
         let mut spec = RunSpec { name: self.title.clone(), config: self.anchored().to_toml(), ..RunSpec::default() };
@@ -196,13 +196,13 @@ impl Config {
 }
 
 impl Config {
-    /// The characters and the context of a run that trains on text.
+    /// The vocabulary and context length of a run that trains on text.
     pub(crate) fn text(&self) -> Result<(plimsoll_data::Vocabulary, usize)> {
         let root = Reader::root(&self.table);
         data::text(&root, &self.folder)
     }
 
-    /// Only its data, and the line: the model may be missing.
+    /// Only its data and its budget: the model may be missing.
     pub fn pipeline(&self) -> Result<Pipeline> {
         let root = Reader::root(&self.table);
         let mut spec = RunSpec::default();
@@ -214,7 +214,7 @@ impl Config {
     }
 }
 
-/// The paths of a source, of the parts it is made of, and of what its stages keep.
+/// Makes the paths of a source, its parts and its caches absolute.
 fn anchor_all(table: &mut Table, folder: &Path) {
     for (key, value) in table.iter_mut() {
         if key == "file" || sources::is_path(key) {
@@ -230,7 +230,7 @@ fn anchor_all(table: &mut Table, folder: &Path) {
     }
 }
 
-/// A path that holds wherever it is read from.
+/// Makes a path absolute.
 fn anchor(value: &mut Value, folder: &Path) {
     if let Value::String(path) = value {
         *path = folder.join(&*path).to_string_lossy().into_owned();

@@ -1,5 +1,5 @@
-//! Reference tables in Markdown: what a configuration can name, with its keys and their defaults. They follow from the definitions that
-//! configurations are read by; the docs contain them.
+//! Reference tables in Markdown: the names that a configuration can use, with their keys and defaults. They are
+//! generated from the definitions that parse configurations; the docs contain them.
 
 use crate::error::Result;
 use crate::loss::Loss;

@@ -1,5 +1,5 @@
-//! `stages = [{ op = "filter", … }, { op = "shuffle" }, …]`: what is done to rows, in the order it is written. Names, keys and hints are those
-//! of [`plimsoll_data::STAGES`].
+//! `stages = [{ op = "filter", … }, { op = "shuffle" }, …]`: the stages of the pipeline, in order. Names, keys and
+//! hints are those of [`plimsoll_data::STAGES`].
 
 use super::data::{cache, parallelism, prefetch, size};
 use super::row_ops::{self, RowOp, operations};
@@ -17,29 +17,29 @@ pub(super) struct Stage {
     args: StageArgs,
 }
 
-/// What entries take over from around the list.
+/// Defaults for the entries of a list.
 #[derive(Clone, Copy)]
 pub(super) struct Defaults<'a> {
-    /// Where relative paths begin.
+    /// Base of relative paths.
     pub folder: &'a Path,
     /// The seed of entries that have none.
     pub seed: u64,
-    /// Rows of a batch, whatever the list says: `train.batch`, or `--batch`.
+    /// Batch size that overrides the list: `train.batch`, or `--batch`.
     pub batch_of_run: Option<usize>,
-    /// Rows of a batch where the list does not say: `data.batch`.
+    /// Batch size if the list has none: `data.batch`.
     pub batch_of_data: Option<usize>,
-    /// Rows of a batch by default.
+    /// Default batch size.
     pub batch: usize,
 }
 
 impl Defaults<'_> {
-    /// Rows of a batch if no entry says how many.
+    /// Batch size if no entry sets it.
     pub fn rows(&self) -> usize {
         self.batch_of_run.or(self.batch_of_data).unwrap_or(self.batch)
     }
 }
 
-/// Which stage an entry is: one of the pipeline, or an operation on a column.
+/// The kind of an entry: a pipeline stage, or an operation on a column.
 #[derive(Clone, Copy)]
 enum Op {
     Stage(&'static StageKind),
@@ -78,7 +78,7 @@ pub(super) fn read(table: &Reader<'_>, defaults: Defaults<'_>) -> Result<Option<
         }
     }
     let ops = entries.iter().map(op).collect::<Result<Vec<_>>>()?;
-    // What is said for the whole run is said of the batches that come out, not of those that are taken apart again.
+    // The batch size of the run applies to the final batches, not to those that are unbatched again.
     let last = ops.iter().rposition(|(op, _)| matches!(op.batches(), Batches::Makes | Batches::Undoes));
     let last = last.filter(|last| ops[*last].0.batches() == Batches::Makes);
     let come_out = last.map_or(Ok(defaults.rows()), |last| batch_rows(&entries[last], "rows", defaults))?;
@@ -99,7 +99,7 @@ pub(super) fn read(table: &Reader<'_>, defaults: Defaults<'_>) -> Result<Option<
     Ok(Some(stages))
 }
 
-/// Which stage an entry is, and its name.
+/// The kind and name of an entry.
 fn op<'a>(entry: &Reader<'a>) -> Result<(Op, &'a str)> {
     let Some(op) = entry.text("op")? else { return Err(entry.missing("op", "which stage, such as \"shuffle\"")) };
     let no_stage = |why: &str| Err(Error::Config(format!("`{}` is \"{op}\", {why}", entry.name("op"))));
@@ -116,13 +116,13 @@ fn op<'a>(entry: &Reader<'a>) -> Result<(Op, &'a str)> {
     Ok((choose(&entry.name("op"), op, &names)?, op))
 }
 
-/// Whether rows that cannot be read are left out somewhere in a list, which sources that look at all rows have to know.
+/// Whether a stage of a list skips rows with errors; sources that scan all rows need to know.
 pub(super) fn leave_out_errors(table: &Reader<'_>) -> bool {
     let entries = table.value("stages").and_then(Value::as_array);
     entries.into_iter().flatten().any(|entry| entry.get("op").and_then(Value::as_str) == Some("ignore_errors"))
 }
 
-/// A `map` of one operation, which an entry can be.
+/// A `map` with one operation, as a list entry.
 fn mapping(entry: &Reader<'_>, operation: &RowOp, defaults: Defaults<'_>) -> Result<(&'static StageKind, StageArgs)> {
     let (column, op) = operation.read(entry, defaults.seed)?;
     let mut args = StageArgs::default();
@@ -170,7 +170,7 @@ pub(super) fn arg(entry: &Reader<'_>, key: &'static str, kind: KeyKind, defaults
         }
         KeyKind::Seed => Some(Arg::Count(entry.count(key, 0)?.unwrap_or(defaults.seed))),
         KeyKind::Number => entry.number(key)?.map(Arg::Number),
-        // No number at all is nothing that could hold.
+        // An empty list of numbers is invalid.
         KeyKind::Numbers => entry.exact_numbers(key)?.filter(|numbers| !numbers.is_empty()).map(Arg::Numbers),
         KeyKind::Counts => {
             let counts = entry.counts(key)?.filter(|counts| !counts.is_empty());
@@ -197,7 +197,7 @@ fn at_most(entry: &Reader<'_>, key: &str, rows: Option<u64>, most: u64) -> Resul
     }
 }
 
-/// Rows of a batch: what is said for the run, then what the entry says, then what is said beside the list.
+/// Batch size: the run's, then the entry's, then the data's.
 fn batch_rows(entry: &Reader<'_>, key: &'static str, defaults: Defaults<'_>) -> Result<usize> {
     match (entry.count(key, 1)?, defaults.batch_of_data) {
         (Some(_), Some(_)) => {
@@ -209,7 +209,7 @@ fn batch_rows(entry: &Reader<'_>, key: &'static str, defaults: Defaults<'_>) -> 
     }
 }
 
-/// Puts rows through a list. An error that a stage causes is reported with its position in it.
+/// Applies a list of stages to rows. Errors report the position in the list.
 pub(super) fn apply(stages: &[Stage], rows: Dataset) -> Result<Dataset> {
     rows.output_schema()?;
     stages.iter().try_fold(rows, |rows, Stage { name, kind, args }| {
@@ -223,12 +223,12 @@ pub(super) fn apply(stages: &[Stage], rows: Dataset) -> Result<Dataset> {
     })
 }
 
-/// The stages of the training data that make a row what it is, for rows that are evaluated.
+/// The stages of the training data that also apply to evaluation rows.
 pub(super) fn for_validation(stages: &[Stage]) -> Vec<Stage> {
     stages.iter().filter_map(|stage| Some(Stage { args: stage.kind.for_validation(&stage.args)?, ..stage.clone() })).collect()
 }
 
-/// Takes stages that change the order of rows out of a list, so that predictions can be distinguished by their position.
+/// Removes stages that change the order of rows, so that predictions can be matched to rows by position.
 pub(super) fn in_source_order(stages: &mut Vec<Value>) {
     let reorders = |op: &str| STAGES.iter().any(|kind| kind.name == op && kind.reorders);
     stages.retain(|entry| !entry.get("op").and_then(Value::as_str).is_some_and(reorders));

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 use toml::Value;
 
-/// More threads than any machine has cores for.
+/// Upper limit on threads.
 const MOST_THREADS: u64 = 1024;
 
 /// Keys of `[train]` that other tables depend on.
@@ -22,7 +22,7 @@ const MOST_THREADS: u64 = 1024;
 pub(super) struct TrainKeys {
     /// The batch size, unless the data has one.
     pub batch: Option<usize>,
-    /// Whether the loss is named; a network of the zoo has one of its own.
+    /// Whether the loss is set; a network of the zoo has its own default.
     pub loss_given: bool,
 }
 
@@ -88,7 +88,7 @@ fn initial_weights(train: &Reader<'_>, folder: &Path) -> Result<Option<InitialWe
     }
 }
 
-/// What the planner may do: a list of names.
+/// The allowed strategies: a list of names.
 fn allow(budget: &Reader<'_>) -> Result<Allow> {
     let wanted = "a list, such as [\"recompute\", \"microbatch\"]";
     match budget.value("allow") {
@@ -102,7 +102,7 @@ fn allow(budget: &Reader<'_>) -> Result<Allow> {
     }
 }
 
-/// When checkpoints are written and which are kept. Their folder is inside that of the run.
+/// When checkpoints are written and how many are retained. Their folder is inside the run folder.
 fn checkpoint(root: &Reader<'_>, spec: &mut RunSpec) -> Result<()> {
     let mut checkpoints = Checkpoints::new("checkpoints");
     let mut enabled = true;
@@ -130,7 +130,7 @@ fn checkpoint(root: &Reader<'_>, spec: &mut RunSpec) -> Result<()> {
     Ok(())
 }
 
-/// A table with the score to follow.
+/// A table with the monitored score.
 fn early_stopping(train: &Reader<'_>) -> Result<Option<EarlyStopping>> {
     let Some(table) = train.section("early_stopping")? else { return Ok(None) };
     let Some(score) = table.text("score")? else { return Err(table.missing("score", "a score, such as \"val_loss\"")) };

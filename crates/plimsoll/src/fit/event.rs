@@ -1,11 +1,11 @@
-//! What a run reports while it goes on.
+//! Events of a run.
 
 use crate::history::Epoch;
 use crate::metrics::Scores;
 use crate::plan::RunPlan;
 use plimsoll_core::Bytes;
 
-/// What happens during a run.
+/// An event of a run.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// The run is planned and about to begin.
@@ -28,7 +28,7 @@ pub enum Event<'a> {
         epoch: u64,
         /// Steps of it that are done.
         step: u64,
-        /// Steps it has, where that is known before it is over.
+        /// Steps of the epoch, if known in advance.
         steps: Option<u64>,
         /// Loss and metrics over those steps.
         scores: Scores,
@@ -47,9 +47,9 @@ pub enum Event<'a> {
         epoch: u64,
         /// Steps done.
         step: u64,
-        /// What is wrong with newer checkpoints that could not be used.
+        /// Errors of newer checkpoints that could not be used.
         complaints: &'a [String],
     },
-    /// Something went wrong that is no reason to stop.
+    /// A problem that does not stop the run.
     Warning(&'a str),
 }

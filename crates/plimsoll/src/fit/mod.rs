@@ -1,4 +1,4 @@
-//! Training: epochs of steps, validation after each, checkpoints, and what is reported meanwhile.
+//! Training: epochs of steps, validation after each, checkpoints, and events.
 
 mod event;
 mod progress;
@@ -71,8 +71,8 @@ impl<'a> Fit<'a> {
         self
     }
 
-    /// Continues from the newest checkpoint, if there is one, bit for bit as if the run had never stopped. The epochs are then those of the
-    /// whole run, including those before the checkpoint.
+    /// Continues from the newest checkpoint, if there is one, bit-identical to a run without interruption. The epochs
+    /// are then those of the whole run, including those before the checkpoint.
     pub fn resume(mut self, resume: bool) -> Fit<'a> {
         self.spec.resume = resume;
         self

@@ -21,7 +21,7 @@ pub(super) struct Progress {
     pub counts: Vec<f64>,
     /// Epochs done before this fit, if it is resumed.
     pub epochs: Vec<Epoch>,
-    /// What is wrong with newer checkpoints; none if the run is not resumed.
+    /// Errors of newer checkpoints; none if the run is not resumed.
     pub resumed: Option<Vec<String>>,
     /// Whether a callback ended the run.
     pub stopped: bool,
@@ -79,7 +79,7 @@ impl Progress {
         Ok(progress)
     }
 
-    /// That a checkpoint's remaining steps are this run's.
+    /// Checks that a checkpoint's remaining steps are this run's.
     fn check(&self, record: &Record, seed: u64) -> Result<()> {
         let compare = |what: &str, saved: String, now: String| {
             if saved == now {
@@ -100,7 +100,7 @@ impl Progress {
         }
     }
 
-    /// The run as it stands between two steps.
+    /// The state of the run between two steps.
     pub fn record(&self, spec: &RunSpec, fit: &Fit<'_>, session: &Session, history: &History) -> Record {
         let mut memories: Map<String, Value> =
             fit.callbacks.iter().map(|callback| (callback.name().to_string(), callback.memory())).collect();

@@ -17,7 +17,7 @@ use plimsoll_data::Schema;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-/// The name of the scalar by which each row counts: one over the rows of the whole batch.
+/// The scalar with the weight of each row: one over the rows of the whole batch.
 pub(crate) const ROW_SHARE: &str = "row_share";
 
 /// The maximum number of columns a model reads.
@@ -36,7 +36,7 @@ pub(crate) const LOSS_WEIGHT: &str = "loss_weight";
 pub(crate) struct Programs {
     /// Without variants for micro-batches.
     pub whole: Vec<(Role, Graph)>,
-    /// With them, if they were asked for.
+    /// With them, if they were requested.
     accumulating: OnceCell<Vec<(Role, Graph)>>,
     /// The training graph's forward part, its loss, and the fraction of labels that are not ignored.
     training: (Graph, ValueId, Option<ValueId>),
@@ -77,16 +77,16 @@ pub(crate) enum ValueKind {
     Tokens,
 }
 
-/// Heap that one node of a graph costs: itself, the copies that are planned and loaded, its lines of the certificate, and what the C library
-/// loses between them. Measured over networks of 1 to 600 layers and rounded up (`heap_peak_bytes` of `plimsoll train --json`).
+/// Heap per node of a graph: the node, its planned and loaded copies, its certificate entries, and allocator overhead.
+/// Measured over networks of 1 to 600 layers and rounded up (`heap_peak_bytes` of `plimsoll train --json`).
 const PER_NODE: u64 = 2048;
 
 impl Programs {
-    /// Heap for the graphs and everything that is as large as they are, if they are written in so many variants. What small graphs take is
-    /// in the process's own footprint.
+    /// Heap of the graphs and of data proportional to them, for this many variants. The process footprint covers small
+    /// graphs.
     pub fn footprint(&self, plan: &Plan, variants: u64) -> Bytes {
         let nodes = plan.programs.iter().map(|program| program.graph.nodes().len() as u64).sum::<u64>();
-        // What is planned, and what it was made from.
+        // The planned graphs and their sources.
         Bytes(((1 + variants) * nodes * PER_NODE).saturating_sub(SMALL.0)).align_up(4096)
     }
 
@@ -95,13 +95,13 @@ impl Programs {
         self.whole.retain(|(role, _)| *role == Role::Predict);
     }
 
-    /// The graphs with variants for micro-batches. Built when first needed: large networks take a while.
+    /// The graphs with variants for micro-batches. Built on first use, because large networks take a while.
     pub fn accumulating(&self) -> Result<&[(Role, Graph)], GraphError> {
         if self.accumulating.get().is_none() {
             let (training, loss, counted) = &self.training;
             let mut graphs = training_programs(&self.optimization, training, *loss, *counted, true)?;
             graphs = graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
-            // Evaluation and prediction stay as they are.
+            // Evaluation and prediction are unchanged.
             graphs.extend(self.whole.iter().filter(|(role, _)| matches!(role, Role::Evaluate | Role::Predict)).cloned());
             let _ = self.accumulating.set(graphs);
         }
@@ -109,7 +109,7 @@ impl Programs {
     }
 }
 
-/// What of that the process's footprint has space for.
+/// The part of that which the process footprint covers.
 const SMALL: Bytes = Bytes::mib(2);
 
 /// Builds and optimizes all graphs of a run.
@@ -139,7 +139,7 @@ pub(crate) fn programs(
         outputs = names.iter().zip(&results).map(|(name, result)| (name.to_string(), shape(result.output))).collect();
         if !with_loss {
             for (name, result) in names.iter().zip(&results) {
-                // A copy if the model is empty: outputs are made by the step.
+                // A copy if the model is empty: outputs must be computed by the step.
                 let output = g.map(result.output, |_, x| x)?;
                 g.output(name, output);
             }
@@ -156,7 +156,7 @@ pub(crate) fn programs(
             let found = found.map(|count| ValueRange { column: read.all[*at], count, kind: ValueKind::Labels(objective.ignored_class()) });
             ranges.extend(found.filter(|found| !ranges.contains(found)));
         }
-        // Weights are for learning: held-out rows count alike, as in Keras.
+        // Sample weights apply to training only; evaluation rows count equally, as in Keras.
         let weight = read.weight.filter(|_| training).map(|weight| input(&mut g, weight));
         let objectives: Vec<_> = targets
             .iter()
@@ -169,7 +169,7 @@ pub(crate) fn programs(
                 let sum = if names.len() == 1 { write(g)? } else { g.in_scope(names[i], write)? };
                 sums.push(sum.loss);
                 let share = *row_share.get_or_insert_with(|| g.scalar(ROW_SHARE));
-                // Only a single loss has answers that do not count.
+                // Only a single loss can have ignored labels.
                 counted = sum.counted.map(|counted| g.times(counted, share)).transpose()?;
                 let factor = targets[i].weight;
                 let part = g.pointwise(
@@ -183,7 +183,7 @@ pub(crate) fn programs(
             }
             let (Some(mut loss), Some(share)) = (total, row_share) else { unreachable!("a model has a result") };
             if let Some(penalty) = lowered.penalty {
-                // Every row carries its share of what the weights cost, so that pieces of a batch add up to it once.
+                // Every row has its share of the weight regularization, so that micro-batches sum to it once.
                 let part = match counted {
                     Some(counted) => counted,
                     None => {
@@ -238,7 +238,7 @@ pub(crate) fn programs(
     })
 }
 
-/// The columns that embeddings look up; the first of those that are read are the model's inputs.
+/// The columns that embeddings look up; the first columns read are the model's inputs.
 fn tokens(model: &Model, schema: &Schema, read: &[usize]) -> Vec<ValueRange> {
     let whole = |column: usize| matches!(schema.columns()[column].dtype, DType::I32 | DType::U8);
     let bound = |(input, count): (usize, usize)| ValueRange { column: read[input], count, kind: ValueKind::Tokens };
@@ -247,18 +247,19 @@ fn tokens(model: &Model, schema: &Schema, read: &[usize]) -> Vec<ValueRange> {
 
 /// The columns of the data that a run reads.
 struct Read {
-    /// What the model reads, then the labels that are not among it.
+    /// The columns that the model reads, then further label columns.
     all: Vec<usize>,
     /// How many of these the model reads.
     features: usize,
-    /// For each of the model's results, which of these it is compared with.
+    /// For each output of the model, the index of its label column.
     labels: Vec<usize>,
     /// The column of sample weights, if there is one.
     weight: Option<usize>,
 }
 
-/// The columns a model reads: `x` if it is named so, else the first; several are found by their names. Those of the labels: of a single
-/// result `y`, else the second; of several those named like the results, by default.
+/// The columns of a model and of its labels. A single input is `x`, or else the first column; several inputs are found
+/// by name. The labels of a single output are `y`, or else the second column; those of several outputs are named like
+/// the outputs by default.
 fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&OutputLoss]) -> Result<Read, GraphError> {
     let error = |what: String| GraphError { scope: String::new(), what };
     let features = match model.inputs() {
@@ -303,7 +304,7 @@ fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&OutputLos
     }
 }
 
-/// The column of labels of a model with one result, where none is named.
+/// The default label column of a model with one output.
 fn only_labels(schema: &Schema, features: &[usize]) -> Result<usize, GraphError> {
     let error = |what: String| GraphError { scope: String::new(), what };
     if schema.columns().len() < 2 {

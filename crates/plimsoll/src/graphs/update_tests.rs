@@ -1,4 +1,4 @@
-//! Optimisers, clipping, averages and loss scaling on the CPU, step by step, against what Keras does.
+//! Optimizers, clipping, averages and loss scaling on the CPU, step by step, compared with Keras.
 
 use super::training::training_programs;
 use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Clip, Ema, Lion, Nadam, Optimizer, RmsProp, Sgd};
@@ -21,7 +21,7 @@ struct Bench {
     optimization: Optimization,
     sizes: Vec<usize>,
     step: u64,
-    /// Added to the step's number where random numbers are drawn.
+    /// Offset of the step number for random numbers.
     drawn: u32,
 }
 
@@ -67,7 +67,7 @@ impl Bench {
         (0..self.sizes.len()).map(|i| self.state(&format!("p{i}")).unwrap()).collect()
     }
 
-    /// Everything that is kept, but for the sums over pieces.
+    /// All states except gradient accumulators.
     fn everything(&self) -> Vec<(String, Vec<u8>)> {
         let states = self.executor.plan().states.iter().enumerate().filter(|(_, state)| state.kind != StateKind::Accumulator);
         let read = |(i, state): (usize, &plimsoll_core::plan::Resident)| {

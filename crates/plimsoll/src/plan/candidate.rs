@@ -31,7 +31,7 @@ pub(super) struct Candidate {
     pub fixed: Vec<(Owner, Bytes)>,
     /// What the device's own memory holds, if it has any.
     pub on_device: Option<Vec<(Owner, Bytes)>>,
-    /// The rewritten graphs it was laid out from, if any: with split layers, or with copies of offloaded tensors.
+    /// The rewritten graphs it was laid out from, if any: with split layers, or with loads and stores.
     pub written: Option<Arc<Vec<(Role, Graph)>>>,
 }
 
@@ -177,7 +177,7 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     fixed.extend(checkpoint_owner(request.spec, memory.states.len()));
     let pipeline = pipelines(request.data, feed_rows, None)?;
     let mut least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
-    // Planning is over before the run allocates; it counts only where it takes more than the run.
+    // Planning ends before the run allocates; it counts only if it takes more memory than the run.
     let planning = request.machine.process + Bytes(SEARCH_FACTOR * graphs.0);
     if planning > least {
         fixed.push((Owner::Planning, planning - least));

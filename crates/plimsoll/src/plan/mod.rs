@@ -39,8 +39,8 @@ pub use sweep::{Sweep, SweepPoint};
 pub(crate) use data::epoch_rows;
 pub(crate) use machine::Budgets;
 
-/// What a run will hold, by owner, and how it is made to fit. Covers training, validation, checkpoints and restored state. Prints as one
-/// screen; [`Trainer::run`](crate::Trainer::run) executes it.
+/// The memory of a run by owner, and the strategies that make it fit. Covers training, validation, checkpoints and
+/// restored state. Displays as one screen; [`Trainer::run`](crate::Trainer::run) executes it.
 #[derive(Clone, Debug)]
 pub struct RunPlan {
     /// The model's name.
@@ -55,7 +55,7 @@ pub struct RunPlan {
     pub micro_batch_given: bool,
     /// The host memory budget.
     pub host_budget: Bytes,
-    /// Whether that was given, or is what is free.
+    /// Whether that budget was given; otherwise it is the free memory.
     pub host_budget_given: bool,
     /// The host budget that was given, if less than that was free when the run started.
     pub requested_host_budget: Option<Bytes>,
@@ -71,21 +71,21 @@ pub struct RunPlan {
     pub device_memory: Option<DeviceBudget>,
     /// Floating-point operations of a whole batch, without recomputation.
     pub flops: u64,
-    /// What the step recomputes, and what that costs per micro-batch.
+    /// The recomputation of the step, and its cost per micro-batch.
     pub recomputation: Recomputation,
     /// The layers that are computed in slices of their rows, if any.
     pub split: Option<SplitLayers>,
     /// Predicted seconds of a whole batch.
     pub predicted_s: f64,
-    /// Whether that comes from measurements of the device, or from built-in rates.
+    /// Whether that comes from measurements of the device; otherwise from built-in rates.
     pub measured_costs: bool,
     /// The data type of activations.
     pub precision: Precision,
     /// Whether optimizer state is stored in 8 bits because that was allowed.
     pub eight_bit_state: bool,
-    /// What the planner was allowed.
+    /// The allowed strategies.
     pub allow: Allow,
-    /// What was done to fit, in order, with what each step saved and cost; empty if the run fits as specified.
+    /// The applied strategies in order, with their savings and costs; empty if the run fits as specified.
     pub strategies: Vec<AppliedStrategy>,
     /// The permissions that were used.
     pub used: Vec<Permission>,
@@ -93,7 +93,7 @@ pub struct RunPlan {
     pub results_unchanged: bool,
     /// What counts towards the budget.
     pub count: Count,
-    /// Milliseconds planning took; measured by the caller, since planning reads no clock.
+    /// Planning time in milliseconds; measured by the caller, since planning reads no clock.
     pub plan_ms: f64,
     /// The device's memory plan.
     pub memory: CheckedPlan,
@@ -107,7 +107,7 @@ pub struct RunPlan {
     pub(crate) optimization: Optimization,
 }
 
-/// One thing that was done to make a run fit, and what it did to memory and time.
+/// One applied strategy, and its effect on memory and time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AppliedStrategy {
     /// The permissions it uses.
@@ -123,7 +123,7 @@ pub struct AppliedStrategy {
 pub struct DeviceBudget {
     /// The budget.
     pub budget: Bytes,
-    /// Whether it was given, or is what is free.
+    /// Whether it was given; otherwise it is the free memory.
     pub given: bool,
     /// The budget that was given, if less than that was free when the run started.
     pub requested: Option<Bytes>,
@@ -168,11 +168,12 @@ impl<'a> Request<'a> {
 }
 
 impl RunSpec {
-    /// The plan of the run: the fastest that stays within the budgets. A pure function: the same values give the same plan.
+    /// The plan of the run: the fastest that stays within the budgets. A pure function: equal inputs give equal plans.
     ///
     /// # Errors
-    /// When the run does not fit, with the minimum that does ([`Error::Infeasible`](crate::Error::Infeasible)); or when its parts do not go
-    /// together.
+    ///
+    /// If the run does not fit, with the minimum that does ([`Error::Infeasible`](crate::Error::Infeasible)); or if its
+    /// parts are incompatible.
     pub fn plan(&self, machine: &Machine, data: &DataSummary) -> Result<RunPlan> {
         self.search(machine, data, plan_run)
     }
@@ -180,15 +181,17 @@ impl RunSpec {
     /// The largest batch that runs without micro-batches; none if not even one row fits.
     ///
     /// # Errors
-    /// When the parts of the run do not go together.
+    ///
+    /// If the parts of the run are incompatible.
     pub fn largest_batch(&self, machine: &Machine, data: &DataSummary) -> Result<Option<LargestBatch>> {
         self.search(machine, data, largest::largest_batch)
     }
 
-    /// The predicted step time under smaller and smaller budgets, down to the minimum.
+    /// The predicted step time for decreasing budgets, down to the minimum.
     ///
     /// # Errors
-    /// When the run does not fit, or its parts do not go together.
+    ///
+    /// If the run does not fit, or its parts are incompatible.
     pub fn sweep(&self, machine: &Machine, data: &DataSummary) -> Result<Sweep> {
         self.search(machine, data, sweep::sweep)
     }
@@ -196,19 +199,20 @@ impl RunSpec {
     /// Proves that a certificate is an exact plan of this run's graphs on the device of the machine.
     ///
     /// # Errors
-    /// With the first thing that is wrong about a plan of something else, or one that was edited.
+    ///
+    /// With the first mismatch, if the certificate belongs to another run or was edited.
     pub fn prove(&self, machine: &Machine, data: &DataSummary, certificate: &Certificate) -> Result<()> {
         self.search(machine, data, |request| choose::prove(request, certificate))
     }
 
-    /// Shows the training graph of a whole batch, and the rows of that.
+    /// Passes the training graph of a whole batch, and its rows, to `look`.
     pub(crate) fn with_step<T>(&self, machine: &Machine, data: &DataSummary, look: impl FnOnce(&Graph, usize) -> T) -> Result<T> {
         self.search(machine, data, |request| Ok(look(&request.programs.whole[0].1, request.batch)))
     }
 
     fn search<T>(&self, machine: &Machine, data: &DataSummary, run: impl FnOnce(&Request<'_>) -> Result<T>) -> Result<T> {
         data.training.check_fixed_shapes()?;
-        // Matrix products on the CPU read any types; GPU libraries want one.
+        // Matrix products on the CPU read any types; GPU libraries require equal types.
         let columns = if machine.device.capabilities().shares_host_memory { Columns::AsTheyAre } else { Columns::Narrowed };
         let variants = Variants::new(self, &data.training.schema, columns)?;
         run(&Request {

@@ -1,5 +1,5 @@
-//! Ways to fit in which tensors leave the device's memory between uses: optimiser state first, then values of the forward part, to the host's
-//! pinned memory or, on a device that shares that, to a file.
+//! Candidates with offloading: optimizer state first, then forward values, to pinned host memory or, on a device that
+//! shares host memory, to a file.
 
 use super::candidate::{Candidate, candidate, finish, weighed};
 use super::choose::with_recomputation;
@@ -16,23 +16,24 @@ use plimsoll_core::step::Role;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// Smaller states stay: a copy has its own price.
+/// Smaller states are not offloaded: a copy has a fixed cost.
 const SMALLEST: Bytes = Bytes::kib(4);
 
-/// In how many shares the values that may leave are tried.
+/// Number of steps in which the share of offloaded values is varied.
 const SHARES: usize = 16;
 
-/// Whether letting tensors leave is worth looking at. A disk is slow and not always there, so a file is used only where nothing else fits.
+/// Whether to consider offloading. A disk is slow and not always available, so a file is used only if nothing else
+/// fits.
 pub(super) fn considered(request: &Request<'_>, fits_otherwise: bool) -> bool {
     let possible = request.allow.has(Permission::Offload) && request.spec.count == Count::Everything;
     possible && !(fits_otherwise && request.device().capabilities().shares_host_memory)
 }
 
-/// All that may leave.
+/// Tensors that may be offloaded.
 struct Leaving {
-    /// The most useful first: what optimisers remember, then sums of gradients, each from the largest down.
+    /// States by priority: optimizer state, then gradient accumulators, each largest first.
     states: Vec<StateId>,
-    /// Per program, from the largest down.
+    /// Values per program, largest first.
     values: Vec<Vec<ValueId>>,
 }
 
@@ -60,7 +61,8 @@ impl Leaving {
         Ok(leaving)
     }
 
-    /// Where a broken step cannot be stopped, a state may leave only if its new value is made where the old one was loaded.
+    /// If a step with a non-finite loss cannot be aborted, a state may be offloaded only if its new value reuses the
+    /// loaded buffer.
     fn keep_what_is_made_elsewhere(&mut self, request: &Request<'_>, plain: &Candidate) -> Result<()> {
         loop {
             let memory = self.plan(request, plain, self.states.len(), 0, None)?.memory;
@@ -70,13 +72,13 @@ impl Leaving {
         }
     }
 
-    /// How many of the states have this many bytes.
+    /// Number of states that together have this many bytes.
     fn states_of(&self, plain: &Candidate, bytes: Bytes) -> usize {
         let sizes = self.states.iter().map(|state| plain.memory.states[state.0 as usize].size);
         1 + reaching(sizes, bytes)
     }
 
-    /// Which share of the values has this many bytes in the program that holds most.
+    /// Share of the values that has this many bytes in the program with the most.
     fn share_of(&self, request: &Request<'_>, plain: &Candidate, bytes: Bytes) -> Result<usize> {
         let largest = plain.memory.programs.iter().enumerate().max_by_key(|(_, program)| program.arena).map_or(0, |(i, _)| i);
         let graph = &plain.graphs(request)?[largest].1;
@@ -85,7 +87,7 @@ impl Leaving {
         Ok((count * SHARES).div_ceil(values.len().max(1)))
     }
 
-    /// The same pieces with the first of the states and a share of the values elsewhere.
+    /// The same micro-batch with the first `states` states and a share of the values offloaded.
     fn plan(&self, request: &Request<'_>, plain: &Candidate, states: usize, share: usize, budgets: Option<Budgets>) -> Result<Candidate> {
         let some = |values: &Vec<ValueId>| values[..(values.len() * share).div_ceil(SHARES)].to_vec();
         let choice = Offloaded { states: self.states[..states].to_vec(), values: self.values.iter().map(some).collect() };
@@ -95,7 +97,7 @@ impl Leaving {
     }
 }
 
-/// How many sizes stand before the one with which their sum reaches `bytes`.
+/// Number of sizes before their running sum reaches `bytes`.
 fn reaching(sizes: impl Iterator<Item = Bytes>, bytes: Bytes) -> usize {
     let mut sum = Bytes::ZERO;
     sizes
@@ -106,7 +108,8 @@ fn reaching(sizes: impl Iterator<Item = Bytes>, bytes: Bytes) -> usize {
         .count()
 }
 
-/// The fastest of the largest pieces that fit in this way: the first that do on a device of its own, of two on one that pays with a file for all.
+/// The fastest candidate among the largest micro-batches that fit with offloading: the first on a device with its own
+/// memory, otherwise the best of two.
 pub(super) fn fastest(request: &Request<'_>, too_large: &[usize], budgets: Budgets) -> Result<Option<Candidate>> {
     let compared = if request.device().capabilities().shares_host_memory { 2 } else { 1 };
     let mut found: Vec<Candidate> = Vec::new();
@@ -119,8 +122,8 @@ pub(super) fn fastest(request: &Request<'_>, too_large: &[usize], budgets: Budge
     Ok(found.into_iter().min_by(|a, b| a.seconds(request).total_cmp(&b.seconds(request))))
 }
 
-/// The same pieces with as little as possible elsewhere, and the rest recomputed if that is allowed and faster. None if not even all of it
-/// makes them fit.
+/// The same micro-batch with as little offloading as possible, and recomputation if that is allowed and faster. None if
+/// it does not fit with everything offloaded.
 fn fitted(request: &Request<'_>, plain: &Candidate, budgets: Budgets) -> Result<Option<Candidate>> {
     let leaving = Leaving::of(request, plain)?;
     let all = leaving.states.len();
@@ -159,7 +162,7 @@ fn fitted(request: &Request<'_>, plain: &Candidate, budgets: Budgets) -> Result<
     Ok(best.map(|(_, candidate)| candidate))
 }
 
-/// The candidate with its copies moved away from what waits for them, where there is space.
+/// The candidate with prefetched loads and delayed stores, where there is space.
 fn early(request: &Request<'_>, candidate: Candidate, budgets: Budgets) -> Result<Candidate> {
     let Some(limit) = candidate.arena_limit(budgets) else { return Ok(candidate) };
     let memory = ahead(&candidate.memory, request.device(), limit, request.cost_model, request.machine.copy_rate)?;
@@ -167,7 +170,7 @@ fn early(request: &Request<'_>, candidate: Candidate, budgets: Budgets) -> Resul
     Ok(if moved.fits(budgets) { moved } else { candidate })
 }
 
-/// The plan with the first number up to `most` that fits, from the number that should be enough by its bytes.
+/// The plan with the smallest number up to `most` that fits, starting from an estimate by bytes.
 fn fewest(most: usize, guess: usize, budgets: Budgets, plan: impl Fn(usize) -> Result<Candidate>) -> Result<Option<Candidate>> {
     let guess = guess.clamp(1.min(most), most);
     let mut tried = 0;
@@ -184,7 +187,7 @@ fn fewest(most: usize, guess: usize, budgets: Budgets, plan: impl Fn(usize) -> R
     Ok(None)
 }
 
-/// The smallest ways in which everything leaves that may, with the rest recomputed if that is allowed.
+/// The smallest candidates with everything offloaded, and recomputation if that is allowed.
 pub(super) fn smallest(request: &Request<'_>, allow: Allow, plain: &Candidate) -> Result<Vec<Candidate>> {
     let leaving = Leaving::of(request, plain)?;
     let mut found = Vec::new();

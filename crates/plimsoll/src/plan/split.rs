@@ -47,7 +47,7 @@ pub(super) fn planned_graphs<'a>(request: &Request<'a>, micro_batch: usize) -> R
     Ok(Cow::Owned(cut.into_iter().zip(graphs).map(|(cut, (role, graph))| (*role, cut.unwrap_or_else(|| graph.clone()))).collect()))
 }
 
-/// Adds to the plan what was split, and what that saves by itself.
+/// Adds the split and its savings to the plan.
 pub(super) fn described(request: &Request<'_>, mut plan: RunPlan) -> Result<RunPlan> {
     // The training step comes first; evaluation may be split finer.
     let Some(graph) = plan.memory.programs.iter().map(|program| &program.graph).find(|graph| graph.pieces() > 1) else {

@@ -4,10 +4,10 @@ use crate::system::Waiting;
 use plimsoll_core::step::Role;
 use std::time::{Duration, Instant};
 
-/// Steps that are remembered: the memory of a run must not grow with its length.
+/// Number of recorded steps: the memory of a run must not grow with its length.
 const REMEMBERED: usize = 511;
 
-/// Asking the system how long the thread had to wait takes a microsecond or two; steps shorter than this are not worth it.
+/// Querying the thread's wait time takes a microsecond or two; shorter steps do not query it.
 const WORTH_ASKING: f32 = 1e-3;
 
 /// The first steps of a run touch memory for the first time and are not typical.

@@ -1,4 +1,4 @@
-//! The learning rate of a running session: the schedule with what it has observed, or a rate set by hand.
+//! The learning rate of a running session: the schedule with its observed scores, or a manual rate.
 
 use crate::error::{Error, Result};
 use crate::history::Epoch;
@@ -8,7 +8,7 @@ use crate::spec::Optimization;
 /// The learning rate as the run continues.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LearningRate {
-    /// What a schedule that watches a score remembers.
+    /// State of a schedule that monitors a score.
     pub state: ScheduleState,
     /// A rate that was set by hand, instead of the schedule's.
     pub manual: Option<f64>,

@@ -64,7 +64,7 @@ pub(crate) struct Session {
     _process: Vec<Reservation>,
 }
 
-/// What the host needs to run one of the programs, looked up once.
+/// Lookups that the host needs to run a program, done once.
 struct Prepared {
     role: Role,
     scalars: Vec<Scalar>,
@@ -163,7 +163,7 @@ impl Tally {
         known.chain(self.sums.iter().enumerate().map(|(i, sum)| (format!("sum{i}"), sum.to_bits()))).collect()
     }
 
-    /// Restores what [`Tally::save`] gave.
+    /// Restores the result of [`Tally::save`].
     pub fn restore(&mut self, sums: &[(String, u64)]) {
         for (name, bits) in sums {
             match name.as_str() {
@@ -243,7 +243,8 @@ impl Session {
         })
     }
 
-    /// That a program can read data of this schema: the columns it reads have the same positions and types as in training.
+    /// Checks that a program can read data of this schema: the columns it reads have the same positions and types as in
+    /// training.
     pub fn check_schema(&self, role: Role, schema: &Schema) -> Result<()> {
         let prepared = self.roles.iter().find(|prepared| prepared.role == role).expect("every role is planned");
         for index in &prepared.columns {
@@ -281,7 +282,7 @@ impl Session {
         Ok(Tally::default())
     }
 
-    /// Per-class counts since [`Session::begin`], as far as they are settled.
+    /// Per-class counts since [`Session::begin`], for runs whose results were read.
     pub fn counts(&self) -> &[f64] {
         &self.counts
     }
@@ -296,7 +297,7 @@ impl Session {
         self.plan.interface.model_metrics.running_scores(tally.mean_loss(), &tally.sums, tally.rows)
     }
 
-    /// Loss and all metrics of what was settled since [`Session::begin`].
+    /// Loss and all metrics of the runs since [`Session::begin`] whose results were read.
     pub fn scores(&self, tally: &Tally) -> Scores {
         self.plan.interface.model_metrics.scores(tally.mean_loss(), &tally.sums, tally.rows, &self.counts)
     }
@@ -333,7 +334,7 @@ impl Session {
         self.check_classes(role, piece)?;
         if piece.first_row == 0 && matches!(role, Role::Step | Role::First) {
             if self.skipped.is_some() {
-                // Whether the step before was skipped decides which step this is.
+                // Whether the previous step was skipped determines the number of this step.
                 self.settle(schema, tally)?;
             }
             let step = self.applied()? + 1;
@@ -440,7 +441,7 @@ impl Session {
         Ok(())
     }
 
-    /// That labels are classes and tokens are rows of their embedding.
+    /// Checks that labels are classes and that tokens are rows of their embedding.
     fn check_classes(&self, role: Role, piece: &Piece<'_>) -> Result<()> {
         let checked = |kind: ValueKind| kind == ValueKind::Tokens || role != Role::Predict;
         for range in self.plan.interface.ranges.iter().filter(|range| checked(range.kind)) {
@@ -503,7 +504,7 @@ pub(crate) fn place_in_batch<'a>(
 ) -> (Role, Piece<'a>) {
     let place = first + at as u64;
     let first_row = place % whole;
-    // Where an epoch may end anywhere, a block is a batch.
+    // If the length of an epoch is unknown, a block is a batch.
     let batch_rows = length.map_or(block_rows as u64, |length| whole.min(length - (place - first_row)));
     let rows = micro_batch.min((batch_rows - first_row) as usize).min(block_rows - at);
     let role = match (first_row == 0, first_row + rows as u64 == batch_rows) {

@@ -7,7 +7,8 @@ use plimsoll_core::Bytes;
 use plimsoll_core::graph::{StateId, StateKind};
 
 impl Trainer {
-    /// Does something with the averaged weights in place of the last step's, such as evaluating or saving them, and puts those back.
+    /// Runs `body` with the averaged weights in place of the last step's, for example to evaluate or save them, and
+    /// restores the weights.
     pub fn averaged<T>(&mut self, body: impl FnOnce(&mut Trainer) -> Result<T>) -> Result<T> {
         if self.spec.optimization.average.is_none() {
             return Err(Error::Config(
@@ -21,11 +22,11 @@ impl Trainer {
         result
     }
 
-    /// Exchanges parameters and their averages, a piece at a time: a second copy is not planned for.
+    /// Exchanges parameters and their averages in chunks: a second copy is not planned for.
     fn swap_average(&mut self) -> Result<()> {
         let session = self.session_mut();
         if session.applied()? == 0 {
-            // Nothing has been averaged yet: the average is what the weights are.
+            // Without any averaging step, the average equals the weights.
             return Ok(());
         }
         let states = session.executor.plan().states.clone();

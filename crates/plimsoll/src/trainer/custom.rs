@@ -229,7 +229,7 @@ impl CustomLoop {
                 if matches!(role, Role::Step | Role::Last) {
                     session.step += 1;
                     session.settle(&self.schema, &mut tally)?;
-                    // Nothing is left over: a block is a piece of a batch, or a whole one.
+                    // No rows are left over: a block is a micro-batch, or a whole batch.
                     return Ok(Some(session.scores(&tally)));
                 }
             }
@@ -256,7 +256,7 @@ impl CustomLoop {
         self.trainer.session.as_ref().map_or(0, |session| session.step)
     }
 
-    /// Writes the weights as safetensors: whole or not at all.
+    /// Writes the weights as safetensors, atomically.
     pub fn save_weights(&mut self, path: &Path) -> Result<()> {
         self.trainer.save_weights(path)
     }

@@ -81,11 +81,13 @@ impl Trainer {
         self.spec.fit.clone().into()
     }
 
-    /// The plan of a fit, which covers all that will run: training, validation, checkpoints and restored state. Nothing is allocated or
-    /// written.
+    /// The plan of a fit, which covers everything that will run: training, validation, checkpoints and restored state.
+    /// Nothing is allocated or written.
     ///
     /// # Errors
-    /// When the run does not fit its budgets, with the minimum that does ([`Error::Infeasible`]); or when its parts do not go together.
+    ///
+    /// If the run does not fit its budgets, with the minimum that does ([`Error::Infeasible`]); or if its parts are
+    /// incompatible.
     pub fn plan(&self, fit: &Fit<'_>) -> Result<RunPlan> {
         let spec = self.spec_of(fit);
         let plan = self.plan_of(&spec)?;
@@ -95,11 +97,12 @@ impl Trainer {
         Ok(plan)
     }
 
-    /// Trains as planned. Called again, it continues from where it stopped. If less memory is free than the plan takes, the run is
-    /// replanned for what there is, and an [`Event::Replanned`] says so.
+    /// Trains as planned. Further calls continue from where the previous one stopped. If less memory is free than the
+    /// plan takes, the run is replanned for the free memory, with an [`Event::Replanned`].
     ///
     /// # Errors
-    /// When the plan is not one of this fit; or when something fails while the run continues.
+    ///
+    /// If the plan is not one of this fit; or if something fails during the run.
     pub fn run(&mut self, plan: RunPlan, fit: Fit<'_>) -> Result<History> {
         if self.spec.inference_only {
             return Err(Error::Config("this trainer is for predictions only; it cannot train".to_string()));
@@ -136,17 +139,19 @@ impl Trainer {
     /// The largest batch that runs without micro-batches, found by planning; none if not even one row fits.
     ///
     /// # Errors
-    /// When the parts of the run do not go together.
+    ///
+    /// If the parts of the run are incompatible.
     pub fn largest_batch(&self) -> Result<Option<LargestBatch>> {
         let start = Instant::now();
         let largest = self.spec.largest_batch(&self.machine()?, &DataSummary::read(&self.spec)?)?;
         Ok(largest.map(|largest| LargestBatch { plan: RunPlan { plan_ms: milliseconds(start), ..largest.plan }, ..largest }))
     }
 
-    /// The predicted step time under smaller and smaller budgets, down to the minimum.
+    /// The predicted step time for decreasing budgets, down to the minimum.
     ///
     /// # Errors
-    /// When the run does not fit, or its parts do not go together.
+    ///
+    /// If the run does not fit, or its parts are incompatible.
     pub fn sweep(&self) -> Result<Sweep> {
         self.spec.sweep(&self.machine()?, &DataSummary::read(&self.spec)?)
     }
@@ -154,12 +159,14 @@ impl Trainer {
     /// Proves that a certificate is an exact plan of this run's graphs on its device.
     ///
     /// # Errors
-    /// With the first thing that is wrong about a plan of something else, or one that was edited.
+    ///
+    /// With the first mismatch, if the certificate belongs to another run or was edited.
     pub fn prove(&self, certificate: &Certificate) -> Result<()> {
         self.spec.prove(&self.machine()?, &DataSummary::read(&self.spec)?, certificate)
     }
 
-    /// Times the nodes of this run's own step that `costs` does not know yet, and adds them. Gives how many were timed.
+    /// Times the nodes of this run's own step that are missing in `costs`, and adds them. Returns the number of timed
+    /// nodes.
     ///
     /// # Errors
     /// When the device fails.
@@ -181,17 +188,17 @@ impl Trainer {
         Trainer { device: OnceCell::from(opened), ..self }
     }
 
-    /// Shows the training graph of a whole batch, and the rows of that.
+    /// Passes the training graph of a whole batch, and its rows, to `look`.
     pub(crate) fn with_step<T>(&self, look: impl FnOnce(&Graph, usize) -> T) -> Result<T> {
         self.spec.with_step(&self.machine()?, &DataSummary::read(&self.spec)?, look)
     }
 
-    /// What the schedule remembers, which a resumed run needs.
+    /// The state of the schedule, which a resumed run needs.
     pub fn schedule_state(&self) -> ScheduleState {
         self.session.as_ref().map_or(self.schedule_state, |session| session.learning_rate.state)
     }
 
-    /// Restores what the schedule remembered.
+    /// Restores the state of the schedule.
     pub fn set_schedule_state(&mut self, state: ScheduleState) {
         self.schedule_state = state;
         if let Some(session) = &mut self.session {
@@ -199,7 +206,7 @@ impl Trainer {
         }
     }
 
-    /// Writes the weights as safetensors: whole or not at all.
+    /// Writes the weights as safetensors, atomically.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -245,7 +252,8 @@ impl Trainer {
         timed(plan, start)
     }
 
-    /// Allocates the memory of a plan, unless that is done; replanned if there is less than it takes. Gives the plan that runs.
+    /// Allocates the memory of a plan, unless that is done; replans if less is free than it takes. Returns the plan
+    /// that runs.
     fn open(&mut self, plan: RunPlan, spec: &RunSpec, report: &mut dyn FnMut(&Event<'_>)) -> Result<RunPlan> {
         if let Some(session) = &self.session {
             return session.plan.check_same_memory(&plan).map(|()| plan);
@@ -257,7 +265,7 @@ impl Trainer {
                 let start = Instant::now();
                 let smaller = timed(plan.replanned(spec, budget, &machine, &DataSummary::read(spec)?), start)?;
                 report(&Event::Replanned { before: &plan, reason: &reason });
-                // Its graphs must not be held beside those of the new plan.
+                // The graphs of the old plan must not be live beside those of the new one.
                 drop(plan);
                 smaller
             }
@@ -268,7 +276,7 @@ impl Trainer {
         Ok(plan)
     }
 
-    /// The session, planned and allocated first if need be.
+    /// The session; plans and allocates it first if necessary.
     fn opened(&mut self) -> Result<&mut Session> {
         if self.session.is_none() {
             let spec = RunSpec { fit: FitSpec::default(), count: Count::Everything, ..self.spec.clone() };
@@ -283,7 +291,7 @@ impl Trainer {
     }
 }
 
-/// A plan or a refusal with the time it took; planning itself reads no clock.
+/// A plan or an error with the time it took; planning itself reads no clock.
 fn timed(plan: Result<RunPlan>, start: Instant) -> Result<RunPlan> {
     match plan {
         Ok(plan) => Ok(RunPlan { plan_ms: milliseconds(start), ..plan }),

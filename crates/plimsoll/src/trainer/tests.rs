@@ -1,4 +1,4 @@
-//! What a run holds, against its plan.
+//! Compares the memory of a run with its plan.
 
 use super::Trainer;
 use crate::checkpoint::Checkpoints;
@@ -28,7 +28,7 @@ fn the_ledger_of_a_run_has_the_owners_of_its_plan() {
     trainer.run(plan.clone(), fit()).unwrap();
     let ledger = &trainer.session.as_ref().unwrap().ledger;
     assert!(ledger.peak() <= plan.total(), "{} held, {} planned", ledger.peak(), plan.total());
-    // The executor reserves the arena and what stays resident as a whole; the plan names what is in them.
+    // The executor reserves the arena and the resident memory as a whole; the plan names their contents.
     let device = plan.memory.arena + plan.memory.resident;
     let named: Bytes = plan.memory.by_owner().iter().map(|(_, size)| *size).sum();
     assert_eq!(device, named);
@@ -89,7 +89,7 @@ fn a_plan_runs_only_the_fit_it_was_made_for() {
     let error = trainer.run(plan.clone(), Fit::epochs(1).checkpoints(Checkpoints::new(folder.path()))).unwrap_err().to_string();
     assert!(error.starts_with("this plan does not cover the checkpoints"), "{error}");
     trainer.run(plan, Fit::epochs(1)).unwrap();
-    // A later fit continues in the same memory, with pipelines of its own.
+    // A later fit continues in the same memory, with its own pipelines.
     let fit = Fit::epochs(1).validate(&digits(Split::Test));
     let plan = trainer.plan(&fit).unwrap();
     let mut epochs = Vec::new();

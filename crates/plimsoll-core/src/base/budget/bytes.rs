@@ -6,7 +6,7 @@ use std::iter::Sum;
 use std::ops::{Add, AddAssign, Mul, Sub, SubAssign};
 use std::str::FromStr;
 
-/// A number of bytes. Prints as people read it (`1.5 GiB`) and parses what people write (`256MiB`, `2GB`, `1048576`).
+/// A number of bytes. Displays human-readable sizes (`1.5 GiB`) and parses them (`256MiB`, `2GB`, `1048576`).
 ///
 /// ```
 /// use plimsoll_core::Bytes;
@@ -59,7 +59,7 @@ impl Bytes {
         Bytes(self.0.saturating_sub(other.0))
     }
 
-    /// Whether it is none at all.
+    /// Whether it is zero.
     pub const fn is_zero(&self) -> bool {
         self.0 == 0
     }
@@ -90,7 +90,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A size that could not be read; its text says what sizes look like.
+/// A size that could not be parsed; the message states the accepted forms.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)")]
 pub struct ParseBytesError(pub String);

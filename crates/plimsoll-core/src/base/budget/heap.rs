@@ -1,4 +1,4 @@
-//! A global allocator that counts, so that untracked heap is a number and "allocates nothing" is a test.
+//! A counting global allocator: it measures untracked heap, and lets tests assert that code does not allocate.
 
 #![allow(unsafe_code, reason = "a global allocator is an unsafe trait")]
 
@@ -6,7 +6,7 @@ use super::Bytes;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The system's allocator with three counters in front. A program opts in with `#[global_allocator]`.
+/// The system allocator with three counters. A program opts in with `#[global_allocator]`.
 ///
 /// ```
 /// use plimsoll_core::budget::CountingAllocator;
@@ -30,17 +30,17 @@ impl CountingAllocator {
         CountingAllocator { live: AtomicU64::new(0), peak: AtomicU64::new(0), allocations: AtomicU64::new(0) }
     }
 
-    /// Bytes on the heap now.
+    /// Live heap bytes.
     pub fn live(&self) -> Bytes {
         Bytes(self.live.load(Relaxed))
     }
 
-    /// The most bytes that were on the heap at once.
+    /// Peak of live heap bytes.
     pub fn peak(&self) -> Bytes {
         Bytes(self.peak.load(Relaxed))
     }
 
-    /// How often memory was asked for since the program started.
+    /// Number of allocations since the program started.
     pub fn allocations(&self) -> u64 {
         self.allocations.load(Relaxed)
     }
@@ -56,8 +56,8 @@ impl CountingAllocator {
     }
 }
 
-/// Hands memory that was freed back to the operating system, which otherwise still counts it as the process's. Does nothing where the
-/// system's allocator does so by itself or cannot be asked.
+/// Returns freed memory to the operating system, which otherwise counts it as resident. Does nothing where the system
+/// allocator does this itself or has no such call.
 pub fn give_back_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -75,10 +75,10 @@ impl Default for CountingAllocator {
     }
 }
 
-// SAFETY: every call is handed to `System` unchanged; the counters never touch the memory.
+// SAFETY: every call is forwarded to `System` unchanged; the counters never access the memory.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps `alloc`'s contract, which is `System`'s.
+        // SAFETY: the caller upholds the contract of `alloc`, which is that of `System`.
         let memory = unsafe { System.alloc(layout) };
         if !memory.is_null() {
             self.grew(layout.size());
@@ -87,7 +87,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps `alloc_zeroed`'s contract, which is `System`'s.
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`, which is that of `System`.
         let memory = unsafe { System.alloc_zeroed(layout) };
         if !memory.is_null() {
             self.grew(layout.size());

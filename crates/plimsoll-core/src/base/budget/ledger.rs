@@ -4,8 +4,8 @@ use super::{Bytes, Owner};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The books of one memory space. Bytes are reserved for an owner *before* they exist and given back when the
-/// [`Reservation`] is dropped. Clones are handles on the same books.
+/// The account of one memory space. Bytes are reserved for an owner *before* they are allocated, and released when the
+/// [`Reservation`] is dropped. Clones share the same account.
 ///
 /// ```
 /// use plimsoll_core::{Bytes, Ledger, budget::Owner};
@@ -29,18 +29,18 @@ struct Books {
     owners: Vec<OwnerUsage>,
 }
 
-/// What one owner holds and has held at most.
+/// Current and peak bytes of one owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnerUsage {
-    /// The owner that reservations were made for.
+    /// The owner.
     pub owner: Owner,
-    /// Bytes held now.
+    /// Currently reserved bytes.
     pub held: Bytes,
-    /// The most bytes this owner ever held at once.
+    /// Peak of this owner's reserved bytes.
     pub peak: Bytes,
 }
 
-/// Bytes held for an owner; dropping it gives them back.
+/// Bytes reserved for an owner; released on drop.
 pub struct Reservation {
     books: Arc<Mutex<Books>>,
     owner: usize,
@@ -51,17 +51,17 @@ pub struct Reservation {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{owner} asked for {asked} of {space} memory, but {used} of the {limit} budget is in use; the largest owners are {}", top_owners(.holders))]
 pub struct LedgerError {
-    /// Which memory space refused.
+    /// The memory space.
     pub space: String,
-    /// Who asked.
+    /// The owner of the failed reservation.
     pub owner: Owner,
-    /// How much was asked for.
+    /// Requested bytes.
     pub asked: Bytes,
-    /// What was held at that moment.
+    /// Reserved bytes at that moment.
     pub used: Bytes,
     /// The budget.
     pub limit: Bytes,
-    /// The largest holders, largest first.
+    /// The largest owners, largest first.
     pub holders: Vec<OwnerUsage>,
 }
 
@@ -73,13 +73,13 @@ fn top_owners(owners: &[OwnerUsage]) -> String {
 }
 
 impl Ledger {
-    /// Empty books for the memory space `space`; without a limit they only record.
+    /// An empty ledger for the memory space `space`; without a limit it only records.
     pub fn new(space: impl Into<String>, limit: Option<Bytes>) -> Ledger {
         let books = Books { space: space.into(), limit, used: Bytes::ZERO, peak: Bytes::ZERO, owners: Vec::new() };
         Ledger { books: Arc::new(Mutex::new(books)) }
     }
 
-    /// Takes `size` bytes for `owner`, or fails and names the largest owners.
+    /// Reserves `size` bytes for `owner`, or fails and names the largest owners.
     pub fn reserve(&self, owner: Owner, size: Bytes) -> Result<Reservation, LedgerError> {
         let mut books = lock(&self.books);
         let index = books.owner(owner);
@@ -92,12 +92,12 @@ impl Ledger {
         lock(&self.books).limit
     }
 
-    /// Bytes held now.
+    /// Currently reserved bytes.
     pub fn used(&self) -> Bytes {
         lock(&self.books).used
     }
 
-    /// The most bytes ever held at once.
+    /// Peak of reserved bytes.
     pub fn peak(&self) -> Bytes {
         lock(&self.books).peak
     }
@@ -131,14 +131,14 @@ impl Reservation {
         self.size
     }
 
-    /// Takes `more` bytes on top, or changes nothing and names the largest owners.
+    /// Reserves `more` additional bytes, or changes nothing and names the largest owners.
     pub fn try_grow(&mut self, more: Bytes) -> Result<(), LedgerError> {
         lock(&self.books).take(self.owner, more)?;
         self.size += more;
         Ok(())
     }
 
-    /// Gives `less` bytes back (at most what is held).
+    /// Releases `less` bytes (at most its size).
     pub fn shrink(&mut self, less: Bytes) {
         let less = less.min(self.size);
         lock(&self.books).give(self.owner, less);
@@ -158,7 +158,7 @@ impl fmt::Debug for Reservation {
     }
 }
 
-/// The books stay consistent even if a holder panicked between two of their methods, so a poisoned lock is no reason to stop.
+/// The ledger is consistent between method calls even if a holder panicked, so a poisoned lock is ignored.
 fn lock(books: &Mutex<Books>) -> MutexGuard<'_, Books> {
     books.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -1,8 +1,8 @@
-//! The two numbers a run is given.
+//! The memory budgets of a run.
 
 use super::{Bytes, ParseBytesError};
 
-/// What a run may use: bytes of host memory and bytes of device memory. Without a number, the library asks the system what there is.
+/// The budgets of host memory and of device memory. Without a number, the budget is the memory that is free.
 ///
 /// ```
 /// use plimsoll_core::{Budget, Bytes};
@@ -11,19 +11,19 @@ use super::{Bytes, ParseBytesError};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
-    /// The budget of the process, as the operating system counts it.
+    /// The budget of the process's resident memory.
     pub host: Option<Bytes>,
-    /// The line for the device's memory; the CPU has none of its own.
+    /// The budget of device memory; unused on the CPU.
     pub device: Option<Bytes>,
 }
 
 impl Budget {
-    /// A line for host memory, written as people write sizes.
+    /// A host budget from a size string.
     pub fn host(size: &str) -> Result<Budget, ParseBytesError> {
         Ok(Budget { host: Some(size.parse()?), device: None })
     }
 
-    /// The same budget with a line for device memory.
+    /// The same budget with a device budget.
     pub fn device(self, size: &str) -> Result<Budget, ParseBytesError> {
         Ok(Budget { device: Some(size.parse()?), ..self })
     }

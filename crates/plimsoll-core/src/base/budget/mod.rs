@@ -1,4 +1,4 @@
-//! Bytes as a type, the lines a run is given, and the ledger in which every byte has an owner.
+//! Bytes as a type, the memory budgets of a run, and the ledger in which every byte has an owner.
 
 mod bytes;
 mod heap;

@@ -1,4 +1,4 @@
-//! Who memory belongs to, in plans and in ledgers.
+//! Owners of memory, in plans and in ledgers.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub enum Owner {
     /// Parameters and statistics of the model.
     Weights,
-    /// What the optimizer remembers.
+    /// Optimizer state.
     Optimizer,
     /// Gradients summed over micro-batches.
     GradientSums,
@@ -27,7 +27,7 @@ pub enum Owner {
     Arena,
     /// Batches on a device with its own memory.
     Staging,
-    /// Host memory in which batches are handed to such a device.
+    /// Pinned host memory from which such a device copies batches.
     PinnedStaging,
     /// Host memory of the backing store.
     Offload,
@@ -39,7 +39,7 @@ pub enum Owner {
     Graphs,
     /// Buffers for writing checkpoints.
     Checkpoint,
-    /// What planning takes beyond the run.
+    /// Memory of planning beyond that of the run.
     Planning,
     /// All stages of the input pipeline.
     Pipeline,
@@ -49,16 +49,16 @@ pub enum Owner {
     Rows,
     /// Predictions collected for the caller.
     Predictions,
-    /// A device's own software.
+    /// A device runtime.
     DeviceRuntime(&'static DeviceRuntime),
 }
 
-/// A device's own software as an owner of memory, as the device describes it.
+/// A device runtime as an owner of memory, as described by the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceRuntime {
     /// The owner's name.
     pub name: &'static str,
-    /// What it consists of; the plural subject of a sentence in errors.
+    /// Its components; the plural subject of a sentence in errors.
     pub parts: &'static str,
 }
 

@@ -1,7 +1,7 @@
 //! Host memory of one slot of the staging ring.
 
-/// The memory of one slot of the staging ring, which the input pipeline fills with batches. A device that copies from pinned memory supplies
-/// its own.
+/// The memory of one slot of the staging ring, which the input pipeline fills with batches. A device that copies from
+/// pinned memory provides its own implementation.
 ///
 /// # Safety
 /// Several threads write disjoint rows of a slot through the address that [`bytes_mut`](SlotMemory::bytes_mut) returned, so for as long as the
@@ -12,6 +12,6 @@ pub unsafe trait SlotMemory: Send {
     /// All bytes.
     fn bytes(&self) -> &[u8];
 
-    /// The same bytes, to be written.
+    /// The same bytes, mutable.
     fn bytes_mut(&mut self) -> &mut [u8];
 }

@@ -1,13 +1,13 @@
-//! The derivative of an expression, which is an expression too.
+//! Symbolic derivatives of expressions.
 
 use super::{Binary, Expr, ExprBuilder, Term, TermId, Unary};
 
 impl Expr {
-    /// How the results change with the inputs: an expression whose result `i` is the derivative with respect to input `wanted[i]`.
+    /// The derivative: an expression whose result `i` is the derivative with respect to input `wanted[i]`.
     ///
-    /// Its inputs are this expression's `arity` inputs, then its results, then the gradient of each result. A result is read
-    /// rather than recomputed, so that a function whose slope follows from its value (ReLU, sigmoid, …) needs no input;
-    /// except where `faithful` says that its type cannot hold what was computed.
+    /// Its inputs are this expression's `arity` inputs, then its results, then the gradient of each result. A result is
+    /// read instead of recomputed, so that a function whose slope follows from its value (ReLU, sigmoid, …) needs no
+    /// input; except if `faithful` is false because its type cannot represent the computed value.
     pub fn derivative(&self, arity: usize, wanted: &[usize], faithful: &[bool]) -> Expr {
         let outputs = self.roots.len();
         Expr::build_many(|e| {
@@ -63,7 +63,7 @@ impl Expr {
 }
 
 impl Unary {
-    /// `slope` times the derivative at `x`, where the function has the value `y`.
+    /// `slope` times the derivative at `x`, given the function value `y`.
     fn slope(self, e: &ExprBuilder, x: TermId, y: TermId, slope: TermId) -> TermId {
         let one = e.constant(1.0);
         match self {
@@ -86,7 +86,7 @@ impl Unary {
 }
 
 impl Binary {
-    /// `slope` times the two partial derivatives at (`a`, `b`), where the function has the value `y`.
+    /// `slope` times the two partial derivatives at (`a`, `b`), given the function value `y`.
     fn slopes(self, e: &ExprBuilder, a: TermId, b: TermId, y: TermId, slope: TermId) -> (TermId, TermId) {
         let zero = e.constant(0.0);
         match self {
@@ -94,7 +94,8 @@ impl Binary {
             Binary::Sub => (slope, e.unary(Unary::Neg, slope)),
             Binary::Mul => (e.mul(slope, b), e.mul(slope, a)),
             Binary::Div => (e.div(slope, b), e.unary(Unary::Neg, e.div(e.mul(slope, y), b))),
-            // Against a constant the result alone tells which side won, and the input need not be kept.
+            // With a constant operand the result alone determines which side was selected, so the input need not stay
+            // live.
             Binary::Max if e.number(b).is_some() => (e.select(e.binary(Binary::Less, b, y), slope, zero), zero),
             Binary::Min if e.number(b).is_some() => (e.select(e.binary(Binary::Less, y, b), slope, zero), zero),
             Binary::Max => {
@@ -111,7 +112,7 @@ impl Binary {
                 if e.number(b).is_some() {
                     return (for_a, zero);
                 }
-                // At an exponent or a base of zero the formulas give NaN, though the slopes are zero.
+                // For an exponent or a base of zero the formulas yield NaN, although the slopes are zero.
                 let for_b = e.mul(slope, e.mul(y, e.unary(Unary::Log, a)));
                 (e.select(b, for_a, zero), e.select(a, for_b, zero))
             }

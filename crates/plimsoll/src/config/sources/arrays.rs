@@ -34,7 +34,7 @@ fn npy(args: &SourceArgs<'_>) -> Result<Opened> {
         files.into_iter().map(|(column, file)| (column, args.folder.join(file))).collect()
     } else {
         let x = args.path("x", "the path of a .npy file")?;
-        // Rows can be inspected without labels; training asks for some.
+        // Rows can be inspected without labels; training requires them.
         let y = table.text("y")?.map(|y| ("y", args.folder.join(y)));
         [("x", x)].into_iter().chain(y).collect()
     };
@@ -56,7 +56,7 @@ fn npz(args: &SourceArgs<'_>) -> Result<Opened> {
     Ok(Opened::new(Dataset::npz(path, &[("x", x), ("y", y)])?))
 }
 
-/// A table of columns and what each is read from.
+/// A table of columns with their sources.
 fn columns<'a>(data: &Reader<'a>, key: &'static str, example: &str) -> Result<Vec<(&'a str, &'a str)>> {
     let wanted = format!("a table of columns, such as {example}");
     let Some(Value::Table(table)) = data.value(key) else {

@@ -46,7 +46,7 @@ pub(super) const WEBDATASET: SourceKind = SourceKind {
     from_path: Some(decoded),
 };
 
-/// A path, with images decoded and resized as most networks take them.
+/// A path, with images decoded and resized to the usual input size.
 fn decoded(path: &Path) -> Result<Table> {
     let mut table = only_path(path)?;
     table.insert("map".into(), decode_and_resize());

@@ -17,9 +17,9 @@ use plimsoll_data::source::Text;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
-/// All that is known of a source beside its files.
+/// The description of a source kind.
 pub(super) struct SourceKind {
-    /// As configurations write it.
+    /// The name in configurations.
     pub name: &'static str,
     /// Its keys, as the documentation lists them.
     pub keys: &'static str,
@@ -27,18 +27,18 @@ pub(super) struct SourceKind {
     pub rows: &'static str,
     /// The keys whose text is a path, or a table of paths.
     pub paths: &'static [&'static str],
-    /// Whether its floats are read from a file as they are, so that labels may be NaN or infinite.
+    /// Whether it reads floats from a file unchecked, so that labels may be NaN or infinite.
     pub unchecked_floats: bool,
     pub open: fn(&SourceArgs<'_>) -> Result<Opened>,
     /// The keys of `[data]` that read a path without a configuration, for `--source`; `None` where a path is not enough.
     pub from_path: Option<fn(&Path) -> Result<Table>>,
 }
 
-/// What a source is opened with.
+/// The arguments for opening a source.
 pub(super) struct SourceArgs<'a> {
     /// `[data]`, `[data.validation]` or an entry of `parts`.
     pub table: &'a Reader<'a>,
-    /// What relative paths are relative to.
+    /// Base of relative paths.
     pub folder: &'a Path,
     /// Whether a later stage skips bad rows, so that they are no error when a file is opened.
     pub lenient: bool,
@@ -65,13 +65,13 @@ const SOURCES: [&SourceKind; 17] = [
     &synthetic::DIGITS,
 ];
 
-/// A source that was opened.
+/// An opened source.
 pub(super) struct Opened {
     /// The rows to train on.
     pub training: Dataset,
-    /// Whether rows share values, such as windows of a text, so that the last of them cannot simply be held out.
+    /// Whether rows overlap, such as windows of a text, so that the last rows cannot simply be held out.
     pub overlapping: bool,
-    /// The text, where the source is one.
+    /// The text, if the source is one.
     pub text: Option<Text>,
     validation: Option<Validation>,
 }
@@ -95,7 +95,7 @@ impl SourceKind {
         table.choice("source", &named())
     }
 
-    /// The same where there must be one.
+    /// Like [`SourceKind::of`], but an error if there is none.
     pub fn required(table: &Reader<'_>) -> Result<&'static SourceKind> {
         SourceKind::of(table)?.ok_or_else(|| table.missing("source", &format!("one of {}", SOURCES.map(|kind| kind.name).join(", "))))
     }
@@ -105,7 +105,8 @@ impl SourceKind {
         (self.open)(&SourceArgs { table, folder, lenient: lenient || stages::leave_out_errors(table) })
     }
 
-    /// The rows to validate on, of this kind unless the table names another; what has to be the same, such as classes, is taken over.
+    /// The validation rows, of this kind unless the table names another; properties that must match, such as classes,
+    /// are inherited.
     pub fn validation(&self, opened: &Opened, table: Option<&Reader<'_>>, folder: &Path) -> Result<Option<Dataset>> {
         let other = table.map(SourceKind::of).transpose()?.flatten().filter(|other| other.name != self.name);
         match (table, other, &opened.validation) {

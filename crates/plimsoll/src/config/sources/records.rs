@@ -22,7 +22,7 @@ pub(super) const TFRECORD: SourceKind = SourceKind {
 fn tfrecord(args: &SourceArgs<'_>) -> Result<Opened> {
     let table = args.table;
     let path = args.path("path", "the path of a TFRecord file, or a glob pattern such as train-*.tfrecord")?;
-    // Rows can be inspected without labels; training asks for some.
+    // Rows can be inspected without labels; training requires them.
     let label = table.value("label").map(|_| feature(table, "label")).transpose()?;
     let features: Vec<(&str, Feature)> = [("x", feature(table, "input")?)].into_iter().chain(label.map(|label| ("y", label))).collect();
     let Some(interleave) = table.section("interleave")? else {

@@ -1,4 +1,4 @@
-//! Rows that no file holds: synthetic ones, integers in order, and the embedded digits.
+//! Sources without files: synthetic rows, consecutive integers, and the embedded digits.
 
 use super::{Opened, SourceArgs, SourceKind};
 use crate::error::{Error, Result};

@@ -32,7 +32,7 @@ pub(super) const PARQUET: SourceKind = SourceKind {
 fn parquet(args: &SourceArgs<'_>) -> Result<Opened> {
     let table = args.table;
     let path = args.path("path", "the path of a Parquet file")?;
-    // Rows can be inspected without labels; training asks for some.
+    // Rows can be inspected without labels; training requires them.
     let mut spec = ParquetSpec::new().targets(table.texts("target")?.unwrap_or_default());
     if let Some(features) = table.texts("features")? {
         spec = spec.features(features);
@@ -50,7 +50,7 @@ fn parquet(args: &SourceArgs<'_>) -> Result<Opened> {
 fn csv(args: &SourceArgs<'_>) -> Result<Opened> {
     let table = args.table;
     let path = args.path("path", "the path of a CSV file")?;
-    // Rows can be inspected without labels; training asks for some.
+    // Rows can be inspected without labels; training requires them.
     let mut spec = CsvSpec::new().targets(table.texts("target")?.unwrap_or_default());
     if args.lenient {
         spec = spec.lenient();
