@@ -1,7 +1,9 @@
-//! NVIDIA GPUs: plans run as CUDA graphs of generated kernels and library calls, in one planned piece of device memory.
+//! NVIDIA GPUs: plans run as CUDA graphs of generated kernels and library calls, in one planned allocation of device
+//! memory.
 //!
-//! Every CUDA library is loaded at run time, so the crate builds and starts where there is none: [`probe`] reports what was found. Kernels are generated as
-//! text from the same expressions the CPU executes and compiled on the machine that runs them; planning needs no GPU at all ([`Profile`]).
+//! All CUDA libraries are loaded at run time, so the crate builds and starts without them: [`probe`] reports what was
+//! found. Kernels are generated as source from the same expressions that the CPU executes, and compiled on the machine
+//! that runs them; planning needs no GPU ([`Profile`]).
 //!
 //! The modules are layers; each depends only on those above it in this list:
 //!

@@ -1,33 +1,35 @@
-//! The implementation of a convolution: a generated kernel, a matrix product in cuBLASLt, or cuDNN; and its workspace.
+//! Selects the implementation of a convolution (a generated kernel, a matrix product in cuBLASLt, or cuDNN) and its
+//! workspace.
 //!
-//! Both are rules over shapes and types. They ask no library, so that plans need none, and measure nothing, so that every run goes the same way. What a library
-//! then refuses goes to the generated kernel after all, which fits into the same scratch.
+//! Both are rules over shapes and types. They query no library, so that planning needs none, and measure nothing, so
+//! that every run makes the same choice. If a library rejects a convolution at load time, the generated kernel is used;
+//! it fits in the same workspace.
 
 use super::{ALIGNMENT, matmul};
 use crate::kernels::{self, ConvShape};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::{DType, Op, ValueId};
 
-/// What a convolution computes.
+/// The pass of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConvPass {
-    /// The result, from image and filter.
+    /// The output, from image and filter.
     Forward,
-    /// The image's gradient, from the filter and the result's gradient.
+    /// The image gradient, from the filter and the output gradient.
     GradInput,
-    /// The filter's gradient, from the image and the result's gradient.
+    /// The filter gradient, from the image and the output gradient.
     GradFilter,
 }
 
 /// Which implementations of convolutions may be selected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Convolutions {
-    /// cuBLASLt and cuDNN where they are found and expected to be faster, generated kernels elsewhere.
+    /// cuBLASLt and cuDNN where they are available and expected to be faster, generated kernels elsewhere.
     #[default]
     Auto,
-    /// Generated kernels, always; plans stay those of `Auto`.
+    /// Always generated kernels; plans are those of `Auto`.
     Generated,
-    /// The libraries wherever they can, however small the convolution: for tests. Plans have scratch for it.
+    /// Libraries wherever they support the convolution, regardless of its size: for tests. Plans have workspace for it.
     Libraries,
 }
 
@@ -48,13 +50,13 @@ impl std::str::FromStr for Convolutions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConvAlgorithm {
     Generated,
-    /// A window of one pixel makes it a matrix product: in these types of the operands.
+    /// A 1×1 convolution is a matrix product, with operands of this type.
     Matmul(DType),
     /// cuDNN, in this type.
     Cudnn(DType),
 }
 
-/// What a node that is a convolution or a gradient of one computes, and the types of its image, filter and result or of their gradients.
+/// The pass of a convolution node, and the types of its image, filter and output, or of their gradients.
 pub(crate) fn of_node(graph: &Graph, node: &Node, rows: usize) -> (ConvPass, ConvShape, [DType; 3]) {
     let (pass, window, groups, [image, filter, result]) = match &node.op {
         Op::Conv2d(op) => (ConvPass::Forward, op.window, op.groups, [node.inputs[0], node.inputs[1], node.outputs[0]]),
@@ -67,21 +69,23 @@ pub(crate) fn of_node(graph: &Graph, node: &Node, rows: usize) -> (ConvPass, Con
     (pass, conv, [image, filter, result].map(|value| graph.ty(value).dtype))
 }
 
-/// From this many multiplications on a library is worth its kernels beside the convolution: they move the filter, and apply what follows.
+/// Minimum multiplications for a library: smaller convolutions do not pay for the extra kernels that reorder the filter
+/// and apply the epilogue.
 const LARGE: usize = 1 << 27;
-/// With fewer taps than this the memory is the limit, and generated kernels write bias and ReLU with the result.
+/// With fewer taps the convolution is memory-bound, and generated kernels fuse bias and ReLU.
 const TAPS: usize = 32;
-/// The minimum channels of a layer for which cuDNN is worth its copies in single precision.
+/// Minimum channels for which cuDNN pays for its copies in single precision.
 const WIDE: usize = 128;
-/// The most scratch that is given to cuDNN.
+/// Maximum workspace for cuDNN.
 const MOST: u64 = 64 << 20;
-/// Scratch for sums in parts, and for tables of indices.
+/// Workspace for split sums and index tables.
 const PARTS: u64 = 4 << 20;
 
 /// Selects the implementation of a convolution. The types are those of its image, filter and result, or of their gradients.
 pub(crate) fn select(pass: ConvPass, conv: &ConvShape, types: [DType; 3], choice: Convolutions) -> ConvAlgorithm {
     let [image, filter, result] = types;
-    // Activations are large and stay as they are; filters may be narrowed. Gradients of filters are single precision whatever the library makes.
+    // Activations are large and keep their type; filters may be narrowed. Filter gradients are single precision for any
+    // library.
     let narrows = pass == ConvPass::GradFilter || filter == DType::F32 || filter == image;
     if image != result || !(image == DType::F32 || image.is_half()) || !narrows || is_empty(conv) {
         return ConvAlgorithm::Generated;
@@ -91,17 +95,18 @@ pub(crate) fn select(pass: ConvPass, conv: &ConvShape, types: [DType; 3], choice
     if is_matmul(conv) && (large || everywhere) {
         return ConvAlgorithm::Matmul(image);
     }
-    // In single precision its filter gradients are wrong where the padding differs from side to side, as a GPU showed.
+    // In single precision, cuDNN's filter gradients are wrong with asymmetric padding (observed on a GPU).
     if pass == ConvPass::GradFilter && image == DType::F32 && !is_even(conv) {
         return ConvAlgorithm::Generated;
     }
     let wide = large && conv.groups == 1 && conv.taps() >= TAPS && conv.result[3] >= TAPS;
-    // In single precision it copies images first, which only wide layers pay for; with a stride it gains nothing.
+    // In single precision cuDNN copies images first, which only pays off for wide layers; with a stride it gains
+    // nothing.
     let wide = wide && (image.is_half() || conv.window.stride == (1, 1) && conv.image[3].min(conv.result[3]) >= WIDE);
     if wide || everywhere { ConvAlgorithm::Cudnn(image) } else { ConvAlgorithm::Generated }
 }
 
-/// Bytes of scratch for a convolution. Never less for more rows.
+/// Workspace of a convolution in bytes. Monotone in the rows.
 pub(crate) fn workspace(pass: ConvPass, conv: &ConvShape, types: [DType; 3], choice: Convolutions) -> u64 {
     let generated = if pass == ConvPass::GradFilter { kernels::grad_filter_workspace(conv) } else { 0 };
     generated.max(match select(pass, conv, types, choice) {
@@ -114,7 +119,7 @@ pub(crate) fn workspace(pass: ConvPass, conv: &ConvShape, types: [DType; 3], cho
     })
 }
 
-/// The extents of a convolution that is a product: rows, columns, length of the sums.
+/// The dimensions m, n and k of a convolution that is a matrix product.
 pub(crate) fn matmul_extents(pass: ConvPass, conv: &ConvShape) -> (usize, usize, usize) {
     let (pixels, inner, out) = (conv.image[..3].iter().product(), conv.image[3], conv.result[3]);
     match pass {
@@ -124,18 +129,19 @@ pub(crate) fn matmul_extents(pass: ConvPass, conv: &ConvShape) -> (usize, usize,
     }
 }
 
-/// Bytes of scratch for the filter as the product wants it.
+/// Workspace bytes for the cast filter of a matrix product.
 pub(crate) fn cast_bytes(pass: ConvPass, conv: &ConvShape, filter: DType, dtype: DType) -> u64 {
     if pass == ConvPass::GradFilter { 0 } else { matmul::cast_bytes(filter, dtype, filter_elements(conv)) }
 }
 
-/// Bytes of scratch for the filter, or its gradient, in cuDNN's order.
+/// Workspace bytes for the filter, or its gradient, in cuDNN's layout.
 pub(crate) fn filter_bytes(conv: &ConvShape, dtype: DType) -> u64 {
     ((filter_elements(conv) * dtype.size()) as u64).next_multiple_of(ALIGNMENT.0)
 }
 
-/// Bytes of scratch for cuDNN itself. In single precision without tensor cores its fast kernels want channels outermost, so it copies image, filter and result;
-/// in two bytes it computes on them as they lie, unless the channels are no multiple of what tensor cores take.
+/// Workspace bytes for cuDNN itself. In single precision without tensor cores its fast kernels use NCHW, so it copies
+/// image, filter and output. In 16 bits it reads them in place, unless the channels are not a multiple of the
+/// tensor-core granularity.
 fn cudnn_workspace(pass: ConvPass, conv: &ConvShape, dtype: DType) -> u64 {
     let eights = |n: usize| if dtype.is_half() { n.next_multiple_of(8) } else { n };
     let (inner, out) = (conv.image[3] / conv.groups, conv.result[3] / conv.groups);
@@ -165,13 +171,13 @@ fn is_empty(conv: &ConvShape) -> bool {
     conv.image.iter().chain(&conv.result).any(|extent| *extent == 0)
 }
 
-/// Whether there is as much padding before as behind.
+/// Whether the padding is symmetric.
 fn is_even(conv: &ConvShape) -> bool {
     let window = conv.window;
     window.pad_rows.0 == window.pad_rows.1 && window.pad_columns.0 == window.pad_columns.1
 }
 
-/// Whether every pixel sees itself only.
+/// Whether the convolution is 1×1 without stride and padding.
 fn is_matmul(conv: &ConvShape) -> bool {
     let window = conv.window;
     let still = window.size == (1, 1) && window.stride == (1, 1) && conv.groups == 1;
@@ -237,7 +243,8 @@ mod tests {
         );
     }
 
-    /// Image and result, twice 12.25 MiB, are copied in single precision only. The filter in the library's order comes before.
+    /// Image and output, twice 12.25 MiB, are copied in single precision only. The filter in the library's layout comes
+    /// before.
     #[test]
     fn scratch_is_what_the_rule_says() {
         let wide = conv(32, 28, (3, 1), 1, 128, 128);
@@ -246,17 +253,17 @@ mod tests {
         assert_eq!(at(ConvPass::Forward, SINGLE), filter + (2 * image + filter + PARTS).min(MOST));
         assert_eq!(at(ConvPass::GradInput, SINGLE), at(ConvPass::Forward, SINGLE));
         assert_eq!(at(ConvPass::Forward, MIXED), filter / 2 + PARTS);
-        // The filter's gradient has at least what the generated kernels take.
+        // The filter gradient has at least the workspace of the generated kernels.
         assert_eq!(at(ConvPass::GradFilter, MIXED), kernels::grad_filter_workspace(&wide).max(filter / 2 + PARTS));
         let product = conv(32, 56, (1, 1), 1, 256, 64);
         assert_eq!(workspace(ConvPass::Forward, &product, MIXED, Convolutions::Auto), matmul::workspace(32 * 56 * 56, 64) + 256 * 64 * 2);
-        // Channels that are no multiple of eight are filled up in two bytes.
+        // In 16 bits, channels are padded to a multiple of eight.
         let first = conv(4, 224, (7, 2), 1, 3, 64);
         let filled = (4 * 224 * 224 * 8 + 4 * 112 * 112 * 64 + 49 * 8 * 64) * 2;
         assert_eq!(workspace(ConvPass::Forward, &first, MIXED, Convolutions::Auto), filter_bytes(&first, DType::BF16) + filled + PARTS);
     }
 
-    /// What is switched at run time may not change a plan, and a plan for more rows has to hold for fewer.
+    /// A run-time switch must not change a plan, and a plan for more rows must be valid for fewer.
     #[test]
     fn scratch_depends_on_shapes_only_and_never_shrinks() {
         for (size, stride, channels, filters) in [(3, 1, 64, 64), (1, 1, 256, 64), (7, 2, 3, 64), (1, 2, 64, 128), (3, 1, 4, 2)] {

@@ -1,20 +1,21 @@
-//! Which matrix products go through cuBLASLt, in which type, and with how much workspace.
+//! Selects which matrix products use cuBLASLt, in which type, and with how much workspace.
 
 use super::ALIGNMENT;
 use plimsoll_core::DType;
 
-/// The most scratch a product is given.
+/// Maximum workspace of a product.
 const MOST: usize = 4 << 20;
-/// Parts that a long sum may be cut into, each with results of its own.
+/// Maximum split-K factor; each split has its own results.
 const PARTS: usize = 32;
 
-/// Bytes of scratch for a product of `m × n` results. A rule of ours, not of the library, so that plans need none; never less for more rows.
+/// Workspace bytes of a product with `m × n` results. The rule queries no library, so that planning needs none.
+/// Monotone in the rows.
 pub(crate) fn workspace(m: usize, n: usize) -> u64 {
     (PARTS * 4 * m * n).min(MOST) as u64
 }
 
-/// The type of both operands that the library multiplies, if there is one for these operands and this result: sums are single precision, and what is not of
-/// two bytes may be narrowed before.
+/// The common operand type that the library multiplies, if it supports these operands and this result. Accumulation is
+/// in single precision, and single-precision operands may be narrowed.
 pub(crate) fn common_type(a: DType, b: DType, result: DType) -> Option<DType> {
     let common = match (a, b) {
         (DType::F32, other) | (other, DType::F32) => other,
@@ -25,7 +26,7 @@ pub(crate) fn common_type(a: DType, b: DType, result: DType) -> Option<DType> {
     (stores && (common == DType::F32 || common.is_half())).then_some(common)
 }
 
-/// Bytes of scratch for an operand of this type as another one, so that what follows is aligned.
+/// Workspace bytes for an operand cast to another type, aligned.
 pub(crate) fn cast_bytes(from: DType, to: DType, elements: usize) -> u64 {
     if from == to { 0 } else { ((elements * to.size()) as u64).next_multiple_of(ALIGNMENT.0) }
 }

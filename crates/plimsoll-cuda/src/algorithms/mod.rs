@@ -7,5 +7,5 @@ pub(crate) mod matmul;
 
 use plimsoll_core::Bytes;
 
-/// Every planned offset is a multiple of this: the driver's own alignment, and what matrix products prefer.
+/// Alignment of every planned offset: the driver's own alignment, and preferred by matrix products.
 pub(crate) const ALIGNMENT: Bytes = Bytes(256);

@@ -1,4 +1,4 @@
-//! The GPU that programs run on.
+//! The CUDA device.
 
 use super::cost::GpuPace;
 use super::overhead::{MemoryBaseline, cudnn_overhead, host_staging, plan_overhead};
@@ -32,10 +32,11 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
-    /// Opens a GPU by its number; compiled kernels are kept in the cache, if there is one.
+    /// Opens a GPU by ordinal; compiled kernels are stored in the cache, if there is one.
     ///
     /// # Errors
-    /// When there is no such GPU, or what it needs is not installed.
+    ///
+    /// If there is no such GPU, or a required library is not installed.
     pub fn open(ordinal: usize, cache: Option<KernelCache>) -> Result<CudaDevice, DeviceError> {
         let device = format!("cuda:{ordinal}");
         let refuse = |what: String| DeviceError::Failed { device: device.clone(), what };
@@ -78,7 +79,7 @@ impl CudaDevice {
         self
     }
 
-    /// Computes matrix products in generated kernels, as where there is no cuBLASLt.
+    /// Computes matrix products in generated kernels, as on a machine without cuBLASLt.
     pub fn without_cublaslt(mut self) -> CudaDevice {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.products = None;
@@ -120,7 +121,8 @@ impl Target for CudaDevice {
 }
 
 impl Device for CudaDevice {
-    /// The context is open, so its memory counts as available again: a plan states it as an owner of its own.
+    /// The context is already open, so its memory is added back to the available memory: a plan lists it as a separate
+    /// owner.
     fn memory_info(&self) -> Option<MemoryInfo> {
         let free = self.shared.context.free().ok()?;
         Some(MemoryInfo { available: (free + self.overhead.device).min(self.total), in_use: self.total.saturating_sub(free) })

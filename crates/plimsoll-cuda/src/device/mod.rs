@@ -1,4 +1,4 @@
-//! The devices that the rest of the system sees, and what plans for a GPU need to know of it.
+//! The public devices, and the GPU properties that plans depend on.
 
 mod cost;
 mod cuda;

@@ -1,7 +1,8 @@
-//! What CUDA takes for itself, measured while a GPU is opened: context, streams, libraries.
+//! CUDA's own memory (context, streams, libraries), measured while a GPU is opened.
 //!
-//! The driver tells how much of a GPU is free only to who already has a context on it. So what is in use before is asked of NVML, which comes with the
-//! driver. What comes later is reserved: compiled kernels and recorded steps on the GPU, the compiler on the host.
+//! The driver reports free memory only to a process that has a context on the GPU, so the usage before is read from
+//! NVML, which is part of the driver. Later allocations are covered by reserves: compiled kernels and CUDA graphs on
+//! the GPU, the compiler on the host.
 
 use crate::algorithms::convolution::Convolutions;
 use crate::libraries::nvrtc::{KERNELS_PER_MODULE, THREADS};
@@ -18,15 +19,16 @@ use std::ffi::{CString, c_char, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 
-/// What kernels, recorded steps and parts of libraries that are loaded at their first use take on the GPU.
+/// Reserve on the GPU for kernels, CUDA graphs and library code that is loaded on first use.
 pub(crate) const DEVICE_RESERVE: Bytes = Bytes::mib(16);
-/// What the compiler takes for the texts it is given at a time, and what the driver keeps for programs. A first start, which compiles everything, took up to 320 MiB.
+/// Reserve on the host for the compiler and the driver's program data. A cold start, which compiles everything, took up
+/// to 320 MiB.
 pub(crate) const HOST_RESERVE: Bytes = Bytes::mib(336);
 
-/// Found when a GPU was first opened by this process: when it is opened again, most is already there.
+/// Measured when this process first opened a GPU: on reopening, most of it is already allocated.
 static FOUND: Mutex<BTreeMap<usize, Overhead>> = Mutex::new(BTreeMap::new());
 
-/// What was in use before a GPU was opened.
+/// Memory usage before a GPU was opened.
 pub(crate) struct MemoryBaseline {
     ordinal: usize,
     bus: Option<CString>,
@@ -35,13 +37,13 @@ pub(crate) struct MemoryBaseline {
 }
 
 impl MemoryBaseline {
-    /// Looks at a GPU that is about to be opened; the driver is initialised.
+    /// Measures a GPU that is about to be opened; the driver is initialized.
     pub fn measure(ordinal: usize) -> MemoryBaseline {
         let bus = bus_name(ordinal).filter(|_| !is_open(ordinal));
         MemoryBaseline { ordinal, device: bus.as_ref().and_then(in_use), bus, host: resident() }
     }
 
-    /// What was taken since, and what will be; none where it cannot be measured.
+    /// The measured overhead plus the reserves; none if it cannot be measured.
     pub fn overhead(&self) -> Option<Overhead> {
         let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
         let measure = || {
@@ -57,10 +59,10 @@ impl MemoryBaseline {
     }
 }
 
-/// Whether this process already computes on it.
+/// Whether this process already has a context on it.
 fn is_open(ordinal: usize) -> bool {
     let (mut device, mut flags, mut active) = (0, 0, 0);
-    // SAFETY: numbers to write to; the driver was initialised.
+    // SAFETY: the pointers are valid for writes, and the driver is initialized.
     let asked = unsafe {
         sys::cuDeviceGet(&mut device, ordinal as i32)
             .result()
@@ -69,10 +71,10 @@ fn is_open(ordinal: usize) -> bool {
     asked.is_ok() && active != 0
 }
 
-/// Under which name NVML knows it.
+/// Its PCI bus id, by which NVML identifies it.
 fn bus_name(ordinal: usize) -> Option<CString> {
     let (mut device, mut name) = (0, [0 as c_char; 32]);
-    // SAFETY: a number and a buffer of the length that is said.
+    // SAFETY: the pointers are a valid integer and a buffer of the stated length.
     unsafe {
         sys::cuDeviceGet(&mut device, ordinal as i32).result().ok()?;
         sys::cuDeviceGetPCIBusId(name.as_mut_ptr(), name.len() as i32, device).result().ok()?;
@@ -81,7 +83,7 @@ fn bus_name(ordinal: usize) -> Option<CString> {
     CString::new(bytes).ok()
 }
 
-/// As NVML lays it out.
+/// `nvmlMemory_t`.
 #[repr(C)]
 #[derive(Default)]
 struct Memory {
@@ -90,13 +92,14 @@ struct Memory {
     used: u64,
 }
 
-/// What is in use of a GPU, by everybody, as NVML says.
+/// Memory in use on a GPU by all processes, from NVML.
 fn in_use(bus: &CString) -> Option<Bytes> {
     type Plain = unsafe extern "C" fn() -> i32;
     type Find = unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> i32;
     type Ask = unsafe extern "C" fn(*mut c_void, *mut Memory) -> i32;
     let done = |code: i32| (code == 0).then_some(());
-    // SAFETY: the library is the driver's own; the functions have these types in every version of it, and nothing of it is used after the shutdown.
+    // SAFETY: the library belongs to the driver; the functions have these types in every version, and no handle is used
+    // after the shutdown.
     unsafe {
         let library = Library::new("libnvidia-ml.so.1").ok()?;
         let start: Symbol<'_, Plain> = library.get(b"nvmlInit_v2\0").ok()?;
@@ -111,40 +114,40 @@ fn in_use(bus: &CString) -> Option<Bytes> {
     }
 }
 
-/// The resident memory of this process, where the system tells.
+/// Resident memory of this process, if the system reports it.
 fn resident() -> Option<Bytes> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find(|line| line.starts_with("VmRSS:"))?;
     line.split_whitespace().nth(1)?.parse().ok().map(Bytes::kib)
 }
 
-/// What cuDNN takes for a plan: nothing if no program of it goes there.
+/// Overhead of cuDNN for a plan: zero if no program uses it.
 pub(crate) fn cudnn_overhead(plan: &Plan, convolutions: Convolutions, cudnn: Overhead) -> Overhead {
     let wanted = plan.programs.iter().any(|program| program::wants_cudnn(program, plan.rows, convolutions));
     if wanted { cudnn } else { Overhead::default() }
 }
 
-/// What depends on the size of a plan: what the GPU takes to reach pinned memory of the host, which is 20 MiB for 2.9 GiB on an H200, and for the code and the
-/// recordings of a program; and what the host takes to compile many kernels.
+/// Overhead that depends on the size of a plan. On the GPU: mappings of pinned host memory (20 MiB for 2.9 GiB on an
+/// H200), code and CUDA graphs. On the host: compiling many kernels.
 pub(crate) fn plan_overhead(plan: &Plan) -> Overhead {
     let steps: usize = plan.programs.iter().map(|program| program.order.len()).sum();
     let pinning = if plan.backing == Bytes::ZERO { Bytes::ZERO } else { Bytes(plan.backing.0 / 96) };
     Overhead { device: (pinning + Bytes(steps.saturating_sub(SMALL) as u64 * PER_STEP.0)).align_up(1 << 20), host: compile_memory(plan) }
 }
 
-/// What a step of a program takes on the GPU: 3,800 took 27 MiB, of which 16 are reserved anyhow.
+/// GPU memory per step of a program: 3,800 steps took 27 MiB, of which the reserve covers 16.
 const PER_STEP: Bytes = Bytes::kib(6);
 
-/// As many steps as the reserve is for.
+/// Number of steps that the reserve covers.
 const SMALL: usize = 1024;
 
-/// What the compiler takes for each of them beyond the first, ample: sixteen took 330 MiB, four with large kernels for attention 80.
+/// Compiler memory per additional thread, with margin: sixteen took 330 MiB, four with large attention kernels 80.
 const PER_THREAD: Bytes = Bytes::mib(40);
 
-/// What stays of each text that was compiled, in the compiler and in the driver.
+/// Host memory per compiled module that the compiler and the driver retain.
 const PER_MODULE: Bytes = Bytes::kib(512);
 
-/// What compiling and keeping the kernels of a plan takes of the host's memory beyond what a small one does.
+/// Host memory for compiling and loading the kernels of a plan, beyond that of a small one.
 pub(crate) fn compile_memory(plan: &Plan) -> Bytes {
     let texts = |program: &Program| distinct_kernels(&program.graph).div_ceil(KERNELS_PER_MODULE) as u64;
     let most = plan.programs.iter().map(texts).max().unwrap_or(0).min(THREADS as u64);
@@ -152,7 +155,7 @@ pub(crate) fn compile_memory(plan: &Plan) -> Bytes {
     Bytes(most.saturating_sub(1) * PER_THREAD.0 + all.saturating_sub(1) * PER_MODULE.0)
 }
 
-/// How many kernels a graph needs, about: nodes that do the same with the same sizes share theirs.
+/// Approximate number of kernels of a graph: nodes with equal ops and sizes share a kernel.
 fn distinct_kernels(graph: &Graph) -> usize {
     let work = graph.nodes().filter(|(_, node)| !node.op.is_leaf() && !node.op.rules().is_view());
     let kernel = |node: &Node| {
@@ -164,7 +167,7 @@ fn distinct_kernels(graph: &Graph) -> usize {
     work.map(|(_, node)| kernel(node)).collect::<HashSet<u64>>().len()
 }
 
-/// Pinned host memory that a plan needs beside the device's.
+/// Pinned host memory that a plan needs.
 pub(crate) fn host_staging(plan: &Plan) -> Bytes {
     plan.staging.as_ref().map_or(Bytes::ZERO, pinned)
 }

@@ -1,4 +1,4 @@
-//! A GPU that is only planned for.
+//! A device for planning without a GPU.
 
 use super::cost::GpuPace;
 use super::overhead::{cudnn_overhead, host_staging, plan_overhead};
@@ -13,14 +13,14 @@ use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Op, TensorType};
 use std::sync::Arc;
 
-/// A GPU that is not here: plans can be made for it, and they are the same as on one that is.
+/// A device without hardware: plans for it are identical to those on the real GPU.
 pub struct PlanOnly {
     profile: Profile,
     ordinal: usize,
 }
 
 impl PlanOnly {
-    /// As if `cuda:ordinal` were a GPU of this profile.
+    /// A device named `cuda:ordinal` with this profile.
     pub fn new(profile: Profile, ordinal: usize) -> PlanOnly {
         PlanOnly { profile, ordinal }
     }

@@ -1,4 +1,4 @@
-//! What is known of a GPU without having it: enough to make plans for it on any machine.
+//! Profiles: the properties of a GPU that are needed to plan for it on any machine.
 
 use super::cost::GpuPace;
 use crate::algorithms::ALIGNMENT;
@@ -6,37 +6,37 @@ use plimsoll_core::Bytes;
 use plimsoll_core::budget::DeviceRuntime;
 use plimsoll_core::plan::{Capabilities, CopyRate, Overhead};
 
-/// What plans need to know of a GPU.
+/// The properties of a GPU that plans depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// The name it is chosen by.
+    /// The name used to select it.
     pub name: &'static str,
-    /// What it calls itself.
+    /// The model name that the driver reports.
     pub model: &'static str,
     /// Its memory.
     pub total: Bytes,
-    /// What CUDA takes for itself on the GPU and on the host: context, libraries, compiled kernels.
+    /// Overhead of CUDA on the GPU and on the host: context, libraries, compiled kernels.
     pub overhead: Overhead,
-    /// What cuDNN takes besides, in runs that use it: its handle, and the kernels that it loads when they are first used.
+    /// Additional overhead of cuDNN, in runs that use it: its handle, and kernels that are loaded on first use.
     pub cudnn: Overhead,
-    /// Gigabytes a second between its memory and pinned memory of the host, one way; both ways go at once.
+    /// Bandwidth to pinned host memory in gigabytes per second and direction; both directions run concurrently.
     pub host_gb_per_s: u32,
 }
 
-/// For GPUs nobody has measured; ample.
+/// Conservative overhead for GPUs without a profile.
 pub(crate) const ANY: Overhead = Overhead { device: Bytes::mib(640), host: Bytes::mib(640) };
-/// For cuDNN on GPUs nobody has measured.
+/// Conservative cuDNN overhead for GPUs without a profile.
 const ANY_CUDNN: Overhead = Overhead { device: Bytes::mib(256), host: Bytes::mib(512) };
 
-/// As `overhead.rs` measures it there (with CUDA 13.0), rounded up.
+/// Measured by `overhead.rs` with CUDA 13.0, rounded up.
 const PROFILES: [Profile; 1] = [Profile {
     name: "h200",
     model: "NVIDIA H200",
     total: Bytes::mib(143_156),
     overhead: Overhead { device: Bytes::mib(348), host: Bytes::mib(610) },
-    // Steps of ResNet-50 took 16 MiB and up to 350 MiB more with it.
+    // Steps of ResNet-50 took 16 MiB on the GPU and up to 350 MiB on the host in addition.
     cudnn: Overhead { device: Bytes::mib(48), host: Bytes::mib(384) },
-    // What sixteen lanes of PCIe 5 leave of their 63.
+    // Effective bandwidth of PCIe 5.0 x16, out of 63 GB/s.
     host_gb_per_s: 50,
 }];
 
@@ -52,26 +52,26 @@ impl Profile {
         PROFILES.into_iter().find(|profile| profile.name == name)
     }
 
-    /// The names there are.
+    /// All profile names.
     pub fn names() -> Vec<&'static str> {
         PROFILES.iter().map(|profile| profile.name).collect()
     }
 
-    /// What CUDA takes for itself on a GPU that calls itself `model`.
+    /// Overhead of CUDA on a GPU of this model.
     pub(crate) fn overhead_of(model: &str) -> Overhead {
         PROFILES.iter().find(|profile| profile.model == model).map_or(ANY, |profile| profile.overhead)
     }
 
-    /// What cuDNN takes besides on a GPU that calls itself `model`.
+    /// Additional overhead of cuDNN on a GPU of this model.
     pub(crate) fn cudnn_of(model: &str) -> Overhead {
         PROFILES.iter().find(|profile| profile.model == model).map_or(ANY_CUDNN, |profile| profile.cudnn)
     }
 }
 
-/// For GPUs nobody has measured: sixteen lanes of PCIe 3.
+/// For GPUs without a profile: PCIe 3.0 x16.
 const ANY_HOST_GB_PER_S: u32 = 12;
 
-/// What the planner has to know about a GPU that calls itself `model`.
+/// The planner's view of a GPU of this model.
 pub(crate) fn capabilities(model: &str) -> Capabilities {
     Capabilities {
         shares_host_memory: false,
@@ -83,10 +83,10 @@ pub(crate) fn capabilities(model: &str) -> Capabilities {
     }
 }
 
-/// How fast a GPU that calls itself `model` reaches the host's memory.
+/// Bandwidth between a GPU of this model and host memory.
 fn copy_rate(model: &str) -> CopyRate {
     let known = PROFILES.iter().find(|profile| profile.model == model);
     let bytes_per_s = 1e9 * f64::from(known.map_or(ANY_HOST_GB_PER_S, |profile| profile.host_gb_per_s));
-    // Copied by engines of their own, beside what computes.
+    // Copy engines run concurrently with computation.
     CopyRate { bytes_per_s, both_ways: true, compute_s_per_byte: 0.0 }
 }

@@ -1,14 +1,14 @@
-//! Attention and its gradient in tiles: no table of all pairs ever lies in memory.
+//! Tiled attention and its gradient: the score matrix is never materialized.
 //!
-//! The gradient of the queries is one kernel, with a block per tile of queries; that of keys and values another, with a block per tile of keys. So every
-//! number is summed by one thread in a fixed order.
+//! The query gradient is one kernel with a block per tile of queries; the key and value gradients are another with a
+//! block per tile of keys. Every element is therefore accumulated by one thread in a fixed order.
 
 use super::{Argument, Kernel, THREADS, block_count, index_type, parameter};
 use plimsoll_core::DType;
 use plimsoll_core::ops::Attention;
 use std::fmt::Write;
 
-/// An attention with everything the kernels are written for.
+/// An attention with all parameters of its kernels.
 #[derive(Clone, Debug)]
 pub(crate) struct AttentionShape<'a> {
     pub op: &'a Attention,
@@ -20,11 +20,11 @@ pub(crate) struct AttentionShape<'a> {
     pub types: Vec<DType>,
     /// Type of the mask of the keys.
     pub mask: Option<DType>,
-    /// Sequences that a row of the batch has.
+    /// Sequences per row of the batch.
     pub sequences: usize,
 }
 
-/// The most of a head's depth that is in shared memory at a time.
+/// Maximum head depth in shared memory at a time.
 const CHUNK: usize = 64;
 
 /// Rows of a tile, in tile_sixteenths.
@@ -32,12 +32,12 @@ fn tile_sixteenths(length: usize, most: usize) -> usize {
     length.div_ceil(16).next_power_of_two().min(most)
 }
 
-/// Bytes of scratch for the gradient: a number for each query of each head.
+/// Workspace bytes of the gradient: one float per query and head.
 pub(crate) fn attention_grad_workspace(batch: usize, heads: usize, queries: usize) -> u64 {
     4 * (batch * heads * queries) as u64
 }
 
-/// The result and the logarithms of the sums of the weights.
+/// The result and the log-sum-exp.
 pub(crate) fn attention(heads: &AttentionShape<'_>) -> Kernel {
     let (down, across) = (tile_sixteenths(heads.queries, 4), tile_sixteenths(heads.keys, 2));
     let mut parameters = heads.operands();
@@ -47,7 +47,7 @@ pub(crate) fn attention(heads: &AttentionShape<'_>) -> Kernel {
     heads.kernel(("attention", "attention"), parameters, (down, across), include_str!("attention.cu"), grid)
 }
 
-/// The gradients of the packing's tensors; `dy` is the type of the result's.
+/// The gradients of the packing's tensors; `dy` is the type of the output gradient.
 pub(crate) fn attention_grad(heads: &AttentionShape<'_>, dy: DType) -> Vec<Kernel> {
     let first = heads.types.len() + usize::from(heads.mask.is_some());
     let gradient = parameter(dy, "dy", Argument::Input(first + 2));
@@ -132,7 +132,7 @@ impl AttentionShape<'_> {
         if self.mask.is_none() {
             body += "const unsigned char* mask = nullptr;\n";
         }
-        // What only multiplies results by their gradients knows no weights.
+        // The kernel that multiplies outputs by their gradients does not use the weights.
         if self.op.dropout.is_none() || parameters.iter().any(|(_, argument)| *argument == Argument::Header) {
             body += &self.dropout_factor();
         }
@@ -150,7 +150,7 @@ impl AttentionShape<'_> {
         }
     }
 
-    /// What dropout multiplies the weight of key `j` by in a row, which is a query of a head of a sequence, counted over all of them.
+    /// The dropout factor of key `j` in a row, which is a query of a head of a sequence, counted over all of them.
     fn dropout_factor(&self) -> String {
         let Some(dropout) = self.op.dropout else { return "const auto kept = [](unsigned long long, int) { return 1.0f; };\n".to_string() };
         let before = self.sequences * self.op.heads * self.queries;
@@ -163,7 +163,7 @@ impl AttentionShape<'_> {
         )
     }
 
-    /// How long a place of each tensor is.
+    /// Elements per position of each tensor.
     fn widths(&self) -> Vec<usize> {
         use plimsoll_core::ops::Packing;
         let (q, kv) = (self.op.heads * self.depth, self.op.kv_heads * self.depth);

@@ -1,5 +1,5 @@
-//! Convolution and its two gradients as implicit GEMMs: no im2col matrix is materialised, elements are read from the image in place.
-//! Images are `[n, h, w, c]`, filters `[kh, kw, c / groups, out]`.
+//! Convolution and its two gradients as implicit GEMMs: no im2col matrix is materialized; elements are read from the
+//! image in place. Images are `[n, h, w, c]`, filters `[kh, kw, c / groups, out]`.
 
 use super::expression::FusedExpr;
 use super::reduce::reduce;
@@ -21,9 +21,9 @@ pub(crate) struct ConvShape {
     pub result: [usize; 4],
 }
 
-/// Sums of a filter's gradient are cut into chunks of at least this many products …
+/// Minimum products per chunk of a filter gradient's sum (split-K) …
 const CHUNK: usize = 256;
-/// … and into no more than make this many blocks.
+/// … and the maximum number of resulting blocks.
 const BLOCKS: usize = 1024;
 
 impl ConvShape {
@@ -39,7 +39,7 @@ impl ConvShape {
         self.result[..3].iter().product()
     }
 
-    /// Elements of the filter that belong to one output channel.
+    /// Filter elements per output channel.
     pub fn taps(&self) -> usize {
         self.window.size.0 * self.window.size.1 * self.inner()
     }
@@ -52,7 +52,7 @@ impl ConvShape {
         format!("{what} {:?} → {:?}, {}, {} groups", self.image, self.result, self.window, self.groups)
     }
 
-    /// Sets `value` to the element of the image under tap `tap` of the window at pixel `pixel`, zero in the padding.
+    /// Sets `value` to the image element under tap `tap` of the window at pixel `pixel`; zero in the padding.
     fn image_element(&self, pixel: &str, tap: &str) -> String {
         let ConvShape { window, image: [_, h, w, c], result: [_, oh, ow, _], .. } = self;
         let (inner, (_, kw)) = (self.inner(), window.size);
@@ -71,8 +71,8 @@ impl ConvShape {
     }
 }
 
-/// The convolution, and an expression over its results if there is one (input 0 of which is the result; the others follow the filter). `types` are those of the
-/// image, the filter and the result.
+/// The convolution with an optional epilogue, whose input 0 is the result; further inputs follow the filter. `types`
+/// are those of the image, the filter and the result.
 pub(crate) fn forward(conv: &ConvShape, types: [DType; 3], epilogue: Option<&FusedExpr<'_>>) -> Kernel {
     let (out, all) = (conv.out(), conv.result[3]);
     let mut parameters = vec![parameter(types[0], "image", Argument::Input(0)), parameter(types[1], "filter", Argument::Input(1))];
@@ -81,7 +81,7 @@ pub(crate) fn forward(conv: &ConvShape, types: [DType; 3], epilogue: Option<&Fus
     match epilogue {
         None => store += "store(result + at, value);\n",
         Some(site) => {
-            // Input 0 is at hand; input 1 of the expression is input 2 of the node.
+            // Input 0 is in a register; input 1 of the expression is input 2 of the node.
             parameters.extend(site.parameters(1));
             site.write(&mut store, index, "at");
             let _ = writeln!(store, "store(result + at, {});", site.root(0));
@@ -107,7 +107,8 @@ pub(crate) fn forward(conv: &ConvShape, types: [DType; 3], epilogue: Option<&Fus
     .kernel()
 }
 
-/// The gradient by the image: every pixel gathers from the windows it was under. `types` are those of the filter, the gradient and the result.
+/// The image gradient: every pixel gathers from the windows that cover it. `types` are those of the filter, the
+/// gradient and the result.
 pub(crate) fn grad_input(conv: &ConvShape, types: [DType; 3]) -> Kernel {
     let ConvShape { window, image: [n, h, w, c], result: [_, oh, ow, all], groups } = *conv;
     let (inner, out, (kh, kw)) = (conv.inner(), conv.out(), window.size);
@@ -146,13 +147,13 @@ pub(crate) fn grad_input(conv: &ConvShape, types: [DType; 3]) -> Kernel {
     .kernel()
 }
 
-/// Chunks that the sums of a filter's gradient are cut into; never fewer for more rows.
+/// Number of chunks of a filter gradient's sum; monotone in the rows.
 fn chunks(conv: &ConvShape) -> usize {
     let tiles = Tile::new(conv.taps(), conv.out()).count(conv.taps(), conv.out()) * conv.groups;
     conv.pixels().div_ceil(CHUNK).min(BLOCKS / tiles).max(1)
 }
 
-/// Bytes of scratch for the gradient by the filter.
+/// Workspace bytes of the filter gradient.
 pub(crate) fn grad_filter_workspace(conv: &ConvShape) -> u64 {
     match chunks(conv) {
         1 => 0,
@@ -160,13 +161,13 @@ pub(crate) fn grad_filter_workspace(conv: &ConvShape) -> u64 {
     }
 }
 
-/// Adding up the chunks is a reduction, which may want scratch of its own.
+/// Summing the chunks is a reduction, which may need its own workspace.
 fn joining_workspace(conv: &ConvShape, chunks: usize) -> u64 {
     super::reduce_workspace(&[chunks, conv.taps() * conv.result[3]], &[0])
 }
 
-/// The gradient by the filter: sums over all pixels, cut into chunks that are then joined in order. `types` are those of the image and the gradient; filters
-/// are single precision.
+/// The filter gradient: sums over all pixels, split into chunks that are reduced in order. `types` are those of the
+/// image and the gradient; filters are single precision.
 pub(crate) fn grad_filter(conv: &ConvShape, types: [DType; 2]) -> Vec<Kernel> {
     let (out, all, chunks) = (conv.out(), conv.result[3], chunks(conv));
     let size = conv.taps() * all;
@@ -202,7 +203,7 @@ pub(crate) fn grad_filter(conv: &ConvShape, types: [DType; 2]) -> Vec<Kernel> {
     let dims = [chunks, size];
     let operands = [super::Operand { dtype: DType::F32, dims: &dims, strip: None }];
     let mut joining = reduce(&FusedExpr { expr: &expr, dims: &dims, operands: &operands, row: 0, in_registers: &[] }, &[0], Reduction::Sum);
-    // What is joined lies at the beginning of the scratch; a reduction's own scratch, if any, behind it.
+    // The chunks are at the start of the workspace, followed by the workspace of the reduction.
     for kernel in &mut joining {
         kernel.name = "conv2d_grad_filter_sum";
         for (_, argument) in &mut kernel.parameters {

@@ -1,4 +1,4 @@
-//! Pointwise expressions as kernel text: one line per term.
+//! Generates kernel code for pointwise expressions: one statement per term.
 
 use super::index::{broadcast_index, coordinates, needed_axes};
 use super::{Argument, type_name};
@@ -11,23 +11,24 @@ use std::fmt::Write;
 pub(crate) struct Operand<'a> {
     pub dtype: DType,
     pub dims: &'a [usize],
-    /// The first channel and the row stride, if it is a channel view; it then has the shape of the expression.
+    /// The first channel and the row stride of a channel view, which has the shape of the expression.
     pub strip: Option<(usize, usize)>,
 }
 
-/// Where an expression runs: over a shape, with operands broadcast_index to it.
+/// An expression over a shape, with operands broadcast to it.
 pub(crate) struct FusedExpr<'a> {
     pub expr: &'a Expr,
     pub dims: &'a [usize],
     pub operands: &'a [Operand<'a>],
-    /// How many elements a row of the batch has, if the shape has rows: random numbers are counted from the batch's first row.
+    /// Elements per row of the batch, if the shape has a batch dimension: random numbers are indexed from the batch's
+    /// first row.
     pub row: u64,
-    /// Inputs that are in a register, under a name, instead of in memory.
+    /// Inputs that are in a named register instead of memory.
     pub in_registers: &'a [(usize, &'a str)],
 }
 
 impl FusedExpr<'_> {
-    /// The parameters for everything that is read from memory; input `i` of the expression is input `first + i` of the node.
+    /// The parameters of all operands in memory; input `i` of the expression is input `first + i` of the node.
     pub fn parameters(&self, first: usize) -> Vec<(String, Argument)> {
         let read = (0..self.operands.len()).filter(|i| self.expr.reads(*i) && !self.is_in_register(*i));
         let mut all: Vec<(String, Argument)> =
@@ -38,7 +39,7 @@ impl FusedExpr<'_> {
         all
     }
 
-    /// Writes the terms for element `index`, whose type is `kind`. Term `t` is then named `t…`.
+    /// Writes the statements for element `index` of type `kind`. Term `t` is then named `t…`.
     pub fn write(&self, text: &mut String, kind: &str, index: &str) {
         self.write_coordinates(text, kind, index);
         for (id, term) in self.expr.terms().iter().enumerate() {
@@ -74,7 +75,7 @@ impl FusedExpr<'_> {
         coordinates(text, kind, "c", index, self.dims, |axis| wanted.contains(&axis));
     }
 
-    /// Where an operand has element `index`.
+    /// The index of an operand's element for element `index` of the shape.
     fn place(&self, operand: &Operand<'_>, index: &str) -> String {
         let row = self.dims.last().copied().unwrap_or(1);
         match operand.strip {
@@ -100,7 +101,7 @@ impl FusedExpr<'_> {
     }
 }
 
-/// The shortest text that is exactly this number.
+/// The shortest literal that is exactly this number.
 fn constant(x: f32) -> String {
     if x.is_finite() { format!("{x:?}f") } else { format!("number({:#x})", x.to_bits()) }
 }

@@ -1,17 +1,19 @@
-//! Rows of a table by their numbers, and the sum that is its gradient.
+//! Gather and scatter-add of table rows.
 //!
-//! Sums need no atomics: a block owns some rows and columns of the table, looks through all numbers in order, and adds what is its own.
+//! Scatter-add needs no atomics: each block owns some rows and columns of the table, scans all indices in order, and
+//! adds the rows it owns.
 
 use super::{Argument, Kernel, THREADS, block_count, index_type, parameter};
 use plimsoll_core::DType;
 use std::fmt::Write;
 
-/// Blocks that keep a GPU busy: as long as there are that many, a block owns several rows, because each looks through all numbers.
+/// Number of blocks that saturate a GPU. Beyond it, a block owns several rows, because each block scans all indices.
 const BLOCKS: usize = 1024;
-/// The most rows a block owns; it keeps one kibibyte of sums for each.
+/// Maximum rows per block; each takes one kibibyte of sums.
 const MOST_ROWS: usize = 32;
 
-/// Row `numbers[i]` of a table `[rows, width]` for each of `count` numbers; zeros for what is no row. The types are those of table, numbers and result.
+/// Gathers row `numbers[i]` of a table `[rows, width]` for each of `count` indices; zeros if out of range. The types
+/// are those of table, indices and result.
 pub(crate) fn gather(count: usize, rows: usize, width: usize, [table, numbers, result]: [DType; 3]) -> Kernel {
     let (n, index) = (count * width, index_type((count * width).max(rows * width)));
     let mut body = String::new();
@@ -33,7 +35,8 @@ pub(crate) fn gather(count: usize, rows: usize, width: usize, [table, numbers, r
     }
 }
 
-/// A table `[rows, width]` of zeros to which row `i` of `[count, width]` is added at row `numbers[i]`. The types are those of numbers and rows.
+/// Adds row `i` of `[count, width]` to row `numbers[i]` of a zero-initialized table `[rows, width]`. The types are
+/// those of indices and rows.
 pub(crate) fn scatter_add(count: usize, rows: usize, width: usize, [numbers, given]: [DType; 2]) -> Kernel {
     let columns = width.next_power_of_two().clamp(32, THREADS);
     let across = width.div_ceil(columns);

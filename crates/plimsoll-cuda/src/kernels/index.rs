@@ -1,8 +1,8 @@
-//! Index arithmetic in text: coordinates of an element, and where an operand that stretches to a shape has it.
+//! Generates index arithmetic: coordinates of an element, and the offset of a broadcast operand.
 
 use std::fmt::Write;
 
-/// The strides of a tensor that lies row after row.
+/// The strides of a row-major tensor.
 pub(super) fn strides(dims: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; dims.len()];
     for axis in (1..dims.len()).rev() {
@@ -11,10 +11,10 @@ pub(super) fn strides(dims: &[usize]) -> Vec<usize> {
     strides
 }
 
-/// Writes the coordinates along the wanted axes of element `index` of a tensor, as `c0`, `c1`, … behind `prefix`.
+/// Writes the coordinates of element `index` along the wanted axes, as `c0`, `c1`, … after `prefix`.
 pub(super) fn coordinates(text: &mut String, kind: &str, prefix: &str, index: &str, dims: &[usize], wanted: impl Fn(usize) -> bool) {
     let strides = strides(dims);
-    // Above the outermost axis that is longer than 1 nothing is left over.
+    // Outside of the outermost axis that is longer than 1 the remainder is zero.
     let outermost = dims.iter().position(|dim| *dim > 1).unwrap_or(0);
     for axis in (0..dims.len()).filter(|axis| wanted(*axis)) {
         let divided = if strides[axis] == 1 { index.to_string() } else { format!("{index} / {}", strides[axis]) };
@@ -27,7 +27,7 @@ pub(super) fn coordinates(text: &mut String, kind: &str, prefix: &str, index: &s
     }
 }
 
-/// The place of an element in an operand that stretches to `dims`: `index` where the two agree, else a sum over coordinates.
+/// The offset in an operand that is broadcast to `dims`: `index` if the shapes agree, otherwise a sum over coordinates.
 pub(super) fn broadcast_index(operand: &[usize], dims: &[usize], index: &str, prefix: &str) -> String {
     if operand.iter().product::<usize>() == 1 {
         return "0".to_string();
@@ -41,7 +41,7 @@ pub(super) fn broadcast_index(operand: &[usize], dims: &[usize], index: &str, pr
     terms.join(" + ")
 }
 
-/// The axes of `dims` along which a broadcast_index operand moves, and by how much.
+/// The axes of `dims` along which a broadcast operand varies, with its strides.
 pub(super) fn strided_axes(operand: &[usize], dims: &[usize]) -> impl Iterator<Item = (usize, usize)> {
     let (missing, strides) = (dims.len() - operand.len(), strides(operand));
     let axes: Vec<(usize, usize)> =
@@ -49,7 +49,7 @@ pub(super) fn strided_axes(operand: &[usize], dims: &[usize]) -> impl Iterator<I
     axes.into_iter()
 }
 
-/// The axes whose coordinates an operand needs.
+/// The axes whose coordinates a broadcast operand needs.
 pub(super) fn needed_axes(operand: &[usize], dims: &[usize]) -> Vec<usize> {
     let whole = operand.iter().product::<usize>() == dims.iter().product::<usize>();
     if whole { vec![] } else { strided_axes(operand, dims).map(|(axis, _)| axis).collect() }

@@ -1,4 +1,5 @@
-//! A matrix turned: rows become columns, in another type if need be. A tile goes through shared memory, so that both sides are read and written along rows.
+//! Matrix transpose, optionally with a type conversion. Tiles go through shared memory, so that both reads and writes
+//! are coalesced.
 
 use super::{Argument, Kernel, THREADS, block_count, index_type, parameter};
 use plimsoll_core::DType;
@@ -7,7 +8,7 @@ use std::fmt::Write;
 /// Rows and columns of a tile.
 const TILE: usize = 32;
 
-/// Turns a matrix of `rows × columns`; each side has a type and a place.
+/// Transposes a matrix of `rows × columns`; each side has a type and an argument.
 pub(crate) fn transpose_matrix((rows, columns): (usize, usize), from: (DType, Argument), to: (DType, Argument)) -> Kernel {
     let (index, step) = (index_type(rows * columns), THREADS / TILE);
     let mut body = String::new();

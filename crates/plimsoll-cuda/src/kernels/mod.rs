@@ -1,7 +1,7 @@
-//! Kernels as plain text: CUDA C++ written from the same ops, expressions and shapes the CPU executes. Writing them needs no GPU.
+//! Kernel generation: CUDA C++ source from the same ops, expressions and shapes that the CPU executes. It needs no GPU.
 //!
-//! Every extent is a number in the text, so the compiler turns index arithmetic into shifts and multiplications; only addresses are parameters.
-//! Sums are cut by shapes and brought together in a fixed order, never by atomics: the same inputs give the same bits.
+//! All extents are literals, so that the compiler strength-reduces index arithmetic; only addresses are parameters.
+//! Reductions are split by shape and combined in a fixed order, without atomics: equal inputs give equal bits.
 
 mod attention;
 mod convolution;
@@ -35,39 +35,39 @@ pub(crate) use tiled_matmul::{cast, matmul};
 use plimsoll_core::DType;
 use std::fmt::Write;
 
-/// What stands for a parameter of a kernel.
+/// The argument of a kernel parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Argument {
     /// An input of the node.
     Input(usize),
-    /// An input of the node, from this byte on.
+    /// An input of the node, from this byte offset on.
     InputAt(usize, usize),
     /// An output of the node.
     Output(usize),
-    /// An output of the node, from this byte on.
+    /// An output of the node, from this byte offset on.
     OutputAt(usize, usize),
-    /// The node's scratch.
+    /// The node's workspace.
     Workspace,
-    /// The node's scratch, from this byte on.
+    /// The node's workspace, from this byte offset on.
     WorkspaceAt(usize),
     /// The header of the batch's slot: seed, first row, step.
     Header,
-    /// Where it is remembered that a loss was not finite.
+    /// The flag that records a non-finite loss.
     NonFiniteFlag,
     /// The loss of this step.
     Loss,
-    /// Where the host reads a run's numbers.
+    /// The location from which the host reads a run's scalar outputs.
     Results,
 }
 
-/// One kernel: its text but for its name, its launch configuration, and what its parameters stand for.
+/// One kernel: its source without a name, its launch configuration, and its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
-    /// The first part of its name in the compiled module, before the scope of the node: what it computes.
+    /// The first part of its name in the compiled module, before the node's scope: its op.
     pub name: &'static str,
-    /// Its extents and expression, as a comment before its text.
+    /// Its extents and expression, as a comment in the source.
     pub what: String,
-    /// Parameters with their types, all of them addresses.
+    /// Parameters with their types; all are addresses.
     pub parameters: Vec<(String, Argument)>,
     pub body: String,
     pub grid: [u32; 3],
@@ -75,7 +75,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The text under a name.
+    /// The source with a name.
     pub fn source(&self, name: &str) -> String {
         let parameters: Vec<&str> = self.parameters.iter().map(|(text, _)| text.as_str()).collect();
         let mut text = format!("// {}\n", self.what.replace('\n', " "));
@@ -84,12 +84,13 @@ impl Kernel {
         text + "}\n"
     }
 
-    /// Whether there is anything to do: a grid of no blocks cannot be launched.
+    /// Whether the grid is empty: it cannot be launched.
     pub fn is_empty(&self) -> bool {
         self.grid.contains(&0)
     }
 
-    /// Makes it do nothing once a loss was not finite, so that what it would change stays good. `loss` says that this step's loss is known before it.
+    /// Makes it a no-op after a non-finite loss, so that states stay valid. `loss` means that this step's loss is
+    /// computed before it.
     pub fn guarded(mut self, loss: bool) -> Kernel {
         self.parameters.push(("const int* alarm".to_string(), Argument::NonFiniteFlag));
         let mut test = "*alarm".to_string();
@@ -102,13 +103,13 @@ impl Kernel {
     }
 }
 
-/// Threads of a block where nothing speaks for another number.
+/// Default block size.
 const THREADS: usize = 256;
 
-/// Types and functions that every program begins with.
+/// Types and functions at the start of every program.
 pub(crate) const PRELUDE: &str = include_str!("prelude.cu");
 
-/// A type's name in kernels.
+/// The CUDA name of a type.
 fn type_name(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "float",
@@ -121,25 +122,25 @@ fn type_name(dtype: DType) -> &'static str {
     }
 }
 
-/// A parameter that a kernel reads, or writes if it is an output or scratch.
+/// A parameter; `const` unless it is an output or workspace.
 fn parameter(dtype: DType, name: &str, argument: Argument) -> (String, Argument) {
     let constant = if matches!(argument, Argument::Input(_) | Argument::InputAt(..)) { "const " } else { "" };
     (format!("{constant}{}* {name}", type_name(dtype)), argument)
 }
 
-/// Appends lines, this many steps to the right.
+/// Appends lines with this indentation.
 fn indented(text: &mut String, steps: usize, lines: &str) {
     for line in lines.lines() {
         let _ = writeln!(text, "{}{line}", "    ".repeat(steps));
     }
 }
 
-/// A type that can count to `n`.
+/// An index type that can represent `n`.
 fn index_type(n: usize) -> &'static str {
     if n < 1 << 31 { "unsigned" } else { "unsigned long long" }
 }
 
-/// As many block_count of `size` as cover `n`.
+/// Number of blocks of `size` that cover `n`.
 fn block_count(n: usize, size: usize) -> u32 {
     u32::try_from(n.div_ceil(size)).expect("a tensor that a device can hold needs fewer blocks than there are")
 }

@@ -1,10 +1,10 @@
-//! Elements in another order or place. One thread per element of the result looks up where that comes from; bytes are moved as they are.
+//! Data movement. One thread per element of the result computes its source index; bytes are copied unchanged.
 
 use super::index::{coordinates, strides};
 use super::{Argument, Kernel, THREADS, block_count, index_type};
 use std::fmt::Write;
 
-/// An element of this many bytes.
+/// The type of an element of this many bytes.
 fn word(size: usize) -> &'static str {
     match size {
         1 => "unsigned char",
@@ -26,7 +26,7 @@ fn per_element(name: &'static str, what: String, size: usize, sources: usize, di
     Kernel { name, what, parameters, body: text + body, grid: [block_count(n, THREADS), 1, 1], threads: THREADS as u32 }
 }
 
-/// The place of the coordinates in a tensor, where those along `axis` are reckoned as `along`.
+/// The offset of the coordinates in a tensor, with `along` as the coordinate along `axis`.
 fn place(dims: &[usize], axis: usize, along: &str) -> String {
     let terms: Vec<String> = strides(dims)
         .iter()
@@ -53,7 +53,7 @@ pub(crate) fn slice(size: usize, input: &[usize], dims: &[usize], axis: usize, s
     per_element("slice", format!("slice {input:?} to {dims:?} along {axis}"), size, 1, dims, n, &format!("out[e] = in0[{from}];\n"))
 }
 
-/// A part from `start` on along an axis of a whole of `dims`, of which nothing else is touched.
+/// Writes a slice from `start` on along an axis of a tensor of `dims`, without touching the rest.
 pub(crate) fn slice_write(size: usize, part: &[usize], dims: &[usize], axis: usize, start: usize) -> Kernel {
     let to = place(dims, axis, &format!("c{axis} + {start}"));
     let n = dims.iter().product();
@@ -69,7 +69,7 @@ pub(crate) fn pad(size: usize, input: &[usize], dims: &[usize], axis: usize, bef
     per_element("pad", format!("pad {input:?} to {dims:?} along {axis}"), size, 1, dims, n, &body)
 }
 
-/// All inputs one after another along an axis; `dims` are the result's.
+/// Concatenates all inputs along an axis; `dims` are the result's.
 pub(crate) fn concat(size: usize, inputs: &[Vec<usize>], dims: &[usize], axis: usize) -> Kernel {
     let (mut body, mut start) = (String::new(), 0);
     for (i, input) in inputs.iter().enumerate() {

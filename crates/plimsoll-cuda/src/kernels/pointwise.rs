@@ -1,13 +1,13 @@
-//! An expression over every element, one thread per element (several for large tensors, so that more loads are under way).
+//! Elementwise expressions, one thread per element (several for large tensors, for more loads in flight).
 
 use super::expression::FusedExpr;
 use super::{Argument, Kernel, THREADS, block_count, indented, index_type, type_name};
 use plimsoll_core::DType;
 use std::fmt::Write;
 
-/// From this many elements on a thread takes several.
+/// Minimum elements for several elements per thread.
 const LARGE: usize = 1 << 20;
-/// How many it then takes.
+/// Elements per thread for large tensors.
 const EACH: usize = 4;
 
 /// The layout of a slice of a concat output, in elements: rows of `length` from `start` on, `pitch` apart.
@@ -18,18 +18,19 @@ pub(crate) struct PitchedRows {
     pub pitch: usize,
 }
 
-/// The expression over every element of its shape. An output may be written over an input: a thread reads all it needs before it writes.
+/// The expression over every element of its shape. An output may alias an input: a thread reads all its operands before
+/// it writes.
 pub(crate) fn pointwise(site: &FusedExpr<'_>, outputs: &[DType]) -> Kernel {
     written("pointwise", site, outputs, "i")
 }
 
-/// The expression over every element of its shape, its one result written into a slice of a concat output.
+/// The expression over every element of its shape, with its only result written into a slice of a concat output.
 pub(crate) fn fused_slice_write(site: &FusedExpr<'_>, output: DType, PitchedRows { start, length, pitch }: PitchedRows) -> Kernel {
     let at = format!("((unsigned long long)(i / {length}) * {pitch} + {start} + i % {length})");
     written("pointwise_slice_write", site, &[output], &at)
 }
 
-/// The expression over every element `i`, with each result at the place `at` of its tensor.
+/// The expression over every element `i`, with each result stored at offset `at` of its tensor.
 fn written(name: &'static str, site: &FusedExpr<'_>, outputs: &[DType], at: &str) -> Kernel {
     let n: usize = site.dims.iter().product();
     let kind = index_type(n);

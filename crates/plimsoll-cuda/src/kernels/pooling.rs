@@ -1,4 +1,5 @@
-//! Pooling over windows. The gradients gather: every pixel looks at the windows it was in, so nothing is added twice in an unknown order.
+//! Pooling over windows. The gradients gather: every pixel visits the windows that cover it, so no atomics are needed
+//! and the order is fixed.
 
 use super::{Argument, Kernel, THREADS, block_count, index_type, parameter};
 use plimsoll_core::DType;
@@ -23,7 +24,7 @@ fn per_element(
     Kernel { name, what, parameters, body: text + body, grid: [block_count(n, THREADS), 1, 1], threads: THREADS as u32 }
 }
 
-/// Goes over the elements of a window that lie inside the image, as `row` and `line` at place (`i`, `j`).
+/// Iterates over the elements of a window inside the image, as `row` and `line` at offset (`i`, `j`).
 fn over_window(window: &Window, image: [usize; 4], body: &str) -> String {
     let [_, h, w, _] = image;
     let ((kh, kw), (sh, sw)) = (window.size, window.stride);
@@ -35,7 +36,7 @@ fn over_window(window: &Window, image: [usize; 4], body: &str) -> String {
     )
 }
 
-/// Goes over the windows that a pixel is in, as `(v, u)`, with its place (`i`, `j`) in each.
+/// Iterates over the windows that cover a pixel, as `(v, u)`, with its offset (`i`, `j`) in each.
 fn over_windows(window: &Window, result: [usize; 4], body: &str) -> String {
     let [_, oh, ow, _] = result;
     let ((kh, kw), (sh, sw)) = (window.size, window.stride);
@@ -55,7 +56,7 @@ fn extent(image: [usize; 4], result: [usize; 4]) -> usize {
     image.iter().product::<usize>().max(result.iter().product())
 }
 
-/// The largest of every window and its place in it: the first of equals, NaN over all.
+/// The maximum of every window and its offset in it: the first of equal elements; NaN wins.
 pub(crate) fn max_pool(window: &Window, image: [usize; 4], result: [usize; 4], dtype: DType) -> Kernel {
     let take = format!(
         "const float value = load(image[{}]);\n    \
@@ -73,7 +74,7 @@ pub(crate) fn max_pool(window: &Window, image: [usize; 4], result: [usize; 4], d
     per_element("max_pool", format!("max pool {window} of {image:?}"), result, extent(image, result), parameters, &body)
 }
 
-/// Every pixel gathers the gradients of the windows it won.
+/// Every pixel gathers the gradients of the windows of which it is the maximum.
 pub(crate) fn max_pool_grad(window: &Window, image: [usize; 4], result: [usize; 4], dtype: DType) -> Kernel {
     let index = index_type(extent(image, result));
     let take = format!(
@@ -98,7 +99,7 @@ pub(crate) fn avg_pool(window: &Window, image: [usize; 4], result: [usize; 4], d
     per_element("avg_pool", format!("average pool {window} of {image:?}"), result, extent(image, result), parameters, &body)
 }
 
-/// Every pixel gathers its share of the gradients of the windows it is in.
+/// Every pixel gathers its share of the gradients of the windows that cover it.
 pub(crate) fn avg_pool_grad(window: &Window, image: [usize; 4], result: [usize; 4], dtype: DType) -> Kernel {
     let [_, h, w, _] = image;
     let ((kh, kw), (sh, sw)) = (window.size, window.stride);

@@ -1,5 +1,5 @@
-//! Recurrent layers: one launch per step, which multiplies by the recurrent kernel and goes through the gates. States stay in single precision between steps,
-//! in scratch; sums are cut by shapes and joined in a fixed order.
+//! Recurrent layers: one launch per step, which multiplies by the recurrent kernel and applies the gates. States are in
+//! single precision in the workspace between steps; sums are split by shape and combined in a fixed order.
 
 use super::tiled_matmul::TiledMatmul;
 use super::{Argument, Kernel, THREADS, block_count, index_type, parameter};
@@ -7,11 +7,11 @@ use plimsoll_core::DType;
 use plimsoll_core::ops::{Activation, Cell, Recurrent, RecurrentGrad};
 use std::fmt::Write;
 
-/// Units of a block, and the most rows.
+/// Units of a block, and its maximum rows.
 const UNITS: usize = 32;
 const ROWS: usize = 8;
 
-/// A shape over a sequence, there or back.
+/// The shape of a sequence, forward or backward.
 #[derive(Clone, Copy, Debug)]
 struct RecurrentShape {
     cell: Cell,
@@ -21,18 +21,18 @@ struct RecurrentShape {
     reverse: bool,
 }
 
-/// Bytes of scratch for a layer: the hidden state before and after a step, and an LSTM's cell state.
+/// Workspace bytes of a layer: the hidden state before and after a step, and an LSTM's cell state.
 pub(crate) fn recurrent_workspace(op: &Recurrent, batch: usize) -> u64 {
     let state = 4 * (batch * op.units) as u64;
     state * if op.cell == Cell::Lstm { 3 } else { 2 }
 }
 
-/// Bytes of scratch for the shape back, as [`Scratch`] lays it out.
+/// Workspace bytes of the backward pass, in the layout of [`Scratch`].
 pub(crate) fn recurrent_grad_workspace(op: &RecurrentGrad, batch: usize, steps: usize) -> u64 {
     Scratch::new(&RecurrentShape { cell: op.cell, batch, steps, units: op.units, reverse: op.reverse }).size as u64
 }
 
-/// A layer's kernels in their order. `dtype` tells the type of an input.
+/// A layer's kernels in order. `dtype` returns the type of an input.
 pub(crate) fn recurrent(op: &Recurrent, batch: usize, steps: usize, inputs: &[usize], dtype: impl Fn(usize) -> DType) -> Vec<Kernel> {
     let shape = RecurrentShape { cell: op.cell, batch, steps, units: op.units, reverse: op.reverse };
     let operands = op.operands(inputs).expect("checked when the node was added");
@@ -64,7 +64,8 @@ pub(crate) fn recurrent(op: &Recurrent, batch: usize, steps: usize, inputs: &[us
     kernels
 }
 
-/// The kernels of a shape back in their order. `dtype` tells the type of an input, `out` that of the gradients by sequences.
+/// The kernels of the backward pass in order. `dtype` returns the type of an input; `out` is that of the sequence
+/// gradients.
 pub(crate) fn recurrent_grad(
     op: &RecurrentGrad,
     batch: usize,
@@ -97,7 +98,7 @@ pub(crate) fn recurrent_grad(
         kernels.push(shape.inner(operands.map(|i| (i, dtype(i))), scratch.sequence));
     }
     let order: Vec<usize> = shape.order().collect();
-    // The step behind all steps of the shape back only brings the changes of the first step to the states it started from.
+    // A final step propagates the gradient of the first step to the initial states.
     let behind = op.initial.then_some(None);
     for (number, at) in (0..steps).rev().map(Some).chain(behind).enumerate() {
         let step = at.map_or(0, |at| order[at]);
@@ -134,15 +135,15 @@ pub(crate) fn recurrent_grad(
     kernels
 }
 
-/// The scratch of a shape back: where things begin, in bytes.
+/// The workspace layout of the backward pass: byte offsets.
 struct Scratch {
-    /// What changes behind the product, in this step and in the one after it.
+    /// The gradient after the product, of this step and of the next.
     changes: [usize; 2],
-    /// What of a hidden state's gradient goes to the step before without the product.
+    /// The part of the hidden state's gradient that reaches the previous step without the product.
     carry: usize,
     /// The gradient of an LSTM's cell state.
     state: usize,
-    /// The cell states of an LSTM, or what the reset gate of a GRU multiplies, of all steps.
+    /// For all steps: the cell states of an LSTM, or the reset gate's operand of a GRU.
     sequence: usize,
     size: usize,
 }
@@ -158,7 +159,7 @@ impl Scratch {
     }
 }
 
-/// The names that a kernel's text uses: parameters, and those that this shape does not have.
+/// The names in a kernel's source: parameters, and those that this shape does not have.
 #[derive(Default)]
 struct Parameters {
     parameters: Vec<(String, Argument)>,
@@ -166,7 +167,7 @@ struct Parameters {
 }
 
 impl Parameters {
-    /// An input from this element on, if there is one.
+    /// An input from this element on, if it exists.
     fn read(&mut self, input: Option<usize>, name: &str, dtype: &impl Fn(usize) -> DType, element: usize) {
         let argument = |input: usize| Argument::InputAt(input, element * dtype(input).size());
         match input {
@@ -192,7 +193,7 @@ impl RecurrentShape {
         self.cell.gates() * self.units
     }
 
-    /// The steps in the order they are walked.
+    /// The steps in processing order.
     fn order(&self) -> impl Iterator<Item = usize> {
         let RecurrentShape { steps, reverse, .. } = *self;
         (0..steps).map(move |step| if reverse { steps - 1 - step } else { step })
@@ -228,7 +229,7 @@ impl RecurrentShape {
         }
     }
 
-    /// Puts a given state, or zeros, into scratch.
+    /// Copies an initial state, or zeros, into the workspace.
     fn start(&self, given: Option<(usize, DType)>, to: Argument) -> Kernel {
         let n = self.batch * self.units;
         let from = given.map(|(input, dtype)| parameter(dtype, "from", Argument::Input(input)));
@@ -243,7 +244,8 @@ impl RecurrentShape {
         per_element(("recurrent_final_state", "the final state"), self.batch * self.units, parameters, "store(to + i, from[i]);\n")
     }
 
-    /// What the reset gate of a GRU multiplies, for all steps at once: the hidden state before each by the candidate's kernel, and the bias.
+    /// The reset gate's operand of a GRU for all steps at once: the previous hidden state times the candidate's kernel,
+    /// plus the bias.
     fn inner(&self, operands: plimsoll_core::ops::RecurrentGradInputs<(usize, DType)>, to: usize) -> Kernel {
         let RecurrentShape { batch, steps, units, reverse, .. } = *self;
         let (first, before) = if reverse { (steps - 1, "m + 1") } else { (0, "m - 1") };

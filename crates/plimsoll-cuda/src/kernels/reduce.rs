@@ -1,5 +1,6 @@
-//! An expression brought together along axes. Lanes of threads each go over a part of what is summed, in order; a tree in shared memory joins the
-//! lanes. Long sums of few results are cut into chunks first, whose results a second kernel joins the same way.
+//! Reductions of an expression along axes. Each lane reduces part of the elements in order; a tree in shared memory
+//! combines the lanes. Long reductions with few results are first split into chunks, which a second kernel combines in
+//! the same way.
 
 use super::expression::FusedExpr;
 use super::index::strides;
@@ -7,23 +8,23 @@ use super::{Argument, Kernel, THREADS, block_count, indented, index_type};
 use plimsoll_core::ops::Reduction;
 use std::fmt::Write;
 
-/// Elements a lane goes over before the work is cut into chunks.
+/// Elements per lane before a reduction is split into chunks.
 const LANE: usize = 64;
-/// Blocks that keep a large device busy.
+/// Number of blocks that saturate a large device.
 const BLOCKS: usize = 2048;
-/// Neighbouring results that one block makes, where what is kept lies innermost.
+/// Adjacent results per block, if the innermost axis is not reduced.
 const COLUMNS: usize = 32;
 
-/// How a reduction is cut.
+/// How a reduction is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cut {
-    /// Results.
+    /// Number of results.
     kept: usize,
     /// Elements per result.
     reduced: usize,
     /// Lanes per result; a power of two.
     lanes: usize,
-    /// Whether neighbouring threads make neighbouring results (else they read neighbouring elements of one result).
+    /// Whether adjacent threads compute adjacent results; otherwise they read adjacent elements of one result.
     columns: bool,
     chunks: usize,
 }
@@ -36,7 +37,7 @@ impl Cut {
         let columns = innermost.is_some_and(|axis| !axes.contains(&axis)) && kept >= 8;
         let lanes = match columns {
             true => THREADS / COLUMNS,
-            // A short row is one thread's work; a long one that of the whole block.
+            // One thread reduces a short row; the whole block reduces a long one.
             false if reduced <= 16 => 1,
             false => (reduced / 4).next_power_of_two().clamp(8, THREADS),
         };
@@ -50,10 +51,11 @@ impl Cut {
     }
 }
 
-/// Bytes of scratch that a reduction of at most these extents asks for; never less for more rows.
+/// Workspace bytes of a reduction of at most these extents; monotone in the rows.
 pub(crate) fn reduce_workspace(dims: &[usize], axes: &[usize]) -> u64 {
     let cut = Cut::new(dims, axes);
-    // Chunks may be fewer where there are more results, so the bound is stated by what only grows: elements, and the blocks there can be.
+    // More results may need fewer chunks, so the bound uses monotone quantities: elements, and the maximum number of
+    // blocks.
     let lanes = THREADS / COLUMNS;
     if cut.reduced <= lanes * LANE {
         return 0;
@@ -62,7 +64,7 @@ pub(crate) fn reduce_workspace(dims: &[usize], axes: &[usize]) -> u64 {
     8 * (elements.div_ceil(lanes * LANE) + cut.kept).min(BLOCKS * THREADS) as u64
 }
 
-/// The kernels of a reduction: one, or two when the sums are cut into chunks.
+/// The kernels of a reduction: one, or two if it is split into chunks.
 pub(crate) fn reduce(site: &FusedExpr<'_>, axes: &[usize], kind: Reduction) -> Vec<Kernel> {
     let cut = Cut::new(site.dims, axes);
     let store = |value: &str, position: &str| match kind {
@@ -121,7 +123,7 @@ pub(crate) fn reduce(site: &FusedExpr<'_>, axes: &[usize], kind: Reduction) -> V
     vec![first, second]
 }
 
-/// The text that takes element `r` of result `o` into a lane.
+/// The code that accumulates element `r` of result `o` into a lane.
 fn elements(site: &FusedExpr<'_>, axes: &[usize], cut: &Cut, kind: Reduction) -> String {
     let index = index_type(cut.kept * cut.reduced);
     let mut text = format!("const {index} i = {};\n", place(site.dims, axes));
@@ -130,7 +132,7 @@ fn elements(site: &FusedExpr<'_>, axes: &[usize], cut: &Cut, kind: Reduction) ->
     text + kind_text(kind).take
 }
 
-/// Where element `r` of result `o` stands in the shape.
+/// The index of element `r` of result `o` in the shape.
 fn place(dims: &[usize], axes: &[usize]) -> String {
     let strides = strides(dims);
     let sum = |chosen: &[usize], index: &str| -> Vec<String> {
@@ -151,8 +153,9 @@ fn place(dims: &[usize], axes: &[usize]) -> String {
     if terms.is_empty() { "0".to_string() } else { terms.join(" + ") }
 }
 
-/// How a kind of reduction is written: what a lane starts with, how it takes an element `x` with number `r`, how two lanes are joined
-/// (the other one's numbers are `value2`, `sum2`, `position2`), how a chunk's `part` is taken, and what the result is.
+/// The code of a reduction operator: the initial value of a lane, how an element `x` with index `r` is accumulated, how
+/// two lanes are combined (the other lane's values are `value2`, `sum2`, `position2`), how a chunk's `part` is
+/// accumulated, and the final result.
 struct KindText {
     start: &'static str,
     take: &'static str,
@@ -177,7 +180,7 @@ fn kind_text(kind: Reduction) -> KindText {
             join: "value = larger(value, value2);\n",
             finish: "value",
         },
-        // `value` is the largest so far and `sum` the sum of exponentials relative to it.
+        // `value` is the maximum so far and `sum` the sum of exponentials relative to it.
         Reduction::LogSumExp => KindText {
             start: "float value = number(0xff800000), sum = 0.0f;\n",
             take: "log_sum(value, sum, x, 1.0f);\n",
@@ -185,7 +188,7 @@ fn kind_text(kind: Reduction) -> KindText {
             join: "log_sum(value, sum, value2, sum2);\n",
             finish: "(value - value == 0.0f ? value + logf(sum) : value)",
         },
-        // The first of equals wins, and NaN over all.
+        // The first of equal elements wins; NaN wins over all.
         Reduction::ArgMax => KindText {
             start: "float value = number(0xff800000);\nint position = 2147483647;\n",
             take: "first_largest(value, position, x, (int)r);\n",
@@ -228,7 +231,8 @@ fn body(cut: &Cut, kind: Reduction, take: &str, store: &str) -> String {
         if let Some((ty, name)) = second {
             let _ = writeln!(body, "__shared__ {ty} {name}s[{THREADS}];");
         }
-        // Lane `l` of result `p` stands at `p + l · step`, so that the two lanes to join are always the same distance apart.
+        // Lane `l` of result `p` is at `p + l · step`, so that the two lanes to combine are always the same distance
+        // apart.
         let step = if columns { per_block } else { 1 };
         let _ = writeln!(body, "for (int half = {}; half > 0; half /= 2) {{", lanes / 2);
         body += "    values[threadIdx.x] = value;\n";

@@ -3,8 +3,8 @@
 use super::{Argument, Kernel};
 use std::fmt::Write;
 
-/// Writes a run's numbers where the host reads them, and last whether the loss was finite in this and every run before. Its inputs are the numbers;
-/// `guarded` says that the loss must be finite.
+/// Writes a run's scalar outputs to host memory, followed by a flag whether the loss was finite in this and all earlier
+/// runs. Its inputs are the scalars; `guarded` means that the loss must be finite.
 pub(crate) fn report(numbers: usize, guarded: bool) -> Kernel {
     let mut parameters: Vec<(String, Argument)> = (0..numbers).map(|i| (format!("const float* in{i}"), Argument::Input(i))).collect();
     parameters.push(("float* numbers".to_string(), Argument::Results));

@@ -1,4 +1,4 @@
-//! The text of kernels, as a reader and the compiler see it.
+//! Snapshots of kernel sources.
 
 use super::*;
 use plimsoll_core::expr::{Binary, Expr, Unary};
@@ -12,7 +12,7 @@ fn floats(dims: &[usize]) -> Operand<'_> {
     Operand { dtype: DType::F32, dims, strip: None }
 }
 
-/// The launch and the text.
+/// The launch configuration and the source.
 fn text(kernel: &Kernel) -> String {
     let Kernel { grid: [x, y, z], threads, .. } = kernel;
     format!("{x}×{y}×{z} blocks of {threads} threads\n{}", kernel.source(kernel.name))
@@ -130,7 +130,7 @@ fn elements_in_another_place() {
     insta::assert_snapshot!(kernels.iter().map(text).collect::<String>());
 }
 
-/// A filter of 3×3×5 by 40 channels to cuDNN's order in two bytes, and its gradient back.
+/// A filter of 3×3×5 by 40 channels in cuDNN's layout and 16 bits, and its gradient back.
 #[test]
 fn filters_in_another_order() {
     let there = transpose_matrix((45, 40), (DType::F32, Argument::Input(1)), (DType::BF16, Argument::Workspace));
@@ -168,7 +168,7 @@ fn attention_in_tiles() {
         AttentionShape { op: &causal, batch: 2, queries: 100, keys: 100, depth: 64, types: vec![DType::BF16], mask: None, sequences: 1 };
     insta::assert_snapshot!("attention", text(&attention(&all)));
     insta::assert_snapshot!("attention_grad", attention_grad(&all, DType::F32).iter().map(text).collect::<String>());
-    // What is not in these texts: tensors of their own, shared heads, a mask, and a head deeper than a tile.
+    // Not covered by these snapshots: separate tensors, grouped heads, a mask, and a head deeper than a tile.
     let shared = Attention { kv_heads: 2, ..Attention::new(Packing::Separate, 4, 67) };
     let types = vec![DType::F32, DType::F16, DType::BF16];
     let apart = AttentionShape { op: &shared, batch: 3, queries: 5, keys: 40, depth: 67, types, mask: Some(DType::U8), sequences: 1 };
@@ -210,7 +210,7 @@ fn arguments(kernel: &Kernel) -> Vec<String> {
     kernel.parameters.iter().map(|(text, argument)| format!("{text} = {argument:?}")).collect()
 }
 
-/// The first lines of a text, in which all that depends on shapes and types stands.
+/// The first lines of a source, which contain everything that depends on shapes and types.
 fn beginning(kernel: &Kernel, lines: usize) -> String {
     text(kernel).lines().take(lines).collect::<Vec<_>>().join("\n")
 }

@@ -1,13 +1,13 @@
-//! Products in tiles: every block brings a tile of both operands into shared memory and multiplies them from there.
+//! Tiled matrix products: every block loads a tile of both operands into shared memory and multiplies from there.
 //!
-//! An operand is a piece of text that says how one of its elements is read, so matrix products and convolutions (whose matrices never
-//! exist) are the same kernel.
+//! An operand is a code snippet that reads one of its elements, so matrix products and implicit-GEMM convolutions use
+//! the same kernel.
 
 use super::{Argument, Kernel, THREADS, block_count, indented, index_type, parameter};
 use plimsoll_core::DType;
 use std::fmt::Write;
 
-/// A product: `rows × columns` results, each a sum of `depth` products, for each of `groups` independent groups (`g`).
+/// A product: `rows × columns` results with `depth` products each, for each of `groups` independent groups (`g`).
 pub(super) struct TiledMatmul {
     pub name: &'static str,
     pub what: String,
@@ -15,27 +15,27 @@ pub(super) struct TiledMatmul {
     pub columns: usize,
     pub depth: usize,
     pub groups: usize,
-    /// Sums are cut into this many chunks, each with its own results.
+    /// Split-K factor; each chunk has its own results.
     pub chunks: usize,
     /// Sets `float value` to the left element in row `m` at depth `k`.
     pub left: String,
-    /// Whether neighbouring `k` (else neighbouring `m`) lie side by side in memory.
+    /// Whether adjacent `k` (otherwise adjacent `m`) are contiguous in memory.
     pub left_along_depth: bool,
     /// Sets `float value` to the right element in column `n` at depth `k`.
     pub right: String,
-    /// As for the left one.
+    /// Like `left_along_depth`.
     pub right_along_depth: bool,
-    /// What becomes of `float value`, the result in row `m` and column `n` (of chunk `chunk`).
+    /// Consumes `float value`, the result in row `m` and column `n` (of chunk `chunk`).
     pub store: String,
     pub parameters: Vec<(String, Argument)>,
-    /// The most elements an index has to count.
+    /// The largest index plus one.
     pub extent: usize,
 }
 
-/// From this many results on tiles are large.
+/// Minimum results for large tiles.
 const LARGE: usize = 1 << 21;
 
-/// The extents of a tile, and how many results a thread makes in each direction.
+/// The extents of a tile, and the results per thread in each direction.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
     rows: usize,
@@ -45,7 +45,7 @@ pub(super) struct Tile {
 
 impl Tile {
     pub fn new(rows: usize, columns: usize) -> Tile {
-        // Large tiles read less, but only where there are enough of them to keep a GPU busy.
+        // Large tiles read less memory, but need enough tiles to saturate a GPU.
         let most = if rows * columns >= LARGE { 128 } else { 64 };
         let extent = |n: usize| n.next_power_of_two().clamp(16, most);
         let (rows, columns) = (extent(rows), extent(columns));
@@ -58,7 +58,7 @@ impl Tile {
         Tile { rows, columns, each }
     }
 
-    /// Tiles that cover the results.
+    /// Number of tiles that cover the results.
     pub fn count(self, rows: usize, columns: usize) -> usize {
         rows.div_ceil(self.rows) * columns.div_ceil(self.columns)
     }
@@ -92,7 +92,7 @@ impl TiledMatmul {
         load(&mut body, "right", ("n", tile_columns, columns), deep, self.right_along_depth, threads, index, &self.right);
         body += "    __syncthreads();\n    #pragma unroll\n";
         let _ = writeln!(body, "    for (int k = 0; k < {deep}; k++) {{\n        float a[{each}], b[{each}];");
-        // Strides of whole thread rows keep neighbouring threads on neighbouring banks.
+        // Strides of whole thread rows avoid bank conflicts.
         let (down, across) = (tile_rows / each, tile_columns / each);
         let _ = writeln!(body, "        for (int i = 0; i < {each}; i++) a[i] = left[k][row + i * {down}];");
         let _ = writeln!(body, "        for (int j = 0; j < {each}; j++) b[j] = right[k][column + j * {across}];");
@@ -114,7 +114,7 @@ impl TiledMatmul {
     }
 }
 
-/// Brings a tile of one operand into shared memory; outside of the operand there are zeros.
+/// Loads a tile of one operand into shared memory; out-of-range elements are zero.
 #[allow(clippy::too_many_arguments, reason = "one caller, which names each")]
 fn load(
     body: &mut String,
@@ -135,8 +135,8 @@ fn load(
     let _ = writeln!(body, "        }}\n        {into}[{inner}][{outer}] = value;\n    }}");
 }
 
-/// A matrix product for machines without cuBLASLt and for types it does not multiply: row by row, either operand possibly transposed. `types` are those of the
-/// operands and the result.
+/// A row-major matrix product for machines without cuBLASLt and for types it does not support; either operand may be
+/// transposed. `types` are those of the operands and the result.
 pub(crate) fn matmul((m, n, k): (usize, usize, usize), transpose_a: bool, transpose_b: bool, types: [DType; 3]) -> Kernel {
     let at = |name: &str, row: &str, column: &str, width: usize| format!("value = load({name}[{row} * {width} + {column}]);\n");
     TiledMatmul {
@@ -162,7 +162,7 @@ pub(crate) fn matmul((m, n, k): (usize, usize, usize), transpose_a: bool, transp
     .kernel()
 }
 
-/// Copies a matrix of single precision into scratch, in a type of two bytes: the library multiplies operands of one type only.
+/// Casts a single-precision matrix to a 16-bit type in the workspace: the library requires equal operand types.
 pub(crate) fn cast(operand: usize, elements: usize, dtype: DType) -> Kernel {
     let index = index_type(elements);
     let mut body = String::new();

@@ -1,4 +1,5 @@
-//! Matrix products through cuBLASLt, in planned scratch. The way is chosen once when a program is loaded, and is the same every time.
+//! Matrix products through cuBLASLt, in planned workspace. The algorithm is selected once when a program is loaded and
+//! does not change.
 
 use super::driver::{Context, Stream};
 use cudarc::cublaslt::{result, sys};
@@ -26,7 +27,7 @@ unsafe impl Send for CublasLt {}
 unsafe impl Sync for CublasLt {}
 
 impl CublasLt {
-    /// Opens it; it must be there and the context current.
+    /// Opens it; the library must be present and the context current.
     pub fn open(context: &Arc<Context>) -> Result<CublasLt, String> {
         let handle = result::create_handle().map_err(|error| format!("cuBLASLt could not be opened: {error:?}"))?;
         Ok(CublasLt { handle, context: Arc::clone(context) })
@@ -42,7 +43,7 @@ impl Drop for CublasLt {
     }
 }
 
-/// One product, with the way it is computed.
+/// One product with its selected algorithm.
 pub(crate) struct Matmul {
     library: Arc<CublasLt>,
     description: sys::cublasLtMatmulDesc_t,
@@ -55,8 +56,8 @@ pub(crate) struct Matmul {
 unsafe impl Send for Matmul {}
 
 impl Matmul {
-    /// `A·B` with `m × n` results and sums of `k`, everything row by row, either operand possibly transposed, in at most `workspace` bytes of
-    /// scratch. The types are those of both operands and of the result. None if the library knows no way.
+    /// `A·B` with `m × n` results and sums of length `k`, row-major, either operand optionally transposed, with at most
+    /// `workspace` bytes. The types are those of both operands and of the result. None if the library has no algorithm.
     pub fn new(
         library: &Arc<CublasLt>,
         (m, n, k): (usize, usize, usize),
@@ -65,7 +66,7 @@ impl Matmul {
         transpose_b: bool,
         workspace: usize,
     ) -> Option<Matmul> {
-        // The library thinks in columns: a matrix that lies row by row is its transpose there, and (A·B)ᵀ = Bᵀ·Aᵀ.
+        // The library is column-major: a row-major matrix is its transpose there, and (A·B)ᵀ = Bᵀ·Aᵀ.
         let layout = |dtype: DType, rows: usize, columns: usize| {
             result::create_matrix_layout(data_type(dtype), rows as u64, columns as u64, rows as i64).ok()
         };
@@ -86,15 +87,15 @@ impl Matmul {
     fn select_algorithm(&mut self, transpose_a: bool, transpose_b: bool) -> Option<()> {
         use sys::cublasLtMatmulDescAttributes_t::{CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB};
         for (attribute, transposed) in [(CUBLASLT_MATMUL_DESC_TRANSA, transpose_b), (CUBLASLT_MATMUL_DESC_TRANSB, transpose_a)] {
-            // 0 is as it stands and 1 transposed.
+            // 0 is not transposed, 1 is transposed.
             let value = i32::from(transposed);
-            // SAFETY: the description is held by this value, and the attribute is a 32-bit number.
+            // SAFETY: this value owns the descriptor, and the attribute is a 32-bit number.
             unsafe { result::set_matmul_desc_attribute(self.description, attribute, (&raw const value).cast(), size_of_val(&value)) }
                 .ok()?;
         }
         let preference = result::create_matmul_pref().ok()?;
         let [left, right, out] = self.layouts;
-        // SAFETY: everything was created above and is not destroyed before this is done; the attribute is a size.
+        // SAFETY: all descriptors were created above and outlive the call; the attribute is a size.
         let found = unsafe {
             let attribute = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
             let limit = (&raw const self.workspace).cast::<c_void>();
@@ -108,15 +109,18 @@ impl Matmul {
         Some(())
     }
 
-    /// Puts the product into the stream.
+    /// Enqueues the product.
     ///
     /// # Safety
-    /// The addresses are matrices of the extents it was made for and scratch of the size it was made for, until the stream has run it.
+    ///
+    /// The addresses are matrices of the created extents and workspace of the created size, valid until the stream has
+    /// executed the product.
     pub unsafe fn run(&self, a: u64, b: u64, c: u64, workspace: u64, stream: &Stream) -> Result<(), String> {
         let (one, zero) = (1f32, 0f32);
         let [left, right, out] = self.layouts;
         let (a, b, c) = (a as *const c_void, b as *const c_void, c as *mut c_void);
-        // SAFETY: the caller's promise; the two factors are read before the call returns. The libraries' stream types are the same pointer.
+        // SAFETY: guaranteed by the caller; both scale factors are read before the call returns. The libraries' stream
+        // types are the same pointer.
         unsafe {
             result::matmul(
                 self.library.handle,

@@ -1,14 +1,14 @@
-//! The driver's handles as values that give back what they hold.
+//! RAII wrappers of driver handles.
 
 use cudarc::driver::{DriverError, result, sys};
 use plimsoll_core::{Bytes, DeviceError};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
-/// Bytes of stack for each thread on a GPU, until a kernel needs more.
+/// Initial stack bytes per GPU thread; the driver raises it for kernels that need more.
 const STACK: usize = 256;
 
-/// A GPU in use by this process.
+/// A primary context of a GPU.
 pub(crate) struct Context {
     device: sys::CUdevice,
     raw: sys::CUcontext,
@@ -22,24 +22,25 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Opens a GPU by its number. The driver library must be there.
+    /// Opens a GPU by ordinal. The driver library must be present.
     pub fn open(ordinal: usize) -> Result<Context, DriverError> {
         result::init()?;
         let device = result::device::get(ordinal as i32)?;
-        // SAFETY: the driver has just given this device.
+        // SAFETY: the driver returned this device.
         let raw = unsafe { result::primary_ctx::retain(device) }?;
         let context = Context { device, raw, ordinal };
         context.bind()?;
-        // The driver keeps a stack for every thread that a GPU can run at a time; ours need next to none, and those that do get it when they are launched.
-        // On a GPU of 132 multiprocessors this is the difference between 527 and 329 MiB. A driver that refuses only costs memory.
+        // The driver allocates a stack for every thread that can be resident. Our kernels need almost none, and the
+        // driver grows it at launch for those that do. On a GPU with 132 multiprocessors this reduces the context from
+        // 527 to 329 MiB. A failure only costs memory.
         // SAFETY: the context was just made current.
         let _ = unsafe { sys::cuCtxSetLimit(sys::CUlimit_enum::CU_LIMIT_STACK_SIZE, STACK) };
         Ok(context)
     }
 
-    /// Makes it this thread's GPU; cheap when it already is.
+    /// Makes it current on this thread; cheap if it already is.
     pub fn bind(&self) -> Result<(), DriverError> {
-        // SAFETY: the context is held until this value is dropped.
+        // SAFETY: the context is retained until this value is dropped.
         unsafe { result::ctx::set_current(self.raw) }
     }
 
@@ -52,7 +53,7 @@ impl Context {
     }
 
     pub fn total(&self) -> Result<Bytes, DriverError> {
-        // SAFETY: the driver has given this device.
+        // SAFETY: the driver returned this device.
         unsafe { result::device::total_mem(self.device) }.map(|bytes| Bytes(bytes as u64))
     }
 
@@ -61,15 +62,15 @@ impl Context {
         result::mem_get_info().map(|(free, _)| Bytes(free as u64))
     }
 
-    /// Major and minor number of what it can do.
+    /// Compute capability, major and minor.
     pub fn capability(&self) -> Result<(i32, i32), DriverError> {
         use sys::CUdevice_attribute::{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR};
-        // SAFETY: the driver has given this device.
+        // SAFETY: the driver returned this device.
         let attribute = |which| unsafe { result::device::get_attribute(self.device, which) };
         Ok((attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?, attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?))
     }
 
-    /// What the driver said, as the rest of the system says it.
+    /// Converts a driver error.
     pub fn failed(&self, effective_op: &str, error: DriverError) -> DeviceError {
         let text = error.error_string().map_or_else(|_| format!("{error:?}"), |text| text.to_string_lossy().into_owned());
         DeviceError::Failed { device: self.name(), what: format!("{effective_op} failed: {text}") }
@@ -78,12 +79,12 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained in `open` and released once. Nothing can be done about a driver that refuses.
+        // SAFETY: retained in `open` and released once. An error here cannot be handled.
         let _ = unsafe { result::primary_ctx::release(self.device) };
     }
 }
 
-/// A queue of work on the GPU.
+/// A CUDA stream.
 pub(crate) struct Stream {
     pub raw: sys::CUstream,
     context: Arc<Context>,
@@ -95,22 +96,22 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// A stream that waits for no other; the context is current.
+    /// A non-blocking stream; the context is current.
     pub fn new(context: &Arc<Context>) -> Result<Stream, DriverError> {
         let raw = result::stream::create(result::stream::StreamKind::NonBlocking)?;
         Ok(Stream { raw, context: Arc::clone(context) })
     }
 
-    /// Waits until everything in it is done.
+    /// Waits until all enqueued work has completed.
     pub fn wait(&self) -> Result<(), DriverError> {
         self.context.bind()?;
-        // SAFETY: the stream is held by this value.
+        // SAFETY: this value owns the stream.
         unsafe { result::stream::synchronize(self.raw) }
     }
 
-    /// Lets what comes next wait for an event.
+    /// Makes subsequent work wait for an event.
     pub fn wait_for(&self, event: &Event) -> Result<(), DriverError> {
-        // SAFETY: both are held by their values.
+        // SAFETY: both values own their handles.
         unsafe { result::stream::wait_event(self.raw, event.raw, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }
     }
 }
@@ -124,7 +125,7 @@ impl Drop for Stream {
     }
 }
 
-/// A point in a stream that can be waited for.
+/// A CUDA event.
 pub(crate) struct Event {
     raw: sys::CUevent,
     context: Arc<Context>,
@@ -139,26 +140,26 @@ impl Event {
         Ok(Event { raw, context: Arc::clone(context) })
     }
 
-    /// One that knows when it was reached.
+    /// An event with timing.
     pub fn timed(context: &Arc<Context>) -> Result<Event, DriverError> {
         let raw = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)?;
         Ok(Event { raw, context: Arc::clone(context) })
     }
 
-    /// Seconds between two timed events, both of which were reached.
+    /// Seconds between two timed events that have completed.
     pub fn seconds_since(&self, earlier: &Event) -> Result<f64, DriverError> {
-        // SAFETY: both are held by their values.
+        // SAFETY: both values own their handles.
         unsafe { result::event::elapsed(earlier.raw, self.raw) }.map(|milliseconds| f64::from(milliseconds) * 1e-3)
     }
 
     pub fn record(&self, stream: &Stream) -> Result<(), DriverError> {
-        // SAFETY: both are held by their values.
+        // SAFETY: both values own their handles.
         unsafe { result::event::record(self.raw, stream.raw) }
     }
 
-    /// Waits for the last time it was recorded; not at all if it never was.
+    /// Waits for the last recording; returns immediately if there is none.
     pub fn wait(&self) -> Result<(), DriverError> {
-        // SAFETY: the event is held by this value.
+        // SAFETY: this value owns the event.
         unsafe { result::event::synchronize(self.raw) }
     }
 }
@@ -172,21 +173,22 @@ impl Drop for Event {
     }
 }
 
-/// Host memory that the GPU reaches by itself, under the same address.
+/// Pinned, mapped host memory with the same address on the GPU.
 pub(crate) struct PinnedBuffer {
     pub start: *mut u8,
     context: Arc<Context>,
 }
 
-// SAFETY: an owned allocation of plain bytes, reached only through the raw pointer, whose users synchronise their accesses.
+// SAFETY: an owned allocation of plain bytes, accessed only through the raw pointer, whose users synchronize their
+// accesses.
 unsafe impl Send for PinnedBuffer {}
 
 impl PinnedBuffer {
-    /// Zeroed memory of at least one byte; the context is current.
+    /// Allocates zeroed memory of at least one byte; the context is current.
     pub fn new(context: &Arc<Context>, size: usize) -> Result<PinnedBuffer, DriverError> {
-        // SAFETY: the memory is zeroed below before anybody reads it.
+        // SAFETY: the memory is zeroed below before it is read.
         let start = unsafe { result::malloc_host(size, sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP) }?.cast::<u8>();
-        // SAFETY: just given, of this size.
+        // SAFETY: just allocated with this size.
         unsafe { start.write_bytes(0, size) };
         Ok(PinnedBuffer { start, context: Arc::clone(context) })
     }
@@ -195,7 +197,7 @@ impl PinnedBuffer {
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: given by `malloc_host` and freed once.
+            // SAFETY: allocated by `malloc_host` and freed once.
             let _ = unsafe { result::free_host(self.start.cast()) };
         }
     }
@@ -214,17 +216,18 @@ impl Module {
     /// Loads machine code; the context is current.
     ///
     /// # Safety
-    /// The code is a whole image as NVRTC wrote it: the driver is not told its length.
+    ///
+    /// The code is a complete image from NVRTC: the driver does not receive its length.
     pub unsafe fn new(context: &Arc<Context>, code: &[u8]) -> Result<Module, DriverError> {
         // SAFETY: the caller's promise.
         let raw = unsafe { result::module::load_data(code.as_ptr().cast()) }?;
         Ok(Module { raw, context: Arc::clone(context) })
     }
 
-    /// A kernel by its name; valid as long as the module is.
+    /// A kernel by name; valid as long as the module.
     pub fn function(&self, name: &str) -> Result<sys::CUfunction, DriverError> {
         let name = CString::new(name).expect("kernels have plain names");
-        // SAFETY: the module is held by this value.
+        // SAFETY: this value owns the module.
         unsafe { result::module::get_function(self.raw, name) }
     }
 }
@@ -232,13 +235,13 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: loaded in `new` and unloaded once, after the work that uses it (programs wait before they go).
+            // SAFETY: loaded in `new` and unloaded once, after the work that uses it (programs synchronize on drop).
             let _ = unsafe { result::module::unload(self.raw) };
         }
     }
 }
 
-/// A recorded step, ready to be replayed.
+/// An executable CUDA graph.
 pub(crate) struct CudaGraph {
     raw: sys::CUgraphExec,
     context: Arc<Context>,
@@ -248,21 +251,21 @@ pub(crate) struct CudaGraph {
 unsafe impl Send for CudaGraph {}
 
 impl CudaGraph {
-    /// Records what `work` puts into the stream instead of running it; the context is current.
+    /// Captures the work that `work` enqueues in the stream instead of executing it; the context is current.
     pub fn record<E>(
         context: &Arc<Context>,
         stream: &Stream,
         failed: impl Fn(DriverError) -> E,
         work: impl FnOnce() -> Result<(), E>,
     ) -> Result<CudaGraph, E> {
-        // SAFETY: the stream is held by its value.
+        // SAFETY: the value owns the stream.
         unsafe { result::stream::begin_capture(stream.raw, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) }.map_err(&failed)?;
         let done = work();
-        // SAFETY: capture was begun above; it must end whatever became of the work.
+        // SAFETY: capture was begun above; it must end even if `work` failed.
         let recorded = unsafe { result::stream::end_capture(stream.raw) };
         done?;
         let graph = recorded.map_err(&failed)?;
-        // SAFETY: the graph was just recorded; the executable form does not need it any more.
+        // SAFETY: the graph was just captured; the executable graph does not depend on it.
         let raw = unsafe {
             let executable = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
             let _ = result::graph::destroy(graph);
@@ -272,7 +275,7 @@ impl CudaGraph {
     }
 
     pub fn launch(&self, stream: &Stream) -> Result<(), DriverError> {
-        // SAFETY: both are held by their values.
+        // SAFETY: both values own their handles.
         unsafe { result::graph::launch(self.raw, stream.raw) }
     }
 }
@@ -289,7 +292,9 @@ impl Drop for CudaGraph {
 /// Launches a kernel whose parameters are all addresses.
 ///
 /// # Safety
-/// The function's module is loaded, the addresses are what the kernel takes, and stay valid until the stream has run it.
+///
+/// The function's module is loaded; the addresses match the kernel's parameters and stay valid until the stream has
+/// executed it.
 pub(crate) unsafe fn launch(
     function: sys::CUfunction,
     grid: [u32; 3],
@@ -299,6 +304,6 @@ pub(crate) unsafe fn launch(
 ) -> Result<(), DriverError> {
     let mut parameters: Vec<*mut c_void> = addresses.iter_mut().map(|address| std::ptr::from_mut(address).cast()).collect();
     let [x, y, z] = grid;
-    // SAFETY: the caller's promise; the driver copies the parameters before it returns.
+    // SAFETY: guaranteed by the caller; the driver copies the parameters before it returns.
     unsafe { result::launch_kernel(function, (x, y, z), (threads, 1, 1), 0, stream.raw, &mut parameters) }
 }

@@ -1,22 +1,23 @@
-//! Compiled kernels on disk, so that a program's second start does not compile. A cache that cannot be read or written only costs time.
+//! On-disk cache of compiled kernels, so that a second start does not compile. A cache that cannot be read or written
+//! only costs time.
 
 use std::fs;
 use std::path::PathBuf;
 
-/// A folder of compiled kernels, named after what they were compiled from.
+/// A folder of compiled kernels, keyed by a hash of their source.
 #[derive(Clone, Debug)]
 pub struct KernelCache {
     folder: PathBuf,
 }
 
 impl KernelCache {
-    /// In this folder, which is made when something is first kept.
+    /// A cache in this folder, which is created on the first write.
     pub fn new(folder: impl Into<PathBuf>) -> KernelCache {
         KernelCache { folder: folder.into() }
     }
 
-    /// A compiled module, if the file is as it was written: the driver reads machine code without being told its length, so that a damaged file must not
-    /// reach it.
+    /// A compiled module, if the file passes its checksum: the driver loads machine code without a length, so a damaged
+    /// file must not reach it.
     pub(crate) fn get(&self, key: &str) -> Option<Compiled> {
         let mut code = fs::read(self.file(key)).ok()?;
         let checksum = code.split_off(code.len().checked_sub(CHECKSUM)?);
@@ -29,7 +30,8 @@ impl KernelCache {
         Some(Compiled { code, names: names.lines().map(str::to_string).collect() })
     }
 
-    /// Written whole or not at all: other processes may read the folder. A file holds the code, the names, their length and a checksum.
+    /// Writes atomically: other processes may read the folder. A file has the code, the names, their length and a
+    /// checksum.
     pub(crate) fn put(&self, key: &str, compiled: &Compiled) {
         let names = compiled.names.join("\n");
         let content = [&compiled.code[..], names.as_bytes(), &(names.len() as u64).to_le_bytes()].concat();
@@ -46,20 +48,20 @@ impl KernelCache {
     }
 }
 
-/// A compiled module and the names of its kernels in it, in the order of the text. They are those of the program that compiled it: the key depends on what kernels
-/// compute, not on what they are called.
+/// A compiled module and the names of its kernels, in source order. The names are those of the program that compiled
+/// it: the key depends on the kernels' code, not on their names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Compiled {
     pub code: Vec<u8>,
     pub names: Vec<String>,
 }
 
-/// Bytes of the length of the names.
+/// Size of the names' length field in bytes.
 const LENGTH: usize = size_of::<u64>();
-/// Bytes of the checksum at the end of a file.
+/// Size of the checksum at the end of a file in bytes.
 const CHECKSUM: usize = size_of::<u128>();
 
-/// The name of a file: a hash of everything the code depends on.
+/// The name of a file: a hash of everything that the code depends on.
 pub(crate) fn key(parts: &[&str]) -> String {
     format!("{:032x}", hash(&parts.iter().map(|part| part.as_bytes()).collect::<Vec<_>>()))
 }

@@ -1,4 +1,4 @@
-//! CUDA's libraries, loaded at run time: values that own the libraries' handles, and what was found on this machine.
+//! CUDA's libraries, loaded at run time: RAII wrappers of their handles, and the probe of this machine.
 
 pub(crate) mod cublaslt;
 pub(crate) mod cudnn;

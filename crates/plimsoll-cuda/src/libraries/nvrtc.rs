@@ -1,4 +1,4 @@
-//! From text to machine code with NVRTC, through the cache.
+//! Compiles kernel source to machine code with NVRTC, through the cache.
 
 use super::kernel_cache::{Compiled, KernelCache, key};
 use cudarc::nvrtc::{result, sys};
@@ -6,19 +6,19 @@ use std::ffi::{CString, c_char};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Modules that are compiled at the same time.
+/// Maximum number of concurrent compilations.
 pub(crate) const THREADS: usize = 6;
 
-/// Kernels of a module: the compiler's memory grows with the text it is given, and has to be planned.
+/// Kernels per module: the compiler's memory grows with the source, and must be planned.
 pub(crate) const KERNELS_PER_MODULE: usize = 32;
 
-/// The text of a module of up to [`KERNELS_PER_MODULE`] kernels.
+/// The source of a module of up to [`KERNELS_PER_MODULE`] kernels.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModuleSource {
     pub text: String,
-    /// The names of the kernels, in the order of the text.
+    /// The names of the kernels, in source order.
     pub names: Vec<String>,
-    /// The text without names: what the compiled code depends on.
+    /// The source without names, which determines the compiled code.
     pub unnamed: String,
 }
 
@@ -31,15 +31,15 @@ pub(crate) struct Compiler {
 }
 
 impl Compiler {
-    /// For a GPU of this capability. The compiler library must be there.
+    /// For a GPU of this compute capability. The compiler library must be present.
     pub fn new((major, minor): (i32, i32), cache: Option<KernelCache>) -> Compiler {
         let (mut first, mut second) = (0, 0);
-        // SAFETY: two numbers to write to. A version that cannot be read only makes keys less telling.
+        // SAFETY: both pointers are valid for writes. If the version cannot be read, keys are only less specific.
         let _ = unsafe { sys::nvrtcVersion(&mut first, &mut second) };
         Compiler { architecture: format!("sm_{major}{minor}"), version: format!("{first}.{second}"), cache }
     }
 
-    /// Machine code for all modules, some of which are compiled at the same time, or the compiler's log for the first that it refuses.
+    /// Machine code for all modules, compiled concurrently, or the compiler's log of the first error.
     pub fn compile_all(&self, sources: &[ModuleSource]) -> Result<Vec<Compiled>, String> {
         let next = AtomicUsize::new(0);
         let compiled: Vec<_> = sources.iter().map(|_| OnceLock::new()).collect();
@@ -53,7 +53,7 @@ impl Compiler {
         let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(THREADS).min(sources.len());
         std::thread::scope(|scope| {
             for _ in 1..threads {
-                // A thread that cannot be started only costs time: this one compiles what is left.
+                // If a thread cannot be started, this thread compiles the remaining modules.
                 drop(std::thread::Builder::new().name("nvrtc".to_string()).spawn_scoped(scope, work));
             }
             work();
@@ -61,7 +61,7 @@ impl Compiler {
         compiled.into_iter().map(|code| code.into_inner().expect("the threads took every module")).collect()
     }
 
-    /// Machine code for a module, or the compiler's log. A module whose kernels compute the same is found in the cache whatever its kernels are called.
+    /// Machine code for a module, or the compiler's log. The cache is independent of the kernels' names.
     fn compile(&self, source: &ModuleSource) -> Result<Compiled, String> {
         let key = key(&[&source.unnamed, &self.architecture, &self.version]);
         let cached = self.cache.as_ref().and_then(|cache| cache.get(&key));
@@ -80,7 +80,7 @@ impl Compiler {
         let program = result::create_program(&source, Some(c"plimsoll.cu")).map_err(|error| format!("{error:?}"))?;
         let program = NvrtcProgram(program);
         let options = [format!("--gpu-architecture={}", self.architecture), "--std=c++17".to_string()];
-        // SAFETY: the program was just created and is destroyed when `program` goes.
+        // SAFETY: the program was just created and is destroyed when `program` is dropped.
         if let Err(error) = unsafe { result::compile_program(program.0, &options) } {
             // SAFETY: as above.
             let log = unsafe { result::get_program_log(program.0) }.unwrap_or_default();
@@ -88,7 +88,7 @@ impl Compiler {
             return Err(format!("{error:?}: {}", String::from_utf8_lossy(&log)));
         }
         let mut size = 0;
-        // SAFETY: the program is compiled, and the buffer is as long as it says.
+        // SAFETY: the program is compiled, and the buffer has the reported length.
         let code = unsafe {
             sys::nvrtcGetCUBINSize(program.0, &mut size).result().map_err(|error| format!("{error:?}"))?;
             let mut code = vec![0u8; size];
@@ -99,7 +99,7 @@ impl Compiler {
     }
 }
 
-/// A program that is destroyed when it goes.
+/// An NVRTC program, destroyed on drop.
 struct NvrtcProgram(sys::nvrtcProgram);
 
 impl Drop for NvrtcProgram {

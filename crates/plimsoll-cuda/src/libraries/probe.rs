@@ -1,34 +1,34 @@
-//! What there is of CUDA on this machine. Looking never fails and never panics.
+//! Detects CUDA on this machine. Never fails and never panics.
 
 use super::{cudnn, driver};
 use cudarc::{cublaslt, driver as cuda, nvrtc};
 use plimsoll_core::Bytes;
 
-/// A library that was looked for.
+/// A library and whether it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What people call it.
+    /// Its common name.
     pub name: &'static str,
-    /// Whether it is there.
+    /// Whether it was found.
     pub found: bool,
-    /// What is missing without it.
+    /// The consequence of its absence.
     pub without: &'static str,
 }
 
 /// A GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its number, as in `cuda:0`.
+    /// Its ordinal, as in `cuda:0`.
     pub ordinal: usize,
-    /// What it calls itself.
+    /// Its model name.
     pub name: String,
     /// Its memory.
     pub total: Bytes,
-    /// What of it is free, if that could be asked.
+    /// Free memory, if it could be queried.
     pub free: Option<Bytes>,
 }
 
-/// What there is of CUDA on this machine.
+/// CUDA on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// The libraries, the driver first.
@@ -38,7 +38,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Why no GPU can be used, if so.
+    /// Why no GPU can be used, if none can.
     pub fn obstacle(&self) -> Option<String> {
         obstacle(&self.libraries, self.gpus.len()).map(str::to_string)
     }
@@ -62,7 +62,7 @@ pub fn probe() -> Probe {
     Probe { libraries, gpus }
 }
 
-/// Why no GPU can be used, if so, with these libraries and this many GPUs.
+/// Why no GPU can be used, if none can, with these libraries and this many GPUs.
 pub(crate) fn obstacle(libraries: &[Found], gpus: usize) -> Option<&'static str> {
     if !has(libraries, DRIVER) {
         return Some("there is no CUDA driver on this machine (libcuda was not found); compute with `--device cpu`");
@@ -75,7 +75,7 @@ pub(crate) fn obstacle(libraries: &[Found], gpus: usize) -> Option<&'static str>
 
 /// The libraries, the driver first.
 pub(crate) fn libraries() -> Vec<Found> {
-    // SAFETY: only opens the libraries by the names they are later used by, and closes them again.
+    // SAFETY: only opens the libraries by the names that are used later, and closes them.
     let (driver, compiler, products) =
         unsafe { (cuda::sys::is_culib_present(), nvrtc::sys::is_culib_present(), cublaslt::sys::is_culib_present()) };
     vec![
@@ -86,7 +86,7 @@ pub(crate) fn libraries() -> Vec<Found> {
     ]
 }
 
-/// How many GPUs the driver sees.
+/// Number of GPUs that the driver reports.
 pub(crate) fn count(libraries: &[Found]) -> usize {
     if !has(libraries, DRIVER) {
         return 0;
@@ -95,12 +95,12 @@ pub(crate) fn count(libraries: &[Found]) -> usize {
     count.map_or(0, |count| count.max(0) as usize)
 }
 
-/// Whether convolutions can go through cuDNN.
+/// Whether cuDNN is available for convolutions.
 pub(crate) fn has_cudnn(libraries: &[Found]) -> bool {
     has(libraries, CUDNN)
 }
 
-/// Whether matrix products can go through cuBLASLt.
+/// Whether cuBLASLt is available for matrix products.
 pub(crate) fn has_cublaslt(libraries: &[Found]) -> bool {
     has(libraries, CUBLASLT)
 }
@@ -111,7 +111,7 @@ fn has(libraries: &[Found], name: &str) -> bool {
 
 fn gpu(ordinal: usize) -> Option<Gpu> {
     let device = cuda::result::device::get(ordinal as i32).ok()?;
-    // SAFETY: the driver has just given this device.
+    // SAFETY: the driver returned this device.
     let total = unsafe { cuda::result::device::total_mem(device) }.ok()?;
     let free = driver::Context::open(ordinal).and_then(|context| context.free()).ok();
     let name = cuda::result::device::get_name(device).ok()?;

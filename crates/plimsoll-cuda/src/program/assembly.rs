@@ -1,4 +1,5 @@
-//! From lowered ops to stream operations with addresses: libraries select their algorithms, and kernel texts are collected into modules.
+//! Turns lowered ops into stream operations with addresses: libraries select their algorithms, and kernel sources are
+//! grouped into modules.
 
 use super::lower::{Address, Addresses, CudnnConvOp, LoweredOp};
 use super::{StreamOp, resolve};
@@ -14,14 +15,14 @@ use plimsoll_core::{Bytes, ValueId};
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
-/// Collects the text of all kernels of a program, equal ones once.
+/// Collects the sources of all kernels of a program; equal kernels are shared.
 pub(super) struct Assembly<'a> {
     pub shared: &'a DeviceState,
     pub addresses: &'a Addresses<'a>,
     pub staging_ring: &'a Mutex<StagingRing>,
-    /// The scope of the node whose work is resolved, for the names of its kernels.
+    /// The scope of the current node, for kernel names.
     pub scope: &'a str,
-    /// The kernels so far, by their text without a name.
+    /// The kernels so far, by their source without a name.
     pub kernels: HashMap<String, usize>,
     /// Their names.
     pub names: HashSet<String>,
@@ -84,8 +85,8 @@ impl Assembly<'_> {
                     let staging_ring = lock(self.staging_ring);
                     addresses.map(|address| resolve(address, &staging_ring, 0))
                 };
-                // SAFETY: the places are the plan's, inside of memories that this program keeps. Nothing but steps writes into the arena, and what one step left
-                // there is lost when the next begins.
+                // SAFETY: the locations are the plan's, inside of memory that this program keeps alive. Only steps
+                // write to the arena, and its contents are dead between steps.
                 match unsafe { Convolution::find(dnn, &request, workspace.get() - filter as usize, now) } {
                     Err(refusal) => {
                         self.shared.took(&format!("generated because cuDNN {refusal}"));
@@ -117,7 +118,7 @@ impl Assembly<'_> {
         kernels.iter().map(|kernel| self.launch(kernel, inputs, outputs, offset)).collect()
     }
 
-    /// Where an operand of a product is: in the scratch, if it was cast.
+    /// The location of a product's operand: in the workspace if it was cast.
     fn operand(&self, i: usize, cast: Option<(usize, u64)>, inputs: &[ValueId], scratch: u64) -> Result<Address, String> {
         match cast {
             Some((operand, _)) if operand == i => Ok(Address::Fixed(scratch)),
@@ -149,18 +150,18 @@ impl Assembly<'_> {
     }
 }
 
-/// The longest name, so that profilers show it whole.
+/// Maximum length of a name, so that profilers show it in full.
 const LONGEST: usize = 64;
 
-/// The name of a kernel that computes `op` for a node of this scope, as profilers show it: `conv2d__encoder_block3_conv1`. Of a long scope the innermost part
-/// is left, which differs from layer to layer.
+/// The name of a kernel for op `op` of a node in this scope, as shown by profilers: `conv2d__encoder_block3_conv1`. A
+/// long scope is truncated to its innermost part, which differs between layers.
 fn kernel_name(op: &str, scope: &str) -> String {
     let scope: Vec<char> = scope.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     let length = scope.len().min(LONGEST.saturating_sub(op.len() + 2));
     if length == 0 { op.to_string() } else { format!("{op}__{}", scope[scope.len() - length..].iter().collect::<String>()) }
 }
 
-/// The name, with a number behind it if another kernel has it already.
+/// The name, with a numeric suffix if it is taken.
 fn unique(name: String, taken: &mut HashSet<String>) -> String {
     let numbered = (2..).map(|number| format!("{name}_{number}"));
     let free =
@@ -170,7 +171,7 @@ fn unique(name: String, taken: &mut HashSet<String>) -> String {
 }
 
 impl UnlinkedOp {
-    /// `modules` are loaded from `compiled`.
+    /// `modules` were loaded from `compiled`.
     pub fn link(self, modules: &[Module], compiled: &[Compiled]) -> Result<StreamOp, cudarc::driver::DriverError> {
         match self {
             UnlinkedOp::Launch { number, grid, threads, arguments } => {

@@ -1,4 +1,4 @@
-//! From a node of a planned graph to kernels and library calls, and their workspace.
+//! Lowers nodes of a planned graph to kernels and library calls, with their workspace.
 
 use crate::algorithms::convolution::{self, ConvAlgorithm, ConvPass, Convolutions};
 use crate::algorithms::matmul;
@@ -10,19 +10,19 @@ use plimsoll_core::ops::{Attention, Conv2d, FusedSliceWrite, MatMul};
 use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
-/// Why a sum cannot resume from another.
+/// Error for a sum that accumulates onto another.
 const ONTO: &str = "resumes from a partial sum, which GPUs do not support: their plans do not split nodes";
 
-/// A program that is being lowered.
+/// A program under lowering.
 pub(super) struct Lowering<'a> {
     pub plan: &'a Plan,
     pub program: &'a Program,
     pub rows: usize,
-    /// The loss, if the program changes state and must not when that is not finite.
+    /// The loss, if the program updates states, which must be skipped if the loss is not finite.
     pub loss: Option<ValueId>,
-    /// Whether matrix products go through the library.
+    /// Whether matrix products use the library.
     pub library: bool,
-    /// Whether convolutions can go through cuDNN.
+    /// Whether convolutions can use cuDNN.
     pub cudnn: bool,
     /// Which implementations of convolutions may be selected.
     pub convolutions: Convolutions,
@@ -30,17 +30,17 @@ pub(super) struct Lowering<'a> {
 
 /// One operation of a node.
 pub(super) enum LoweredOp {
-    /// A kernel, and the values that its inputs are.
+    /// A kernel and its input values.
     Kernel(Kernel, Vec<ValueId>),
-    /// A matrix product through the library: rows, columns, length of the sums, and which operands are transposed.
+    /// A library matrix product: m, n, k, and which operands are transposed.
     Matmul {
         extents: (usize, usize, usize),
         transpose: (bool, bool),
-        /// Which inputs of the node its operands are.
+        /// Which inputs of the node are its operands.
         operands: [usize; 2],
-        /// Of both operands and of the result.
+        /// Types of the operands and of the result.
         types: (DType, DType),
-        /// The input that was cast to the beginning of the scratch, and how many bytes of that it takes.
+        /// The input that was cast into the start of the workspace, and its bytes there.
         cast: Option<(usize, u64)>,
         fallback: Vec<Kernel>,
     },
@@ -48,21 +48,21 @@ pub(super) enum LoweredOp {
     Convolution(Box<CudnnConvOp>),
 }
 
-/// A convolution through cuDNN, with what belongs to it.
+/// A cuDNN convolution with the kernels around it.
 pub(super) struct CudnnConvOp {
     pub request: ConvRequest,
     /// Image, filter and result.
     pub tensors: [Argument; 3],
-    /// How many bytes at the beginning of the scratch the filter takes.
+    /// Bytes of the filter at the start of the workspace.
     pub filter: u64,
-    /// What has to be done before and after it, with the values that the inputs of each are.
+    /// Kernels before and after it, with their input values.
     pub before: Option<Kernel>,
     pub after: Vec<(Kernel, Vec<ValueId>)>,
-    /// What does all of that instead where cuDNN refuses.
+    /// The kernels to use instead if cuDNN rejects the convolution.
     pub fallback: Vec<Kernel>,
 }
 
-/// The scratch of a node for at most `rows` rows. The same on every GPU and without one.
+/// The workspace of a node for at most `rows` rows. Identical on every GPU and without one.
 pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, convolutions: Convolutions) -> Bytes {
     let dims = |value: ValueId| graph.shape(value).bind(rows);
     Bytes(match &node.op {
@@ -97,7 +97,7 @@ fn extents(op: &MatMul, graph: &Graph, node: &Node, rows: usize) -> (usize, usiz
     (m.bind(rows), n.bind(rows), k.bind(rows))
 }
 
-/// Which operand of a product the library wants cast to the other's type, the bytes that takes, and that type.
+/// Which operand of a product must be cast to the other's type, the bytes it takes, and that type.
 fn cast(graph: &Graph, node: &Node, rows: usize) -> Option<(usize, u64, DType)> {
     let [a, b, result] = [node.inputs[0], node.inputs[1], node.outputs[0]].map(|value| graph.ty(value).dtype);
     let common = matmul::common_type(a, b, result)?;
@@ -106,7 +106,7 @@ fn cast(graph: &Graph, node: &Node, rows: usize) -> Option<(usize, u64, DType)> 
     Some((operand, matmul::cast_bytes(DType::F32, common, elements), common))
 }
 
-/// Whether cuDNN computes some of a program for at most `rows` rows, where it is found.
+/// Whether a program uses cuDNN for at most `rows` rows, if it is available.
 pub(crate) fn wants_cudnn(program: &Program, rows: usize, convolutions: Convolutions) -> bool {
     let wanted = |node: &Node| {
         matches!(node.op, Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_)) && {
@@ -117,7 +117,7 @@ pub(crate) fn wants_cudnn(program: &Program, rows: usize, convolutions: Convolut
     convolutions != Convolutions::Generated && program.order.iter().any(|id| wanted(program.graph.node(*id)))
 }
 
-/// Whether what an op makes is written between other results: generated kernels write an expression anywhere, libraries write by themselves.
+/// Whether an op can write its output into a slice: generated kernels can, library calls cannot.
 pub(crate) fn fuses_slice_write(maker: &Op) -> bool {
     matches!(maker, Op::Pointwise(_)) && FusedSliceWrite::can_fuse(maker)
 }
@@ -127,7 +127,7 @@ fn nhwc(dims: &[usize]) -> [usize; 4] {
 }
 
 impl Lowering<'_> {
-    /// What a node does. `after_loss` says that this step's loss is known before it.
+    /// Lowers a node. `after_loss` means that this step's loss is computed before it.
     pub fn lower(&self, node: &Node, after_loss: bool) -> Result<Vec<LoweredOp>, String> {
         let (inputs, outputs) = (&node.inputs[..], &node.outputs[..]);
         let one = |kernel: Kernel| vec![LoweredOp::Kernel(kernel, inputs.to_vec())];
@@ -137,7 +137,7 @@ impl Lowering<'_> {
             Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::ChannelView(_) => {
                 return Err("is planned as a step, but does not run".to_string());
             }
-            // Copies have streams of their own.
+            // Copies run in their own streams.
             Op::Store(_) | Op::Load(_) => vec![],
             Op::Pointwise(op) => {
                 let dtypes: Vec<DType> = outputs.iter().map(|output| self.dtype(*output)).collect();
@@ -228,7 +228,7 @@ impl Lowering<'_> {
         Ok(works)
     }
 
-    /// A copy of the concat output so far, where the slice is not written in place because that is read again.
+    /// Copies the concat output so far, if the slice is not written in place because the old value is read again.
     fn copy_of_base(&self, base: Option<ValueId>, output: ValueId) -> Option<LoweredOp> {
         let place = |value: ValueId| self.program.places[value.0 as usize];
         let base = base.filter(|base| place(*base) != place(output))?;
@@ -242,7 +242,7 @@ impl Lowering<'_> {
         let (dims, whole) = (part.shape.bind(self.rows), self.dims(node.outputs[0]));
         let inner: usize = dims[place.axis + 1..].iter().product();
         let start = place.first(part.shape.dims()[place.axis], self.rows) * inner;
-        // Of a piece without rows there is nothing to place.
+        // An empty piece has nothing to write.
         Some(PitchedRows { start, length: (dims[place.axis] * inner).max(1), pitch: whole[place.axis] * inner })
     }
 
@@ -279,7 +279,7 @@ impl Lowering<'_> {
         Ok(works)
     }
 
-    /// A convolution or a gradient of one, the way the rule says where that can be gone.
+    /// Lowers a convolution or a gradient of one with the selected implementation, if it is available.
     fn convolution(&self, node: &Node, guarded: bool) -> Result<Vec<LoweredOp>, String> {
         let (inputs, output) = (&node.inputs[..], node.outputs[0]);
         let (kind, conv, types) = convolution::of_node(&self.program.graph, node, self.rows);
@@ -293,7 +293,8 @@ impl Lowering<'_> {
             ConvAlgorithm::Matmul(dtype) if self.library && !guarded => {
                 return Ok(self.conv_as_matmul(kind, &conv, types, dtype, node, fallback));
             }
-            // The filter's gradient is brought into its place by a kernel of ours. Else a result must be what may be lost while the library is tried.
+            // A generated kernel writes the filter gradient to its destination. Otherwise the result must be
+            // overwritable while the library is tried.
             ConvAlgorithm::Cudnn(dtype) if self.cudnn && (kind == ConvPass::GradFilter || in_arena && !guarded) => {
                 return Ok(vec![self.conv_with_cudnn(kind, &conv, types, dtype, node, fallback)]);
             }
@@ -317,7 +318,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// A convolution whose window is one pixel as the product that it is.
+    /// A 1×1 convolution as a matrix product.
     fn conv_as_matmul(
         &self,
         kind: ConvPass,
@@ -327,7 +328,7 @@ impl Lowering<'_> {
         node: &Node,
         fallback: Vec<Kernel>,
     ) -> Vec<LoweredOp> {
-        // Filters lie as matrices of input channels × output channels.
+        // Filters are matrices of input channels × output channels.
         let (operands, transpose, filter, result) = match kind {
             ConvPass::Forward => ([0, 1], (false, false), Some(1), types[2]),
             ConvPass::GradInput => ([1, 0], (false, true), Some(0), types[0]),
@@ -341,7 +342,7 @@ impl Lowering<'_> {
         });
         let cast = cast.map(|filter| (filter, bytes));
         let extents = convolution::matmul_extents(kind, conv);
-        // What follows the product is a kernel of its own, so what stands in for the product may not contain it.
+        // The epilogue is a separate kernel, so the fallback of the product must not include it.
         let plain = match &node.op {
             Op::Conv2d(op) if op.epilogue.is_some() => vec![kernels::forward(conv, types, None)],
             _ => fallback,
@@ -351,7 +352,7 @@ impl Lowering<'_> {
         copy.into_iter().chain([product]).chain(after).collect()
     }
 
-    /// A convolution through cuDNN, which wants filters in its own order and one type for everything.
+    /// A cuDNN convolution, which needs filters in its own layout and one type for all tensors.
     fn conv_with_cudnn(
         &self,
         kind: ConvPass,
@@ -377,7 +378,7 @@ impl Lowering<'_> {
         LoweredOp::Convolution(Box::new(CudnnConvOp { request, tensors, filter, before, after, fallback }))
     }
 
-    /// The expression behind a convolution as a kernel of its own, over results that are in memory.
+    /// The epilogue of a convolution as a separate kernel over results in memory.
     fn epilogue(&self, node: &Node) -> Vec<(Kernel, Vec<ValueId>)> {
         let (Op::Conv2d(Conv2d { epilogue: Some(expr), .. }), output) = (&node.op, node.outputs[0]) else { return vec![] };
         let seen: Vec<ValueId> = [&[output], &node.inputs[2..]].concat();
@@ -386,7 +387,7 @@ impl Lowering<'_> {
         vec![(kernel, seen)]
     }
 
-    /// An attention whose inputs are the packing's tensors, perhaps a mask, and some more behind.
+    /// An attention whose inputs are the packing's tensors, optionally a mask, and further inputs.
     fn heads<'a>(&self, op: &'a Attention, inputs: &[ValueId], behind: usize) -> AttentionShape<'a> {
         let tensors = &inputs[..op.packing.tensors()];
         let shapes: Vec<&Shape> = tensors.iter().map(|tensor| self.program.graph.shape(*tensor)).collect();
@@ -404,7 +405,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Whether the node changes a state that must stay good when the loss is not finite. Gradient accumulators are reset with the next batch.
+    /// Whether the node updates a state that must stay valid after a non-finite loss. Gradient accumulators are reset
+    /// with the next batch.
     fn is_guarded(&self, node: &Node) -> bool {
         let kept = |offset: Bytes| {
             self.plan.states.iter().any(|state| !state.stored && state.offset == offset && state.kind != StateKind::Accumulator)
@@ -415,8 +417,8 @@ impl Lowering<'_> {
         self.loss.is_some() && node.outputs.iter().any(changes)
     }
 
-    /// Whether a value is stored as the new value of a state that must stay good. It is made where the old one was loaded, so that a kernel that
-    /// leaves it alone leaves the old one to be stored.
+    /// Whether a value is the new value of an offloaded state that must stay valid. It reuses the buffer of the loaded
+    /// value, so a skipped kernel leaves the old value to be stored.
     fn updates_stored_state(&self, value: ValueId) -> bool {
         let graph = &self.program.graph;
         graph.updates().iter().any(|(state, stored)| {
@@ -445,7 +447,8 @@ impl Lowering<'_> {
         write(&FusedExpr { expr, dims: &shape.bind(self.rows), operands: &operands, row, in_registers })
     }
 
-    /// The types of values that products, convolutions and pools compute with: in single precision, whatever they are stored in.
+    /// The types of operands of products, convolutions and poolings; arithmetic is in single precision for any storage
+    /// type.
     fn float_dtypes<const N: usize>(&self, values: [ValueId; N]) -> Result<[DType; N], String> {
         match values.iter().find(|value| self.dtype(**value) != DType::F32 && !self.dtype(**value).is_half()) {
             Some(value) => Err(format!("computes with f32, f16 and bf16, but {value} is {}; cast it first", self.program.graph.ty(*value))),
@@ -481,7 +484,7 @@ impl LoweredOp {
     }
 }
 
-/// The loss of a program that changes state.
+/// The loss of a program that updates states.
 pub(super) fn guarding_loss(graph: &Graph) -> Option<ValueId> {
     let (_, loss) = graph.outputs().iter().find(|(name, _)| name == "loss")?;
     let real = graph.ty(*loss).dtype == DType::F32 && graph.shape(*loss).elements().as_fixed() == Some(1);
@@ -494,18 +497,18 @@ pub(super) fn report(program: &Program, loss: Option<ValueId>) -> LoweredOp {
     LoweredOp::Kernel(kernels::report(numbers.len(), loss.is_some()), numbers)
 }
 
-/// Where an argument of a kernel is.
+/// The location of a kernel argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Address {
-    /// Always here.
+    /// A fixed address.
     Fixed(u64),
-    /// At this byte of the run's slot.
+    /// Offset in the run's slot.
     Slot(u64),
-    /// Where the run's answer goes.
+    /// The results of the run.
     Results,
 }
 
-/// Turns arguments into addresses.
+/// Resolves arguments to addresses.
 pub(super) struct Addresses<'a> {
     pub lowering: &'a Lowering<'a>,
     pub resident: (u64, u64),
@@ -517,7 +520,7 @@ pub(super) struct Addresses<'a> {
 }
 
 impl Addresses<'_> {
-    /// Where a value is. What the plan places in a memory lies inside it.
+    /// The address of a value, checked against the bounds of its memory.
     pub fn value(&self, value: ValueId) -> Result<Address, String> {
         let within = |(start, size): (u64, u64), offset: Bytes| {
             let end = offset.0.checked_add(self.lowering.program.graph.ty(value).bytes(self.lowering.rows).0);
@@ -536,7 +539,7 @@ impl Addresses<'_> {
         }
     }
 
-    /// Where an argument is, for a node with these outputs and scratch at `workspace`.
+    /// The address of an argument, for a node with these outputs and workspace at `workspace`.
     pub fn argument(&self, argument: Argument, inputs: &[ValueId], outputs: &[ValueId], workspace: Bytes) -> Result<Address, String> {
         match argument {
             Argument::Input(i) => self.value(inputs[i]),

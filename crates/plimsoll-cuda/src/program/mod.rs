@@ -1,4 +1,5 @@
-//! A program resolved for a number of rows: kernels and library calls with their addresses, captured as one CUDA graph per slot and then replayed.
+//! A program loaded for a number of rows: kernels and library calls with their addresses, captured as one CUDA graph
+//! per slot and replayed.
 
 mod assembly;
 mod lower;
@@ -39,13 +40,13 @@ pub(crate) struct CudaProgram {
     offsets: Vec<usize>,
     header: usize,
     scalars: usize,
-    /// Where the loss is that must be finite before states are changed.
+    /// Address of the loss, which must be finite before states are updated.
     loss: Option<Address>,
     /// This program's last two runs, the last one first.
     runs: [Option<RunId>; 2],
-    /// The slot of the run whose loss was not finite.
+    /// The slot of the run with a non-finite loss.
     broken: Option<usize>,
-    /// Dropped last: what the rest refers to.
+    /// Dropped last, because the fields above refer to it.
     _modules: Vec<Module>,
     _memories: [Arc<DeviceBuffer>; 2],
 }
@@ -86,11 +87,11 @@ struct Output {
     dtype: DType,
     address: Address,
     bytes: usize,
-    /// Which of it is this node's, if that is a part.
+    /// The part of the output that belongs to this node, for a slice write.
     runs: Option<PitchedRows>,
 }
 
-/// What a column must look like.
+/// The expected layout of a column.
 struct Column {
     name: String,
     node: Option<NodeId>,
@@ -99,10 +100,12 @@ struct Column {
 }
 
 impl CudaProgram {
-    /// Resolves `program` for exactly `rows` rows.
+    /// Loads `program` for exactly `rows` rows.
     ///
     /// # Errors
-    /// When an op is used in a way no kernel supports, a kernel does not compile, or the memories are not this device's or too small.
+    ///
+    /// If no kernel supports an op's configuration, a kernel does not compile, or the memory belongs to another device
+    /// or is too small.
     pub fn load(
         shared: &Arc<DeviceState>,
         plan: &Plan,
@@ -193,7 +196,7 @@ impl CudaProgram {
         let refused = |log| unsupported(format!("a kernel does not compile: {log}"));
         let compiled = shared.compiler.compile_all(&assembly.sources).map_err(refused)?;
         give_back_freed_memory();
-        // SAFETY: the images come from NVRTC, or from the cache, which checks that they are as they were written.
+        // SAFETY: the images come from NVRTC, or from the cache, which verifies a checksum.
         let module = |compiled: &Compiled| unsafe { Module::new(&shared.context, &compiled.code) };
         let modules = compiled.iter().map(module).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let mut instructions = Vec::with_capacity(pending.len());
@@ -260,10 +263,10 @@ impl CudaProgram {
         }
     }
 
-    /// Puts everything into the computing stream, for a slot.
+    /// Enqueues everything in the compute stream, for a slot.
     fn enqueue(&self, staging_ring: &StagingRing, slot: usize) -> Result<(), DeviceError> {
         for (i, instruction) in self.instructions.iter().enumerate() {
-            // The report is the last instruction: what is left of the copies ends before it.
+            // The report is the last operation; the remaining copies complete before it.
             if let Some(copies) = &self.copies {
                 copies.start_before(i)?;
             }
@@ -279,13 +282,14 @@ impl CudaProgram {
             match step {
                 StreamOp::Launch { function, grid, threads, arguments } => {
                     let mut arguments: Vec<u64> = arguments.iter().map(|address| at(*address)).collect();
-                    // SAFETY: the kernel was written for these arguments, whose places the plan made and `load` checked; module and memories are
-                    // kept until the program goes, which waits for the stream.
+                    // SAFETY: the kernel was generated for these arguments, whose locations are planned and were
+                    // checked by `load`; module and memory are kept alive until the program is dropped, which
+                    // synchronizes.
                     unsafe { launch(*function, *grid, *threads, &mut arguments, stream) }
                         .map_err(|error| self.shared.context.failed("launching a kernel", error))?;
                 }
                 StreamOp::Matmul { product, a, b, c, workspace } => {
-                    // SAFETY: as above; the plan gives the product the scratch it was made for.
+                    // SAFETY: as above; the plan reserves the workspace that the product was created with.
                     unsafe { product.run(at(*a), at(*b), at(*c), at(*workspace), stream) }
                         .map_err(|what| DeviceError::Failed { device: self.shared.context.name(), what })?;
                 }
@@ -299,7 +303,7 @@ impl CudaProgram {
         Ok(())
     }
 
-    /// Copies the inputs of a run and puts its work into the stream.
+    /// Copies the inputs of a run and enqueues its work.
     fn start(&self, staging_ring: &mut StagingRing, inputs: &StepInputs<'_>) -> Result<RunId, DeviceError> {
         let slot = staging_ring.begin(inputs, &self.offsets, self.header)?;
         match self.graphs.get(slot) {
@@ -318,7 +322,7 @@ impl CudaProgram {
         Ok(())
     }
 
-    /// Whether some bytes on the GPU are real numbers one of which is not finite. Nothing may be under way.
+    /// Whether a range of GPU memory has a non-finite real number. The GPU must be idle.
     fn is_non_finite(&self, dtype: DType, address: u64, bytes: usize, runs: Option<PitchedRows>) -> Result<bool, DeviceError> {
         let mut piece = [0u8; 4096];
         for start in (0..bytes).step_by(piece.len()) {
@@ -344,8 +348,8 @@ impl Loaded for CudaProgram {
             self.record(&staging_ring)?;
         }
         let run = self.start(&mut staging_ring, inputs).inspect_err(|_| {
-            // A copy from the caller's columns may have been started, and the caller may write over them as soon as this returns. Nothing can be done about a
-            // device that has failed altogether.
+            // A copy from the caller's columns may be in flight, and the caller may overwrite them as soon as this
+            // returns. An error of the device cannot be handled here.
             let _ = self.shared.synchronize();
         })?;
         self.runs = [Some(run), self.runs[0]];
@@ -406,12 +410,12 @@ impl Loaded for CudaProgram {
 
 impl Drop for CudaProgram {
     fn drop(&mut self) {
-        // Kernels and recordings may not go while they run. Nothing can be done about a device that has failed.
+        // Kernels and CUDA graphs must not be destroyed while they run. An error of the device cannot be handled here.
         let _ = self.shared.synchronize();
     }
 }
 
-/// The bytes of a piece of a tensor, from byte `start` on, that belong to a part of it; all, if it is no part.
+/// The bytes of a chunk of a tensor, from byte `start` on, that belong to a slice of it; all bytes without a slice.
 fn own(runs: Option<PitchedRows>, dtype: DType, start: usize, length: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let size = dtype.size();
     let (first, run, pitch) = runs.map_or((0, usize::MAX, usize::MAX), |runs| (runs.start * size, runs.length * size, runs.pitch * size));
@@ -432,7 +436,7 @@ fn resolve(address: Address, staging_ring: &StagingRing, slot: usize) -> u64 {
     }
 }
 
-/// The value whose bytes this one is, looking through views.
+/// The base of a value, resolving views.
 fn root(program: &Program, mut value: ValueId) -> ValueId {
     while let Op::Reshape(_) | Op::ChannelView(_) = program.graph.producer(value).op {
         value = program.graph.producer(value).inputs[0];
@@ -440,7 +444,7 @@ fn root(program: &Program, mut value: ValueId) -> ValueId {
     value
 }
 
-/// Whether one of the numbers is infinite or NaN: their exponent is all ones. Integers never are.
+/// Whether a number is infinite or NaN: all exponent bits are set. Integers never are.
 fn any_non_finite(dtype: DType, bytes: &[u8]) -> bool {
     let half = |mask: u16| bytes.chunks_exact(2).any(|b| u16::from_ne_bytes([b[0], b[1]]) & mask == mask);
     match dtype {

@@ -1,4 +1,4 @@
-//! How long each node of a program takes on the GPU's own clock.
+//! Measures the time of each node with GPU events.
 
 use super::{CudaProgram, Instruction, resolve};
 use crate::libraries::driver::{CudaGraph, Event, Stream};
@@ -9,20 +9,20 @@ use plimsoll_core::NodeId;
 use plimsoll_core::device::{DeviceError, StepInputs};
 use std::sync::Arc;
 
-/// A node is repeated in one recording until it takes about this many seconds, so that starting the recording does not count.
+/// A node is repeated in one CUDA graph for about this many seconds, so that launch overhead does not count.
 const SPAN: f64 = 150e-6;
 
-/// So often at most.
+/// Maximum repetitions.
 const MOST: usize = 32;
 
-/// How often a recording is run; the fastest counts.
+/// Number of launches of a graph; the fastest counts.
 const ROUNDS: usize = 2;
 
-/// A step is not slower than its nodes by more than this; if it seems to be, something came in between.
+/// Maximum slowdown of a step relative to the sum of its nodes; a larger one is treated as a disturbance.
 const MOST_SLOWED: f64 = 2.0;
 
 impl CudaProgram {
-    /// Runs the nodes one after another, each several times in a row as recorded steps run them, and says how long each took.
+    /// Runs each node several times in a CUDA graph and returns its time.
     pub(super) fn time_nodes(&mut self, inputs: &StepInputs<'_>) -> Result<Vec<(NodeId, f64)>, DeviceError> {
         self.check(inputs)?;
         self.shared.bind()?;
@@ -45,18 +45,18 @@ impl CudaProgram {
             self.clear_non_finite(&staging_ring, slot).map_err(failed)?;
             times.push((node, self.time_instruction(instruction, &staging_ring, slot, &clock)?));
         }
-        // By itself a node finds its code and its operands near; in a step it takes its share of the whole.
+        // An isolated node has warm caches; its time is scaled to its share of the whole step.
         let sum: f64 = times.iter().map(|(_, seconds)| seconds).sum();
         let share = (whole / sum).clamp(1.0, MOST_SLOWED);
         times.iter_mut().for_each(|(_, seconds)| *seconds *= share);
         Ok(times)
     }
 
-    /// Seconds of a recorded step.
+    /// Seconds of a captured step.
     fn time_step(&self, staging_ring: &StagingRing, slot: usize, clock: &Clock) -> Result<f64, DeviceError> {
         let failed = |error| self.shared.context.failed("timing a step", error);
         let stream = &self.shared.compute;
-        // The first run of a kernel loads it.
+        // The first launch of a kernel loads it.
         self.enqueue(staging_ring, slot)?;
         let graph = CudaGraph::record(&self.shared.context, stream, failed, || self.enqueue(staging_ring, slot))?;
         let mut least = f64::INFINITY;
@@ -68,10 +68,10 @@ impl CudaProgram {
         Ok(least)
     }
 
-    /// What was computed several times over need not be finite; states are changed all the same.
+    /// Repeated execution may yield non-finite values; states are changed regardless.
     fn clear_non_finite(&self, staging_ring: &StagingRing, slot: usize) -> Result<(), DriverError> {
         let Some(loss) = self.loss else { return Ok(()) };
-        // SAFETY: alarm and loss are four bytes each in memories that the program keeps, and nothing is under way.
+        // SAFETY: flag and loss are four bytes each in memory that the program keeps alive, and the GPU is idle.
         unsafe {
             result::memset_d8_sync(staging_ring.non_finite_flag, 0, 4)?;
             result::memcpy_htod_sync(resolve(loss, staging_ring, slot), &[1.0f32])
@@ -89,7 +89,7 @@ impl CudaProgram {
         let stream = &self.shared.compute;
         let timed = |work: &dyn Fn() -> Result<(), DeviceError>| clock.time(stream, failed, work);
         let once = || self.enqueue_instruction(instruction, staging_ring, slot);
-        // The first run of a kernel loads it.
+        // The first launch of a kernel loads it.
         timed(&once)?;
         let plain = timed(&once)?;
         let copies = ((SPAN / plain).ceil() as usize).clamp(1, MOST);
@@ -108,14 +108,14 @@ impl CudaProgram {
     }
 }
 
-/// Two points in the computing stream.
+/// A pair of events in the compute stream.
 struct Clock {
     begin: Event,
     end: Event,
 }
 
 impl Clock {
-    /// Seconds that what is put into the stream takes there.
+    /// GPU seconds of the work that is enqueued.
     fn time(
         &self,
         stream: &Stream,

@@ -1,4 +1,4 @@
-//! Pieces of the GPU's memory.
+//! Device memory.
 
 use super::staging::StagingRing;
 use super::state::DeviceState;
@@ -9,12 +9,12 @@ use plimsoll_core::plan::Staging;
 use std::any::Any;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Zeroed memory on the GPU, given back when nobody refers to it any more.
+/// Zeroed device memory, freed with its last reference.
 pub(crate) struct DeviceBuffer {
     pub start: sys::CUdeviceptr,
     pub size: u64,
     shared: Arc<DeviceState>,
-    /// Where the host puts batches for programs that run in this memory; made when the first of them is loaded.
+    /// The staging ring of programs in this memory; created when the first of them is loaded.
     staging_ring: OnceLock<Arc<Mutex<StagingRing>>>,
 }
 
@@ -29,16 +29,16 @@ impl DeviceBuffer {
                 let free = shared.context.free().unwrap_or_default();
                 refused(format!("{free} are free ({error:?})"))
             };
-            // SAFETY: the memory is zeroed before anybody reads it.
+            // SAFETY: the memory is zeroed before it is read.
             slab.start = unsafe { result::malloc_sync(bytes) }.map_err(reason)?;
-            // SAFETY: just given, of this size.
+            // SAFETY: just allocated with this size.
             unsafe { result::memset_d8_sync(slab.start, 0, bytes) }.map_err(reason)?;
             result::ctx::synchronize().map_err(reason)?;
         }
         Ok(slab)
     }
 
-    /// The stage of the programs that run in this memory.
+    /// The staging ring of the programs in this memory.
     pub fn staging_ring(&self, staging: &Staging) -> Result<Arc<Mutex<StagingRing>>, DeviceError> {
         if let Some(stage) = self.staging_ring.get() {
             return Ok(Arc::clone(stage));
@@ -51,13 +51,13 @@ impl DeviceBuffer {
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         if self.start != 0 && self.shared.synchronize().is_ok() {
-            // SAFETY: taken in `new`, freed once, and nothing is under way any more.
+            // SAFETY: allocated in `new`, freed once, and the GPU is idle.
             let _ = unsafe { result::free_sync(self.start) };
         }
     }
 }
 
-/// A [`DeviceBuffer`] as the rest of the system sees it. Programs loaded into it keep it alive.
+/// A [`DeviceBuffer`] behind the device interface. Loaded programs keep it alive.
 pub(crate) struct CudaMemory(pub Arc<DeviceBuffer>);
 
 impl CudaMemory {
@@ -81,7 +81,7 @@ impl Memory for CudaMemory {
         if bytes.is_empty() {
             return Ok(());
         }
-        // SAFETY: the range lies inside the slab, and nothing is under way.
+        // SAFETY: the range is in bounds, and the GPU is idle.
         unsafe { result::memcpy_htod_sync(to, bytes) }.map_err(|error| self.0.shared.context.failed("transfer to the GPU", error))
     }
 

@@ -1,4 +1,4 @@
-//! A GPU in use: its shared state, its memory, how batches reach it and how tensors leave it for the host.
+//! A GPU in use: its shared state, its memory, staging of batches, and offload copies.
 
 pub(crate) mod memory;
 pub(crate) mod offload;

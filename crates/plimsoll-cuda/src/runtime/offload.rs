@@ -1,7 +1,7 @@
 //! Offload copies to and from pinned host memory, concurrent with the computation: a stream per direction, ordered by events, also inside of a CUDA graph.
 //!
-//! Every run forks from the computing stream and joins it again before its end, so that a recording is whole and the next run finds everything
-//! in its place.
+//! Every run forks from the compute stream and joins it before its end, so that the captured graph is complete and the
+//! next run finds all data in place.
 
 use super::memory::DeviceBuffer;
 use super::state::DeviceState;
@@ -13,10 +13,10 @@ use plimsoll_core::plan::offload::{Direction, Overlap};
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is copied to see how fast that goes.
+/// Size of the copies that measure bandwidth.
 const PROBE: Bytes = Bytes::mib(64);
 
-/// How often.
+/// Number of such copies.
 const ROUNDS: usize = 4;
 
 /// Pinned host memory for offloaded tensors.
@@ -40,7 +40,7 @@ impl PinnedStore {
         Ok(PinnedStore { start: memory.start as u64, size: size.0, memory: Mutex::new(memory), shared: Arc::clone(shared) })
     }
 
-    /// Bytes a second to such memory and back, by copies of [this much](PROBE), of which the fastest counts.
+    /// Bandwidth to and from pinned memory in bytes per second, by copies of [this size](PROBE); the fastest counts.
     pub fn measure(shared: &Arc<DeviceState>) -> Result<(f64, f64), DeviceError> {
         let failed = |error| shared.context.failed("timing copies to the host", error);
         let (store, slab) = (PinnedStore::new(shared, PROBE)?, DeviceBuffer::new(shared, PROBE)?);
@@ -50,7 +50,7 @@ impl PinnedStore {
             let mut least = f64::INFINITY;
             for _ in 0..ROUNDS {
                 begin.record(&shared.copy)?;
-                // SAFETY: both sides are as large as the copy and stay until it is waited for below.
+                // SAFETY: both sides have the size of the copy and outlive the synchronization below.
                 unsafe { copy.start(&shared.copy) }?;
                 end.record(&shared.copy)?;
                 end.wait()?;
@@ -61,7 +61,7 @@ impl PinnedStore {
         Ok((rate(Direction::Out).map_err(failed)?, rate(Direction::In).map_err(failed)?))
     }
 
-    /// The bytes from an offset on, when nothing is under way.
+    /// The bytes from an offset on; waits until the GPU is idle.
     fn with<T>(&self, offset: Bytes, length: usize, touch: impl FnOnce(*mut u8) -> T) -> Result<T, DeviceError> {
         if offset.0.checked_add(length as u64).is_none_or(|end| end > self.size) {
             let what = format!("cannot touch {length} bytes at byte {} of a backing store of {}", offset.0, self.size);
@@ -79,7 +79,7 @@ impl BackingStore for PinnedStore {
     }
 
     fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        // SAFETY: the range lies inside the memory, nothing is under way on the GPU, and the lock keeps others of the host away.
+        // SAFETY: the range is in bounds, the GPU is idle, and the lock excludes other host accesses.
         self.with(offset, bytes.len(), |from| unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) })
     }
 
@@ -96,16 +96,16 @@ impl BackingStore for PinnedStore {
 /// The copies of a program, with their streams and events.
 pub(crate) struct OffloadCopies {
     shared: Arc<DeviceState>,
-    /// Kept for the copies.
+    /// Keeps the store alive for the copies.
     _store: Arc<dyn BackingStore>,
     out: Stream,
     back: Stream,
     copies: Vec<OffloadCopy>,
-    /// Where the computation is when copies begin.
+    /// Points of the compute stream at which copies fork.
     forks: Vec<Event>,
 }
 
-/// Bytes that go from one memory to the other.
+/// Bytes copied between two memory spaces.
 struct Transfer {
     direction: Direction,
     on_device: u64,
@@ -124,7 +124,7 @@ struct OffloadCopy {
 }
 
 impl OffloadCopies {
-    /// The copies of a program, if it has any; `on_device` gives the address of each.
+    /// The copies of a program, if any; `on_device` returns the address of each.
     pub fn new(
         shared: &Arc<DeviceState>,
         overlap: &Overlap,
@@ -163,7 +163,8 @@ impl OffloadCopies {
         Ok(Some(OffloadCopies { shared: Arc::clone(shared), _store: Arc::clone(store), out: stream()?, back: stream()?, copies, forks }))
     }
 
-    /// Starts the copies that may run concurrently with this step, and makes it wait for those it needs; after the last step, for all that are left.
+    /// Starts the copies that may overlap with this step, and makes it wait for those it needs; after the last step,
+    /// for all remaining ones.
     pub fn start_before(&self, step: usize) -> Result<(), DeviceError> {
         let failed = |error| self.shared.context.failed("transfer to or from the host", error);
         let mut fork: Option<&Event> = None;
@@ -180,8 +181,8 @@ impl OffloadCopies {
             if let Some(after) = copy.after.map(|after| &self.copies[after]).filter(|after| after.transfer.bytes > 0) {
                 stream.wait_for(&after.done).map_err(failed)?;
             }
-            // SAFETY: both sides lie inside their memories, which are kept until the program goes, and the plan's overlap says that nobody else
-            // touches them meanwhile.
+            // SAFETY: both sides are in bounds of memory that is kept alive until the program is dropped, and the
+            // plan's overlap guarantees that no concurrent operation accesses them.
             unsafe { copy.transfer.start(stream) }.and_then(|()| copy.done.record(stream)).map_err(failed)?;
         }
         for copy in self.copies.iter().filter(|copy| copy.needed == step && copy.transfer.bytes > 0) {
@@ -194,7 +195,7 @@ impl OffloadCopies {
     pub fn copy_now(&self, step: usize) -> Result<(), DeviceError> {
         let failed = |error| self.shared.context.failed("transfer to or from the host", error);
         match self.copies.iter().find(|copy| copy.step == step && copy.transfer.bytes > 0) {
-            // SAFETY: as in `before`; nothing else runs.
+            // SAFETY: as in `start_before`; the GPU is idle.
             Some(copy) => unsafe { copy.transfer.start(&self.shared.compute) }.and_then(|()| self.shared.compute.wait()).map_err(failed),
             None => Ok(()),
         }
@@ -209,7 +210,7 @@ impl OffloadCopies {
 }
 
 impl Drop for OffloadCopies {
-    /// A run that failed half-way may have left copies that its computing stream does not wait for; the store is freed after this.
+    /// A failed run may have left copies that its compute stream does not wait for; the store is freed after this.
     fn drop(&mut self) {
         let _ = self.out.wait().and_then(|()| self.back.wait());
     }
@@ -217,7 +218,8 @@ impl Drop for OffloadCopies {
 
 impl Transfer {
     /// # Safety
-    /// Both sides are there, of this size, until the stream has run it.
+    ///
+    /// Both sides have this size and stay valid until the stream has executed the copy.
     unsafe fn start(&self, stream: &Stream) -> Result<(), DriverError> {
         let host = self.on_host as *mut std::ffi::c_void;
         // SAFETY: promised by the caller.

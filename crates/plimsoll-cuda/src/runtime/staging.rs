@@ -1,5 +1,5 @@
-//! Staging: a batch is written into a pinned slot and copied on its own stream while the previous step computes; the results of a run come back through the
-//! same slots.
+//! Staging: a batch is written into a pinned slot and copied on its own stream while the previous step computes; the
+//! results of a run return through the same slots.
 
 use super::state::{DeviceState, lock};
 use crate::libraries::driver::{Event, PinnedBuffer};
@@ -10,7 +10,7 @@ use plimsoll_core::device::{DeviceError, StepInputs};
 use plimsoll_core::plan::{NUMBERS, Staging};
 use std::sync::Arc;
 
-/// Bytes in which a run's numbers come back, whether all went well before them.
+/// Bytes of a run's scalar outputs, followed by the finite flag.
 const RESULTS: usize = 4 * (NUMBERS + 1);
 
 /// Pinned host memory for a plan with this staging.
@@ -18,26 +18,26 @@ pub(crate) fn pinned(staging: &Staging) -> Bytes {
     Bytes(staging.slots as u64 * (staging.slot.0 + RESULTS as u64)).align_up(4096)
 }
 
-/// The slots, on both sides.
+/// The slots in host and device memory.
 pub(crate) struct StagingRing {
     shared: Arc<DeviceState>,
     pinned: PinnedBuffer,
     slots: Vec<Slot>,
     slot_size: usize,
-    /// The first slot on the GPU.
+    /// Address of the first slot on the GPU.
     start: u64,
-    /// Where the GPU remembers that a loss was not finite.
+    /// Address of the flag that records a non-finite loss.
     pub non_finite_flag: u64,
-    /// Runs begun.
+    /// Number of runs started.
     runs: u64,
-    /// Whether the batch of the last one is copied from where it was made.
+    /// Whether the last batch is copied directly from the caller's pinned memory.
     direct: bool,
 }
 
 struct Slot {
-    /// The batch is on the GPU.
+    /// The batch has been copied to the GPU.
     copied: Event,
-    /// The run is done, so that both sides of the slot are free and the answer is there.
+    /// The run has completed: both sides of the slot are free and the results are available.
     done: Event,
 }
 
@@ -58,10 +58,10 @@ impl PinnedSlot {
     }
 }
 
-// SAFETY: one pinned allocation, page aligned and zeroed, that is freed when the slot is dropped; the GPU only reads it.
+// SAFETY: one pinned allocation, page-aligned and zeroed, freed when the slot is dropped; the GPU only reads it.
 unsafe impl SlotMemory for PinnedSlot {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: this many bytes were pinned and zeroed, and nothing on the GPU writes to them.
+        // SAFETY: this many bytes were pinned and zeroed, and the GPU does not write to them.
         unsafe { std::slice::from_raw_parts(self.memory.start, self.size) }
     }
 
@@ -78,7 +78,7 @@ impl Drop for PinnedSlot {
     }
 }
 
-/// Zeroed pinned memory; the context is current.
+/// Allocates zeroed pinned memory; the context is current.
 fn pin(shared: &DeviceState, size: Bytes) -> Result<PinnedBuffer, DeviceError> {
     PinnedBuffer::new(&shared.context, size.get().max(1)).map_err(|error| DeviceError::OutOfMemory {
         device: "the host".to_string(),
@@ -87,7 +87,7 @@ fn pin(shared: &DeviceState, size: Bytes) -> Result<PinnedBuffer, DeviceError> {
     })
 }
 
-/// Which run a slot was used for, to ask for its answer.
+/// Identifies a run, to read its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunId(u64);
 
@@ -111,17 +111,17 @@ impl StagingRing {
         })
     }
 
-    /// How many slots there are.
+    /// Number of slots.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Where a slot begins on the GPU.
+    /// Address of a slot on the GPU.
     pub fn on_device(&self, slot: usize) -> u64 {
         self.start + (slot * self.slot_size) as u64
     }
 
-    /// Where the GPU writes the answer of the run in a slot: host memory that it reaches under the same address.
+    /// Address of a slot's results: mapped host memory with the same address on the GPU.
     pub fn results(&self, slot: usize) -> u64 {
         self.pinned.start as u64 + self.results_offset(slot) as u64
     }
@@ -130,12 +130,12 @@ impl StagingRing {
         self.slots.len() * self.slot_size + slot * RESULTS
     }
 
-    /// Brings the inputs of a run into the next slot and lets the computing stream wait for them. `columns` says where each column begins in a slot,
-    /// `header` where the header does.
+    /// Copies the inputs of a run into the next slot and makes the compute stream wait for them. `columns` are the
+    /// offsets of the columns in a slot, `header` that of the header.
     pub fn begin(&mut self, inputs: &StepInputs<'_>, columns: &[usize], header: usize) -> Result<usize, DeviceError> {
         let slot = (self.runs % self.slots.len() as u64) as usize;
         let failed = |error| self.shared.context.failed("transfer the batch", error);
-        // Until the run that had the slot before is done, the host may not write into it.
+        // The host must not write to a slot before its previous run has completed.
         self.slots[slot].done.wait().map_err(failed)?;
         self.direct = inputs.columns.iter().all(|column| self.shared.is_slot(column));
         let (scalars, random) = (inputs.scalars, inputs.random);
@@ -148,7 +148,8 @@ impl StagingRing {
         let host = self.pinned.start.wrapping_add(slot * self.slot_size);
         let put = |offset: usize, bytes: *const u8, length: usize| {
             assert!(offset + length <= end, "columns stand before the header");
-            // SAFETY: the range lies inside the slot, which the GPU does not read now, and nobody else has it: the stage is behind a lock.
+            // SAFETY: the range is inside of the slot, which the GPU does not read now; the ring's lock excludes other
+            // writers.
             unsafe { std::ptr::copy_nonoverlapping(bytes, host.wrapping_add(offset), length) };
         };
         if !self.direct {
@@ -158,7 +159,8 @@ impl StagingRing {
         put(header + image.len(), scalars.as_ptr().cast(), 4 * scalars.len());
         let Slot { copied, .. } = &self.slots[slot];
         let copy = |offset: usize, from: *const u8, length: usize| {
-            // SAFETY: both sides are this long; the pinned one is not written before `done` is waited for, or, where it is the caller's, before `end` returns.
+            // SAFETY: both sides have this length; the pinned side is not written before `done` completes or, if it is
+            // the caller's, before `end` returns.
             unsafe { sys::cuMemcpyHtoDAsync_v2(self.on_device(slot) + offset as u64, from.cast(), length, self.shared.copy.raw) }
                 .result()
                 .map_err(failed)
@@ -176,18 +178,18 @@ impl StagingRing {
         Ok(slot)
     }
 
-    /// Marks the end of the run that was begun last.
+    /// Marks the end of the run that was started last.
     pub fn end(&mut self, slot: usize) -> Result<RunId, DeviceError> {
         self.slots[slot].done.record(&self.shared.compute).map_err(|error| self.shared.context.failed("marking a run", error))?;
         self.runs += 1;
         if self.direct {
-            // The caller may write over its columns now.
+            // The caller may overwrite its columns after this.
             self.slots[slot].copied.wait().map_err(|error| self.shared.context.failed("transfer the batch", error))?;
         }
         Ok(RunId(self.runs - 1))
     }
 
-    /// The slot of a run, if no later one has taken it.
+    /// The slot of a run, if no later run has reused it.
     pub fn slot_of(&self, run: RunId) -> Option<usize> {
         let slots = self.slots.len() as u64;
         (self.runs - run.0 <= slots).then_some((run.0 % slots) as usize)
@@ -203,7 +205,7 @@ impl StagingRing {
         numbers.iter_mut().zip(&answer[1..]).for_each(|(number, told)| *number = *told);
         if answer[0] != 0.0 {
             self.shared.synchronize()?;
-            // SAFETY: the flag is four bytes of the resident memory, and nothing is under way.
+            // SAFETY: the flag is four bytes of the resident memory, and the GPU is idle.
             unsafe { result::memset_d8_sync(self.non_finite_flag, 0, 4) }.and_then(|()| result::ctx::synchronize()).map_err(failed)?;
             return Err(DeviceError::NonFinite);
         }

@@ -1,6 +1,6 @@
-//! The numbers of cuDNN's graph interface that are used, as they stand in its header `cudnn_graph.h`.
+//! The constants of cuDNN's graph API that are used, from its header `cudnn_graph.h`.
 
-/// Kinds of descriptions.
+/// Descriptor types.
 pub(super) mod kind {
     pub const CONVOLUTION: i32 = 1;
     pub const ENGINE: i32 = 2;
@@ -17,7 +17,7 @@ pub(super) mod kind {
     pub const DEVICE: i32 = 38;
 }
 
-/// Types of attributes.
+/// Attribute types.
 pub(super) mod ty {
     pub const HANDLE: i32 = 0;
     pub const DATA_TYPE: i32 = 1;
@@ -33,7 +33,7 @@ pub(super) mod ty {
     pub const CHARACTER: i32 = 24;
 }
 
-/// Attributes.
+/// Attribute names.
 pub(super) mod attribute {
     pub const CONVOLUTION_SUMS: i32 = 100;
     pub const CONVOLUTION_MODE: i32 = 101;
@@ -67,16 +67,16 @@ pub(super) mod attribute {
     pub const DEVICE_JSON: i32 = 2702;
 }
 
-/// What is said of how an engine computes.
+/// Numerical and behavior notes of an engine.
 pub(super) mod note {
-    /// The only harmless one. Others are rounded inputs, sums in two bytes, Fourier and Winograd transforms, results that differ from run to run, the
-    /// plain loops that nobody is fastest with, and what later versions may add.
+    /// The only accepted numerical note. Others are rounded inputs, 16-bit accumulation, FFT and Winograd transforms,
+    /// nondeterminism, slow direct loops, and notes of later versions.
     pub const TENSOR_CORES: i32 = 0;
-    /// An engine that is compiled when its plan is made, which takes seconds and memory.
+    /// Runtime compilation: the engine is compiled when its plan is created, which takes seconds and memory.
     pub const COMPILED_LATER: i32 = 0;
 }
 
-/// Correlation, not the flipped convolution of textbooks.
+/// Cross-correlation, not convolution with a flipped filter.
 pub(super) const CORRELATION: i32 = 1;
-/// The heuristics that know most, and what always works.
+/// The most accurate heuristics, then the fallback.
 pub(super) const HEURISTICS: [i32; 2] = [3, 2];

@@ -1,7 +1,7 @@
-//! One convolution, with the way cuDNN computes it: asked for once when a program is loaded, and the same every time.
+//! One convolution with its cuDNN execution plan, selected once when a program is loaded.
 //!
-//! The library's graph interface takes images as they lie and padding that differs from side to side. Only the filter has another order there: output channels
-//! outermost (`[out, kh, kw, in]`), which kernels of ours write and read.
+//! The graph API reads images in place and supports asymmetric padding. Only the filter has a different layout: output
+//! channels outermost (`[out, kh, kw, in]`), which generated kernels convert.
 
 use super::constants::{CORRELATION, HEURISTICS, attribute, kind, note, ty};
 use super::descriptor::Descriptor;
@@ -11,14 +11,14 @@ use crate::kernels::ConvShape;
 use plimsoll_core::DType;
 use std::sync::Arc;
 
-/// What every address has to be a multiple of.
+/// Required alignment of all addresses.
 pub(crate) const ALIGNMENT: u64 = 16;
-/// What the tensors are called: the image, the filter, the result, or the gradients of these.
+/// Tensor ids: the image, the filter, the result, or the gradients of these.
 const IDS: [i64; 3] = [1, 2, 3];
-/// More notes than an engine has.
+/// Upper bound on the notes of an engine.
 const NOTES: usize = 32;
 
-/// What is asked of the library: image, filter and result are all of one type, and sums are single precision.
+/// A request: image, filter and result have one type, and accumulation is in single precision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConvRequest {
     pub kind: ConvPass,
@@ -26,20 +26,20 @@ pub(crate) struct ConvRequest {
     pub dtype: DType,
 }
 
-/// A convolution and how it is computed.
+/// A convolution with its execution plan.
 pub(crate) struct Convolution {
     handle: Arc<Cudnn>,
     way: ExecutionPlan,
     _asked: EngineQuery,
 }
 
-/// A way that the library knows.
+/// An execution plan of the library.
 struct ExecutionPlan {
     plan: Descriptor,
     _engine: Descriptor,
 }
 
-/// Who the ways are for: a GPU that is open, or one that is only described, so that what the library would do can be asked without a GPU.
+/// The target of plans: an open GPU, or a described one, so that heuristics can be queried without a GPU.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     handle: Raw,
@@ -53,11 +53,13 @@ impl Target<'_> {
 }
 
 impl Convolution {
-    /// The first way in the library's order of speed that is deterministic, keeps the precision that was asked for and needs at most `workspace` bytes of
-    /// scratch; else why there is none. It is put into the stream once, because a way that looked good may still be refused then.
+    /// The fastest plan, by the library's ranking, that is deterministic, preserves the requested precision and needs
+    /// at most `workspace` bytes; otherwise the reason why there is none. It is executed once, because a plan may still
+    /// fail at execution.
     ///
     /// # Safety
-    /// As for [`run`](Convolution::run). What the tensors hold does not matter, and what is written to is lost.
+    ///
+    /// Same as [`run`](Convolution::run). The tensors' contents do not matter, and outputs are overwritten.
     pub unsafe fn find(dnn: &Arc<Cudnn>, request: &ConvRequest, workspace: usize, addresses: [u64; 4]) -> Result<Convolution, String> {
         if addresses.iter().any(|address| !address.is_multiple_of(ALIGNMENT)) {
             return Err("wants addresses of another alignment".to_string());
@@ -79,10 +81,12 @@ impl Convolution {
         Err(refusal)
     }
 
-    /// Puts it into the stream. The addresses are those of image, filter, result and scratch.
+    /// Enqueues it. The addresses are those of image, filter, result and workspace.
     ///
     /// # Safety
-    /// The addresses are tensors of the extents and scratch of the size it was made for, until the stream has run it.
+    ///
+    /// The addresses are tensors of the requested extents and workspace of the requested size, valid until the stream
+    /// has executed it.
     pub unsafe fn run(&self, addresses: [u64; 4]) -> Result<(), String> {
         // SAFETY: the caller's promise.
         unsafe { self.way.execute(&self.handle, addresses) }
@@ -90,7 +94,7 @@ impl Convolution {
 }
 
 impl ExecutionPlan {
-    /// How an engine would compute it, if that is deterministic, precise and small enough.
+    /// The execution plan of an engine, if it is deterministic, precise and small enough.
     fn new(config: &Descriptor, dtype: DType, workspace: usize, target: Target<'_>) -> Option<ExecutionPlan> {
         let engine = config.get_descriptor(attribute::CONFIG_ENGINE, kind::ENGINE).ok()?;
         let numerical = engine.get_enums(attribute::ENGINE_NUMERICAL_NOTES, ty::NUMERICAL_NOTE, NOTES);
@@ -117,14 +121,14 @@ impl ExecutionPlan {
             .set_addresses(attribute::ADDRESSES_DATA, &[image, filter, result])?
             .set_addresses(attribute::ADDRESSES_WORKSPACE, &[workspace])?
             .finalize("naming addresses")?;
-        // SAFETY: the caller's promise; the plan was made for this handle.
+        // SAFETY: guaranteed by the caller; the plan was created for this handle.
         let status = dnn.with(|handle| unsafe { (functions.execute)(handle, self.plan.raw, addresses.raw) });
         functions.check(status, "a convolution by cuDNN failed")
     }
 }
 
-/// Whether an engine with these notes gives the same bits every time, in the precision that was asked for: single precision without tensor cores, which would
-/// round it to nineteen bits, and two bytes with them.
+/// Whether an engine with these notes is deterministic and preserves the requested precision: single precision without
+/// tensor cores, which would round to TF32, and 16 bits with them.
 fn is_wanted(dtype: DType, numerical: &[i32], behaviour: &[i32]) -> bool {
     let tensor_cores = numerical.contains(&note::TENSOR_CORES);
     numerical.iter().all(|note| *note == note::TENSOR_CORES)
@@ -132,10 +136,10 @@ fn is_wanted(dtype: DType, numerical: &[i32], behaviour: &[i32]) -> bool {
         && !behaviour.contains(&note::COMPILED_LATER)
 }
 
-/// A convolution as the library sees it, and the engines that it would use, the fastest first.
+/// A convolution as an operation graph, and the library's engines for it, fastest first.
 struct EngineQuery {
     configs: Vec<Descriptor>,
-    /// What the configurations were made from.
+    /// The descriptors that the configurations refer to.
     _parts: Vec<Descriptor>,
 }
 
@@ -159,7 +163,7 @@ impl EngineQuery {
             .set_integers(attribute::CONVOLUTION_STRIDES, &pair(window.stride))?
             .finalize("describing the window")?;
         let Operation { kind, first } = operation(kind);
-        // The attributes of each operation stand in the same order; only which tensors are named first differs.
+        // The attributes of each operation are in the same order; only the order of the tensors differs.
         let [factor, old, walking, tensors @ ..] = first;
         let mut operation =
             Descriptor::new(functions, kind)?.set_float(factor, 1.0)?.set_float(old, 0.0)?.set_descriptor(walking, &walk)?;
@@ -188,8 +192,7 @@ impl EngineQuery {
     }
 }
 
-/// How an operation is described: its kind, and the attributes for the factor of the result, the factor of what was there before, the window, image, filter and
-/// result.
+/// The description of an operation: its type, and the attributes for alpha, beta, the window, image, filter and result.
 struct Operation {
     kind: i32,
     first: [i32; 6],
@@ -203,7 +206,7 @@ fn operation(kind: ConvPass) -> Operation {
     }
 }
 
-/// A tensor whose channels lie side by side. `extents` are in the library's order: images or filters, channels, rows, columns.
+/// A channels-last tensor. `extents` are in the library's order: images or filters, channels, rows, columns.
 fn tensor(functions: &'static Functions, id: i64, extents: [i64; 4], dtype: DType) -> Result<Descriptor, String> {
     let [_, c, h, w] = extents;
     Descriptor::new(functions, kind::TENSOR)?
@@ -239,7 +242,7 @@ mod tests {
             (DType::F32, vec![note::TENSOR_CORES], false),
             (DType::BF16, vec![note::TENSOR_CORES], true),
             (DType::F16, vec![], false),
-            // 2 is sums in two bytes, 4 results that differ, 5 Winograd's transform, 9 plain loops, 77 nobody knows.
+            // 2 is 16-bit accumulation, 4 nondeterminism, 5 Winograd, 9 direct loops, 77 unknown.
             (DType::F16, vec![note::TENSOR_CORES, 2], false),
             (DType::F32, vec![4], false),
             (DType::F32, vec![5], false),
@@ -264,7 +267,7 @@ mod tests {
         ConvShape { window, groups: 1, image: [32, side, side, channels], result: [32, h, w, filters] }
     }
 
-    /// An H200 that is described to the library, if that is installed and can be asked so.
+    /// An H200 described to the library, if the library is installed and supports that.
     fn described() -> Option<(&'static Functions, Descriptor)> {
         let functions = library::functions()?;
         let device =
@@ -272,7 +275,7 @@ mod tests {
         device.ok().map(|device| (functions, device))
     }
 
-    /// Whether the library has a way in this much scratch.
+    /// Whether the library has a plan within this workspace.
     fn has_way(functions: &'static Functions, device: &Descriptor, request: &ConvRequest, scratch: u64) -> bool {
         let target = Target { handle: std::ptr::null_mut(), described: Some(device) };
         HEURISTICS.into_iter().any(|heuristics| {
@@ -283,8 +286,8 @@ mod tests {
         })
     }
 
-    /// Where cuDNN is installed it is asked, without a GPU, what it would do on an H200: the layers of a residual network have to find a way in the scratch that
-    /// the rule gives them.
+    /// If cuDNN is installed, its heuristics for an H200 are queried without a GPU: the layers of a residual network
+    /// must have a plan within the workspace of our rule.
     #[test]
     fn layers_of_a_residual_network_find_a_way_in_their_scratch() {
         let Some((functions, device)) = described() else { return println!("not asked: there is no cuDNN that answers without a GPU") };
@@ -313,7 +316,8 @@ mod tests {
             }
         }
     }
-    /// The op table has convolutions of every kind and type that cuDNN takes, with strides, dilation, groups and padding on one side.
+    /// The op table has convolutions of every kind and type that cuDNN supports, with strides, dilation, groups and
+    /// asymmetric padding.
     #[test]
     fn the_op_table_reaches_cudnn() {
         let Some((functions, device)) = described() else { return println!("not asked: there is no cuDNN that answers without a GPU") };

@@ -1,4 +1,4 @@
-//! cuDNN's descriptions: values with attributes that are set one by one and then fixed.
+//! cuDNN backend descriptors: attributes are set one by one and then finalized.
 
 use super::constants::ty;
 use super::library::{Functions, Raw};
@@ -7,7 +7,7 @@ use std::ffi::c_void;
 /// The types of attributes that are enumerations.
 const ENUMERATIONS: [i32; 5] = [ty::DATA_TYPE, ty::MODE, ty::HEURISTICS_MODE, ty::NUMERICAL_NOTE, ty::BEHAVIOUR_NOTE];
 
-/// A description, given back when it goes.
+/// A descriptor, destroyed on drop.
 pub(super) struct Descriptor {
     pub raw: Raw,
     pub functions: &'static Functions,
@@ -19,7 +19,7 @@ unsafe impl Send for Descriptor {}
 impl Descriptor {
     pub fn new(functions: &'static Functions, kind: i32) -> Result<Descriptor, String> {
         let mut raw = std::ptr::null_mut();
-        // SAFETY: a place to write the new description to.
+        // SAFETY: the pointer is valid for writing the new descriptor.
         functions.check(unsafe { (functions.create_descriptor)(kind, &mut raw) }, "making a description")?;
         Ok(Descriptor { raw, functions })
     }
@@ -27,7 +27,8 @@ impl Descriptor {
     /// # Safety
     /// The library's values of type `ty` have the size of `T`.
     unsafe fn set<T>(self, attribute: i32, ty: i32, values: &[T]) -> Result<Descriptor, String> {
-        // SAFETY: the descriptor is held by this value, and the values are as many as stated. The library refuses an attribute of another type.
+        // SAFETY: this value owns the descriptor, and the count matches the slice. The library rejects an attribute of
+        // another type.
         let status = unsafe { (self.functions.set)(self.raw, attribute, ty, values.len() as i64, values.as_ptr().cast()) };
         self.functions.check(status, &format!("setting attribute {attribute}"))?;
         Ok(self)
@@ -66,26 +67,26 @@ impl Descriptor {
         unsafe { self.set(attribute, ty::ADDRESS, addresses) }
     }
 
-    /// Other descriptions, which have to be kept as long as this one.
+    /// Sets another descriptor, which must outlive this one.
     pub fn set_descriptor(self, attribute: i32, other: &Descriptor) -> Result<Descriptor, String> {
         // SAFETY: a descriptor is a pointer.
         unsafe { self.set(attribute, ty::DESCRIPTOR, &[other.raw]) }
     }
 
-    /// Fixes what was set; says whether the library takes it.
+    /// Finalizes the descriptor; fails if the library does not support it.
     pub fn finalize(self, what: &str) -> Result<Descriptor, String> {
-        // SAFETY: the description is held by this value.
+        // SAFETY: this value owns the descriptor.
         self.functions.check(unsafe { (self.functions.finalize)(self.raw) }, what)?;
         Ok(self)
     }
 
-    /// Up to `most` integers; an unknown attribute is read as an empty one.
+    /// Up to `most` integers; an unknown attribute reads as empty.
     pub fn get_integers(&self, attribute: i32, most: usize) -> Vec<i64> {
         // SAFETY: the library writes 64-bit integers under this type.
         unsafe { self.get(attribute, ty::INT64, most) }
     }
 
-    /// Up to `most` values of one of the library's enumerations; an unknown attribute is read as an empty one.
+    /// Up to `most` values of an enumeration; an unknown attribute reads as empty.
     pub fn get_enums(&self, attribute: i32, ty: i32, most: usize) -> Vec<i32> {
         assert!(ENUMERATIONS.contains(&ty), "{ty} is no enumeration");
         // SAFETY: enumerations are 32-bit integers in C.
@@ -97,32 +98,33 @@ impl Descriptor {
     unsafe fn get<T: Copy + Default>(&self, attribute: i32, ty: i32, most: usize) -> Vec<T> {
         let (mut values, mut count) = (vec![T::default(); most], 0);
         let into: *mut c_void = values.as_mut_ptr().cast();
-        // SAFETY: the descriptor is held by this value, and there is space for `most` values of the type. The library refuses an attribute of another type.
+        // SAFETY: this value owns the descriptor, and the buffer has space for `most` values of the type. The library
+        // rejects an attribute of another type.
         let status = unsafe { (self.functions.get)(self.raw, attribute, ty, most as i64, &mut count, into) };
         values.truncate(if status == 0 { count.clamp(0, most as i64) as usize } else { 0 });
         values
     }
 
-    /// The one description that stands under an attribute, of this kind.
+    /// The single descriptor of this type in an attribute.
     pub fn get_descriptor(&self, attribute: i32, kind: i32) -> Result<Descriptor, String> {
         let part = Descriptor::new(self.functions, kind)?;
         let (mut raw, mut filled) = (part.raw, 0);
-        // SAFETY: one description of this kind, which the library fills.
+        // SAFETY: the pointer refers to one descriptor of this type, which the library fills.
         let status = unsafe { (self.functions.get)(self.raw, attribute, ty::DESCRIPTOR, 1, &mut filled, (&raw mut raw).cast()) };
         self.functions.check(status, "looking at a part")?;
         Ok(part)
     }
 
-    /// The descriptions that stand under an attribute, of this kind.
+    /// The descriptors of this type in an attribute.
     pub fn get_descriptors(&self, attribute: i32, kind: i32) -> Result<Vec<Descriptor>, String> {
         let mut count = 0;
-        // SAFETY: asks for their number only.
+        // SAFETY: a null buffer queries the count only.
         let status = unsafe { (self.functions.get)(self.raw, attribute, ty::DESCRIPTOR, 0, &mut count, std::ptr::null_mut()) };
         self.functions.check(status, "counting")?;
         let mut parts = (0..count.max(0)).map(|_| Descriptor::new(self.functions, kind)).collect::<Result<Vec<_>, _>>()?;
         let mut raws: Vec<Raw> = parts.iter().map(|part| part.raw).collect();
         let mut filled = 0;
-        // SAFETY: as many descriptions of this kind as said, which the library fills.
+        // SAFETY: the buffer has the stated number of descriptors of this type, which the library fills.
         let status =
             unsafe { (self.functions.get)(self.raw, attribute, ty::DESCRIPTOR, raws.len() as i64, &mut filled, raws.as_mut_ptr().cast()) };
         self.functions.check(status, "listing")?;
@@ -133,7 +135,7 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: made in `new` and given back once.
+        // SAFETY: created in `new` and destroyed once.
         let _ = unsafe { (self.functions.destroy_descriptor)(self.raw) };
     }
 }

@@ -1,14 +1,14 @@
-//! cuDNN as it is found on a machine: its functions, looked up one by one, and a handle on one GPU.
+//! Loads cuDNN at run time: its functions, and a handle on one GPU.
 
 use crate::libraries::driver::{Context, Stream};
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// What the library hands out: handles and descriptions.
+/// A handle or descriptor of the library.
 pub(super) type Raw = *mut c_void;
 
-/// The functions that are used, with plain numbers for all of the library's enumerations: a version may return numbers that this one does not know.
+/// The functions in use. Enumerations are plain integers: a newer version may return unknown values.
 pub(super) struct Functions {
     pub create: unsafe extern "C" fn(*mut Raw) -> i32,
     pub destroy: unsafe extern "C" fn(Raw) -> i32,
@@ -20,49 +20,49 @@ pub(super) struct Functions {
     pub get: unsafe extern "C" fn(Raw, i32, i32, i64, *mut i64, *mut c_void) -> i32,
     pub finalize: unsafe extern "C" fn(Raw) -> i32,
     pub execute: unsafe extern "C" fn(Raw, Raw, Raw) -> i32,
-    /// Never closed: what it has started may still refer to it when the process ends.
+    /// Never unloaded: library threads may still refer to it at process exit.
     _libraries: [Library; 2],
 }
 
 impl Functions {
-    /// What a status means, in the library's words.
+    /// Converts a status to an error with the library's name for it.
     pub fn check(&self, status: i32, effective_op: &str) -> Result<(), String> {
         if status == 0 {
             return Ok(());
         }
-        // SAFETY: takes any number and gives a text that lives as long as the library.
+        // SAFETY: accepts any number and returns a string that lives as long as the library.
         let name = unsafe { CStr::from_ptr((self.name)(status)) };
         Err(format!("{effective_op}: {}", name.to_string_lossy()))
     }
 }
 
-/// The library, if it is there with everything that is used of it. Looking never panics.
+/// The library, if it is installed with all required functions. Never panics.
 pub(super) fn functions() -> Option<&'static Functions> {
     static FOUND: OnceLock<Option<Functions>> = OnceLock::new();
     FOUND.get_or_init(load).as_ref()
 }
 
-/// Whether the library can be used here.
+/// Whether the library is available.
 pub(crate) fn is_present() -> bool {
     functions().is_some()
 }
 
-/// The names it goes by, the version first whose interface is used here.
+/// File names to try, starting with the supported major version.
 const NAMES: [&str; 3] = ["libcudnn.so.9", "libcudnn.so", "cudnn64_9.dll"];
-/// The oldest version whose interface is the one used here.
+/// Minimum supported version.
 const OLDEST: usize = 90_000;
 
 fn load() -> Option<Functions> {
-    // SAFETY: opens a library whose constructors do nothing but registering it.
+    // SAFETY: opens a library whose constructors only register it.
     let library = NAMES.into_iter().find_map(|name| unsafe { Library::new(name) }.ok())?;
-    // SAFETY: the functions have these types in every version from 9.0 on, which is checked before any of the others is called; the symbols are copied
-    // into a value that keeps the library open.
+    // SAFETY: the functions have these types in every version from 9.0 on, which is checked before any other call; the
+    // symbols are copied into a value that keeps the library open.
     unsafe {
         let version = library.get::<unsafe extern "C" fn() -> usize>(b"cudnnGetVersion\0").ok()?();
         if version < OLDEST {
             return None;
         }
-        // Without the cuBLASLt it was built for, cuDNN ends the process when it is first asked for anything.
+        // Without its matching cuBLASLt, cuDNN aborts the process on first use.
         let runtime = library.get::<unsafe extern "C" fn() -> usize>(b"cudnnGetCudartVersion\0").ok()?();
         let products = products_for(runtime).into_iter().find_map(|name| Library::new(name).ok())?;
         Some(Functions {
@@ -81,13 +81,13 @@ fn load() -> Option<Functions> {
     }
 }
 
-/// The names of the cuBLASLt that a cuDNN for this version of CUDA's runtime (as in 13000) looks for.
+/// The file names of the cuBLASLt that cuDNN needs for this CUDA runtime version (such as 13000).
 fn products_for(runtime: usize) -> [String; 2] {
     let major = runtime / 1000;
     [format!("libcublasLt.so.{major}"), format!("cublasLt64_{major}.dll")]
 }
 
-/// The library on one GPU, for one stream.
+/// A cuDNN handle on one GPU and stream.
 pub(crate) struct Cudnn {
     pub(super) functions: &'static Functions,
     handle: Mutex<Owned>,
@@ -100,19 +100,20 @@ struct Owned(Raw);
 unsafe impl Send for Owned {}
 
 impl Cudnn {
-    /// Opens it for work in this stream; the context is current. The library must be [present](is_present).
+    /// Creates a handle for this stream; the context is current. The library must be [present](is_present).
     pub fn open(context: &Arc<Context>, stream: &Stream) -> Result<Cudnn, String> {
         let functions = functions().ok_or("cuDNN is not there")?;
         let mut handle = std::ptr::null_mut();
-        // SAFETY: a place to write the handle to.
+        // SAFETY: the pointer is valid for writing the handle.
         functions.check(unsafe { (functions.create)(&mut handle) }, "cuDNN could not be opened")?;
         let dnn = Cudnn { functions, handle: Mutex::new(Owned(handle)), context: Arc::clone(context) };
-        // SAFETY: the handle was just made; the stream outlives it (both belong to what a GPU's programs share), and the types are the same pointer.
+        // SAFETY: the handle was just created; the stream outlives it (both belong to the device state), and the types
+        // are the same pointer.
         functions.check(unsafe { (functions.set_stream)(handle, stream.raw.cast()) }, "cuDNN did not take the stream")?;
         Ok(dnn)
     }
 
-    /// Does something with the handle while nobody else does.
+    /// Calls `work` with exclusive access to the handle.
     pub(super) fn with<T>(&self, work: impl FnOnce(Raw) -> T) -> T {
         work(self.handle.lock().unwrap_or_else(PoisonError::into_inner).0)
     }
@@ -121,7 +122,7 @@ impl Cudnn {
 impl Drop for Cudnn {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: made in `open` and destroyed once.
+            // SAFETY: created in `open` and destroyed once.
             let _ = self.with(|handle| unsafe { (self.functions.destroy)(handle) });
         }
     }
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_library_that_is_absent_is_no_panic() {
-        // Twice: what was found is remembered.
+        // Twice: the result is cached.
         assert_eq!(is_present(), is_present());
         assert_eq!(is_present(), functions().is_some());
     }

@@ -1,4 +1,5 @@
-//! Convolutions through cuDNN where it is found: in planned scratch, by deterministic ways only. Nothing of it is needed to build, to plan or to run.
+//! Convolutions through cuDNN, if available: in planned workspace, with deterministic engines only. It is optional for
+//! building, planning and running.
 
 mod constants;
 mod convolution;
