@@ -1,4 +1,4 @@
-//! Rows of a table by their numbers, and sums of rows into a table.
+//! Gather and scatter-add of table rows.
 
 use crate::kernels::gemm::run;
 use crate::runtime::threads::ThreadPool;
@@ -6,25 +6,25 @@ use crate::simd::Isa;
 use crate::simd::convert;
 use plimsoll_core::DType;
 
-/// A table and the numbers of some of its rows.
+/// A table and indices of its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableShape {
     /// Rows of the table.
     pub rows: usize,
-    /// Numbers in a row.
+    /// Elements per row.
     pub width: usize,
-    /// How many rows are named.
+    /// Number of indices.
     pub count: usize,
-    /// The type of their names: `I32` or `U8`.
+    /// Type of the indices: `I32` or `U8`.
     pub indices: DType,
 }
 
-/// Elements moved by one task, about.
+/// Approximate elements moved per task.
 const GRAIN: usize = 1 << 14;
-/// Columns summed by one task: eight lines, so that the memory is read and written in runs.
+/// Columns per task of a scatter-add: eight cache lines.
 const COLUMNS: usize = 128;
 
-/// A pointer that may cross threads: tasks use disjoint parts of what it points to.
+/// A pointer that may cross threads: tasks access disjoint parts.
 #[derive(Clone, Copy)]
 struct Shared<T>(T);
 
@@ -40,17 +40,18 @@ impl<T: Copy> Shared<T> {
 }
 
 impl TableShape {
-    /// The row that number `i` names, if it names one.
+    /// The row of index `i`, if it is in range.
     ///
     /// # Safety
-    /// `indices` is readable for more than `i` numbers.
+    ///
+    /// `indices` is readable for more than `i` elements.
     #[inline(always)]
     unsafe fn row(&self, indices: *const u8, i: usize) -> Option<usize> {
         // SAFETY: the caller's promise.
         let row = unsafe {
             match self.indices {
                 DType::U8 => usize::from(*indices.add(i)),
-                // A negative number is larger than any table.
+                // A negative index is out of range.
                 _ => usize::try_from(*indices.cast::<i32>().add(i)).unwrap_or(usize::MAX),
             }
         };
@@ -58,11 +59,12 @@ impl TableShape {
     }
 }
 
-/// Writes the named rows one after the other; zeros for a number that names none.
+/// Gathers rows; zeros for an out-of-range index.
 ///
 /// # Safety
-/// The table has `rows · width` elements of `from`, `indices` has `count` numbers, `to` is writable for `count · width` elements of `into` and overlaps
-/// neither.
+///
+/// The table has `rows · width` elements of `from`, `indices` has `count` elements, `to` is writable for `count ·
+/// width` elements of `into` and overlaps neither.
 pub unsafe fn gather(
     pool: &ThreadPool,
     shape: &TableShape,
@@ -77,7 +79,8 @@ pub unsafe fn gather(
     run(pool, count * width > 2 * GRAIN, count.div_ceil(each), &|task, _| {
         let mut single = [0.0; COLUMNS];
         for i in task * each..count.min((task + 1) * each) {
-            // SAFETY: the row lies inside the table, place `i` inside the result, and no other task writes there.
+            // SAFETY: the row is inside of the table, position `i` inside of the result, and no other task writes
+            // there.
             unsafe {
                 let to = to.get().add(i * width * into.size());
                 let Some(row) = shape.row(indices.get(), i) else {
@@ -99,29 +102,32 @@ pub unsafe fn gather(
     });
 }
 
-/// Sets the table to zeros and adds to its rows those that name them, in their order. A number that names no row adds nothing.
+/// Zeroes the table and adds each row at its index, in order. Out-of-range indices are ignored.
 ///
-/// Tasks own columns of the table and walk over all numbers, so that sums are the same however many threads there are.
+/// Tasks own columns of the table and scan all indices, so that sums are the same for any number of threads.
 ///
 /// # Safety
-/// `indices` has `count` numbers, `rows` has `count · width` elements of the type, `table` is writable for `rows · width` floats and overlaps neither.
+///
+/// `indices` has `count` elements, `rows` has `count · width` elements of the type, `table` is writable for `rows ·
+/// width` floats and overlaps neither.
 pub unsafe fn scatter_add(pool: &ThreadPool, shape: &TableShape, indices: *const u8, (rows, dtype): (*const u8, DType), table: *mut f32) {
     let isa = Isa::best();
     let TableShape { width, count, .. } = *shape;
     let (indices, rows, table) = (Shared(indices), Shared(rows), Shared(table));
     let total = shape.rows * width;
-    // Large pieces: the memory sets the pace.
+    // Large chunks: this is memory-bound.
     let piece = 64 * GRAIN;
     run(pool, total > 2 * piece, total.div_ceil(piece), &|task, _| {
         let start = task * piece;
-        // SAFETY: pieces are disjoint parts of the table.
+        // SAFETY: chunks are disjoint parts of the table.
         unsafe { table.get().add(start).write_bytes(0, piece.min(total - start)) };
     });
     run(pool, count * width > 2 * GRAIN, width.div_ceil(COLUMNS), &|task, _| {
         let start = task * COLUMNS;
         let columns = COLUMNS.min(width - start);
         for i in 0..count {
-            // SAFETY: the row lies inside the table, its columns are this task's own, and place `i` lies inside the rows.
+            // SAFETY: the row is inside of the table, its columns are exclusive to this task, and position `i` is
+            // inside of the rows.
             unsafe {
                 if let Some(row) = shape.row(indices.get(), i) {
                     let to = std::slice::from_raw_parts_mut(table.get().add(row * width + start), columns);

@@ -1,7 +1,8 @@
-//! The kernels, a module per family of ops. Each states how much workspace it needs before it runs and allocates nothing while it does.
+//! The kernels, one module per family of ops. Each states its workspace before it runs and does not allocate while it
+//! runs.
 //!
-//! `gemm` and `pointwise` depend on no other kernel; reductions evaluate pointwise expressions; attention, convolutions and recurrent layers are built on
-//! matrix products.
+//! `gemm` and `pointwise` depend on no other kernel; reductions evaluate pointwise expressions; attention, convolutions
+//! and recurrent layers are built on matrix products.
 
 pub mod attention;
 pub mod conv;

@@ -1,18 +1,18 @@
-//! Moving elements without changing them: transposition, slices, concatenation and padding, all as strided copies.
+//! Data movement: transpose, slice, concat and padding, all as strided copies.
 
 use crate::kernels::pointwise::broadcast::offset;
 use crate::runtime::threads::ThreadPool;
 
-/// A copy of a box of elements from one layout to another.
+/// A copy of a box of elements between two layouts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StridedCopy {
-    /// Dimensions walked from outside, and the bytes a step along each moves in source and destination.
+    /// Outer dimensions, and their byte strides in source and destination.
     extents: Vec<usize>,
     from: Vec<usize>,
     to: Vec<usize>,
-    /// What is copied at each of their positions.
+    /// The copy at each of their positions.
     kernel: Kernel,
-    /// Bytes before the first element on both sides.
+    /// Byte offsets of the first element on both sides.
     start: (usize, usize),
 }
 
@@ -25,24 +25,26 @@ struct Dim {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kernel {
-    /// Runs of bytes at fixed distances.
+    /// Rows of contiguous bytes with a fixed stride.
     Runs { row: Dim, bytes: usize },
-    /// A plane in which source and destination have different inner dimensions: `down` is the source's, `across` the destination's.
+    /// A plane in which source and destination have different inner dimensions: `down` is the source's, `across` the
+    /// destination's.
     Plane { down: Dim, across: Dim, element: usize },
 }
 
-/// Side of the squares a plane is copied in: the lines of one stay in the first-level cache on both sides.
+/// Side of the blocks in which a plane is copied: both sides fit in L1.
 const SIDE: usize = 32;
-/// Bytes of one task, about.
+/// Approximate bytes per task.
 const CHUNK: usize = 64 << 10;
-/// Bytes below which waking other threads takes longer than the work.
+/// Bytes below which waking other threads costs more than the work.
 const SERIAL: usize = 256 << 10;
 
 impl StridedCopy {
     /// A copy of `dims` elements of `element` bytes, with the strides of source and destination in elements.
     ///
     /// # Panics
-    /// When the lists are not equally long.
+    ///
+    /// If the lists have different lengths.
     pub fn new(element: usize, dims: &[usize], from: &[usize], to: &[usize]) -> StridedCopy {
         assert!(dims.len() == from.len() && dims.len() == to.len());
         let mut outer: Vec<Dim> = Vec::new();
@@ -73,7 +75,7 @@ impl StridedCopy {
         }
     }
 
-    /// The copy that begins this many bytes into the source and the destination.
+    /// The copy with these byte offsets in source and destination.
     pub fn starting(self, from: usize, to: usize) -> StridedCopy {
         StridedCopy { start: (from, to), ..self }
     }
@@ -86,8 +88,8 @@ impl StridedCopy {
         StridedCopy::new(element, &turned, &from, &self::strides(&turned))
     }
 
-    /// Copies `dims` elements that begin at `from_start` along `axis` of a source and go to `to_start` of a destination, where the axis has
-    /// the given extents.
+    /// Copies `dims` elements from `from_start` along `axis` of a source to `to_start` of a destination, in which the
+    /// axis has the given extents.
     pub fn along(element: usize, dims: &[usize], axis: usize, from: (usize, usize), to: (usize, usize)) -> StridedCopy {
         let within = |extent: usize| {
             let mut whole = dims.to_vec();
@@ -100,10 +102,11 @@ impl StridedCopy {
             .starting(from_start * inner * element, to_start * inner * element)
     }
 
-    /// Copies.
+    /// Runs the copy.
     ///
     /// # Safety
-    /// `from` is readable and `to` writable wherever the strides lead, and they do not overlap.
+    ///
+    /// `from` is readable and `to` is writable at all strided positions, and they do not overlap.
     pub unsafe fn run(&self, pool: &ThreadPool, from: *const u8, to: *mut u8) {
         let to = Shared(to.wrapping_add(self.start.1));
         let from = Shared(from.cast_mut().wrapping_add(self.start.0));
@@ -116,7 +119,7 @@ impl StridedCopy {
                 let (position, part) = (index / parts, index % parts);
                 let from = from.at(offset(&self.extents, &self.from, position));
                 let to = to.at(offset(&self.extents, &self.to, position));
-                // SAFETY: the caller's promise; tasks write disjoint elements.
+                // SAFETY: guaranteed by the caller; tasks write disjoint elements.
                 unsafe { self.kernel.copy(part, from, to) };
             }
         };
@@ -125,7 +128,8 @@ impl StridedCopy {
     }
 }
 
-/// Writes zeros before and behind a tensor of shape `dims` along `axis` of a destination; the tensor itself is copied separately.
+/// Writes zeros before and after a tensor of shape `dims` along `axis` of a destination; the tensor itself is copied
+/// separately.
 ///
 /// # Safety
 /// `to` is writable over the whole destination.
@@ -133,7 +137,7 @@ pub unsafe fn pad_with_zeros(element: usize, dims: &[usize], axis: usize, before
     let inner = dims[axis + 1..].iter().product::<usize>() * element;
     let pitch = (before + dims[axis] + after) * inner;
     for row in 0..dims[..axis].iter().product() {
-        // SAFETY: both gaps lie inside the row.
+        // SAFETY: both gaps are inside of the row.
         unsafe {
             let start = to.add(row * pitch);
             start.write_bytes(0, before * inner);
@@ -142,7 +146,7 @@ pub unsafe fn pad_with_zeros(element: usize, dims: &[usize], axis: usize, before
     }
 }
 
-/// The strides of a tensor without gaps.
+/// The strides of a contiguous tensor.
 fn strides(dims: &[usize]) -> Vec<usize> {
     (0..dims.len()).map(|axis| dims[axis + 1..].iter().product()).collect()
 }
@@ -151,7 +155,7 @@ fn strides(dims: &[usize]) -> Vec<usize> {
 #[derive(Clone, Copy)]
 struct Shared(*mut u8);
 
-// SAFETY: `run` hands every task elements of its own.
+// SAFETY: `run` gives every task disjoint elements.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -163,7 +167,7 @@ impl Shared {
 }
 
 impl Kernel {
-    /// How many parts can be copied on their own.
+    /// Number of parts that can be copied independently.
     fn parts(&self) -> usize {
         match self {
             Kernel::Runs { row, bytes } => row.extent.div_ceil((CHUNK / (*bytes).max(1)).max(1)),
@@ -215,7 +219,7 @@ impl Kernel {
 unsafe fn square<T: Copy>(down: (usize, usize, Dim), across: (usize, usize, Dim), from: *const u8, to: *mut u8) {
     for i in down.0..down.1 {
         for j in across.0..across.1 {
-            // SAFETY: the caller's promise; elements need not be aligned.
+            // SAFETY: guaranteed by the caller; elements need not be aligned.
             unsafe {
                 let element = from.add(i * down.2.from + j * across.2.from).cast::<T>().read_unaligned();
                 to.add(i * down.2.to + j * across.2.to).cast::<T>().write_unaligned(element);
@@ -252,7 +256,7 @@ mod tests {
     }
 
     fn run(copy: &StridedCopy, from: &[u8], to: &mut [u8]) {
-        // SAFETY: the tests give copies that stay inside.
+        // SAFETY: the tests use in-bounds copies.
         unsafe { copy.run(&ThreadPool::new(2).unwrap(), from.as_ptr(), to.as_mut_ptr()) }
     }
 
@@ -285,7 +289,7 @@ mod tests {
             check_transpose(1 << size, &dims, &order);
         }
 
-        /// A part is cut out and put back between zeros: what is outside is zero, what is inside is unchanged.
+        /// A slice is taken and padded back: the outside is zero, the inside is unchanged.
         #[test]
         fn a_slice_put_back_between_zeros_is_unchanged(
             dims in prop::collection::vec(1usize..7, 1..4), pick: u8, cut in any::<(u8, u8)>(), size in 0u32..4,
@@ -299,7 +303,7 @@ mod tests {
             let mut part = vec![0xAA; part_dims.iter().product::<usize>() * element];
             run(&StridedCopy::along(element, &part_dims, axis, (dims[axis], start), (length, 0)), &from, &mut part);
             let mut back = vec![0xAA; from.len()];
-            // SAFETY: the destination is as large as before and behind say.
+            // SAFETY: the destination has space for the padding on both sides.
             unsafe { pad_with_zeros(element, &part_dims, axis, start, dims[axis] - start - length, back.as_mut_ptr()) };
             run(&StridedCopy::along(element, &part_dims, axis, (length, 0), (dims[axis], start)), &part, &mut back);
             for (i, at) in positions(&dims).iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The gradients of attention: the tiles are recomputed, and every product of the forward pass gives two.
+//! The gradients of attention: tiles are recomputed, and each forward product has two backward products.
 
 use super::dropout::{DropoutMask, Tile, apply, draw};
 use super::tiles::{Hidden, Left, Right, multiply};
@@ -11,7 +11,7 @@ use crate::simd::convert;
 use plimsoll_core::DType;
 use std::f32::consts::{LN_2, LOG2_E};
 
-/// What [`backward`] reads and writes.
+/// The operands of [`backward`].
 #[derive(Clone, Copy, Debug)]
 pub struct Backward {
     /// As in the forward pass.
@@ -24,9 +24,9 @@ pub struct Backward {
     pub mask: Option<KeyMask>,
     /// As in the forward pass.
     pub dropout_mask: Option<DropoutMask>,
-    /// Its result.
+    /// The forward result.
     pub o: HeadsPtr,
-    /// Its logarithms.
+    /// The log-sum-exp.
     pub lse: *const f32,
     /// The gradient of the result.
     pub d_o: HeadsPtr,
@@ -38,12 +38,13 @@ pub struct Backward {
     pub d_v: HeadsPtr,
 }
 
-// SAFETY: a description of memory; `backward` demands its validity, and its tasks write disjoint parts.
+// SAFETY: a descriptor of memory; `backward` requires its validity, and its tasks write disjoint parts.
 unsafe impl Send for Backward {}
 // SAFETY: as above.
 unsafe impl Sync for Backward {}
 
-/// The pieces of a worker's scratch, in floats. The gradient of the queries is summed up where it goes, if it goes there in single precision.
+/// The buffers in a worker's workspace, in floats. The query gradient is accumulated in place if it is single
+/// precision.
 fn pieces(shape: &AttentionShape, d_q: DType) -> [usize; 14] {
     let (tile, depth, rows) = (shape.tile(), shape.depth, shape.queries.min(QUERIES));
     let all = shape.group() * shape.queries;
@@ -72,13 +73,15 @@ pub fn backward_workspace(shape: &AttentionShape, d_q: DType, threads: usize) ->
     lines(&pieces(shape, d_q)) * threads.max(1) + LINE
 }
 
-/// The gradients of all heads of all sequences. The same bits at any number of threads.
+/// The gradients of all heads of all sequences. Bit-identical for any number of threads.
 ///
 /// # Safety
-/// Everything named by `tensors` is there over the extents of the shape, and what is written overlaps nothing else.
+///
+/// All tensors are valid over the extents of the shape, and outputs overlap nothing else.
 ///
 /// # Panics
-/// When the workspace is shorter than [`backward_workspace`] asks for.
+///
+/// If the workspace is shorter than [`backward_workspace`].
 pub unsafe fn backward(pool: &ThreadPool, shape: &AttentionShape, tensors: &Backward, workspace: &mut [f32]) {
     // SAFETY: passed on to the caller.
     unsafe { backward_with(Isa::best(), pool, shape, tensors, workspace) }
@@ -97,15 +100,16 @@ pub unsafe fn backward_with(isa: Isa, pool: &ThreadPool, shape: &AttentionShape,
     let own = lines(&pieces(shape, tensors.d_q.dtype));
     let scratch = aligned(workspace);
     run(pool, shape.is_worth_waking(), shape.batch * shape.kv_heads, &|task, worker| {
-        // SAFETY: the caller's promise; tasks write different heads, and workers have their own scratch.
+        // SAFETY: guaranteed by the caller; tasks write different heads, and workers have separate workspaces.
         unsafe { one_head(isa, shape, tensors, task / shape.kv_heads, task % shape.kv_heads, Out(scratch.add(worker * own))) };
     });
 }
 
-/// One head of keys and all heads of queries that share it.
+/// One key/value head and all query heads that share it.
 ///
 /// # Safety
-/// As for [`backward`]; the scratch is this task's alone.
+///
+/// Same as [`backward`]; the workspace is exclusive to this task.
 unsafe fn one_head(isa: Isa, shape: &AttentionShape, tensors: &Backward, b: usize, kv_head: usize, scratch: Out) {
     let AttentionShape { queries, keys, depth, causal, .. } = *shape;
     let group = shape.group();
@@ -114,7 +118,7 @@ unsafe fn one_head(isa: Isa, shape: &AttentionShape, tensors: &Backward, b: usiz
     let [q, d_o, rows, turned_keys, turned_values, d_k, d_v, weights, slopes, logarithms, deltas, mask, sums, factors] = pieces;
     let stride = shape.tile();
     let kv_number = kv_head * depth;
-    // SAFETY: the pieces of the scratch are as long as `pieces` says, and the operands are there by the caller's promise.
+    // SAFETY: the buffers have the lengths of `pieces`, and the caller guarantees the operands.
     unsafe {
         let logarithms = std::slice::from_raw_parts_mut(logarithms, group * queries);
         let deltas = std::slice::from_raw_parts_mut(deltas, group * queries);
@@ -147,7 +151,7 @@ unsafe fn one_head(isa: Isa, shape: &AttentionShape, tensors: &Backward, b: usiz
             let (d_k, d_v) = (std::slice::from_raw_parts_mut(d_k, columns * depth), std::slice::from_raw_parts_mut(d_v, columns * depth));
             d_k.fill(0.0);
             d_v.fill(0.0);
-            // Queries before the block of keys see none of it.
+            // Queries before the block of keys see none of it (causal).
             let start = if causal { key / QUERIES * QUERIES } else { 0 };
             for (member, i) in (0..group).flat_map(|member| (start..queries).step_by(QUERIES).map(move |i| (member, i))) {
                 let (head, count) = (kv_head * group + member, QUERIES.min(queries - i));
@@ -190,13 +194,13 @@ unsafe fn one_head(isa: Isa, shape: &AttentionShape, tensors: &Backward, b: usiz
                     DType::F32 => (tensors.d_q.at(place, head * depth).cast::<f32>(), tensors.d_q.row),
                     _ => (sums.add((member * queries + i) * depth), depth),
                 };
-                // Every query sees the first block, if it sees any.
+                // Every query that sees any key sees the first block.
                 let slopes = Left { start: slopes, row: stride, step: 1 };
                 multiply(isa, count, columns, slopes, scaled_keys, to, key > 0, hide(Hidden::Ends));
             }
             for j in 0..columns {
                 let (place, own) = (b * keys + key + j, j * depth..(j + 1) * depth);
-                // The queries carry the logarithm of e to base two, which the gradient of the keys does not.
+                // Queries are scaled by log2(e), which the key gradient must not include.
                 convert::store(isa, tensors.d_k.dtype, &d_k[own.clone()], LN_2, tensors.d_k.at(place, kv_number));
                 convert::store(isa, tensors.d_v.dtype, &d_v[own], 1.0, tensors.d_v.at(place, kv_number));
             }

@@ -1,23 +1,23 @@
-//! Weights that are left out at random: drawn for a tile, never stored beyond it.
+//! Attention dropout: random factors are generated per tile and never stored beyond it.
 
 use crate::kernels::pointwise::random_numbers;
 use crate::simd::{Isa, dispatch};
 use plimsoll_core::ops::WeightDropout;
 use plimsoll_core::random::StepRandom;
 
-/// Which weights of an attention are left out in a step.
+/// The dropout mask of an attention in a step.
 #[derive(Clone, Copy, Debug)]
 pub struct DropoutMask {
-    /// How many, and from which stream they are drawn.
+    /// Rate and random stream.
     pub dropout: WeightDropout,
-    /// Where the stream stands.
+    /// State of the random stream.
     pub random: StepRandom,
-    /// Sequences of the batch before the first of this piece.
+    /// Number of sequences in the batch before this micro-batch.
     pub before: u64,
 }
 
-/// A tile of weights: `rows` queries by `columns` keys, rows `stride` floats apart, and the places of its first weight and of the next
-/// query's in the stream.
+/// A tile of weights: `rows` queries by `columns` keys with row stride `stride`, and the stream indices of its first
+/// weight and of the next query's.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
     pub start: *mut f32,
@@ -29,17 +29,18 @@ pub(super) struct Tile {
 }
 
 impl DropoutMask {
-    /// The place in the stream of a weight: sequence, head, query and key of an attention of this many of each.
+    /// The stream index of a weight, from its sequence, head, query and key, for an attention of these extents.
     pub(super) fn place(&self, (heads, queries, keys): (usize, usize, usize), (b, head, i, j): (usize, usize, usize, usize)) -> u64 {
         let row = ((self.before + b as u64) * heads as u64 + head as u64) * queries as u64 + i as u64;
         row * keys as u64 + j as u64
     }
 }
 
-/// Fills a tile with what its weights are multiplied by.
+/// Fills a tile with dropout factors.
 ///
 /// # Safety
-/// The processor has `isa`, and the tile is there and used by nobody else.
+///
+/// The processor supports `isa`, and the tile is valid and exclusive.
 pub(super) unsafe fn draw(isa: Isa, dropout_mask: &DropoutMask, tile: Tile) {
     // SAFETY: the caller's promise.
     unsafe { dispatch!(isa, unsafe draw_rows(dropout_mask: &DropoutMask = dropout_mask, tile: Tile = tile)) }
@@ -61,10 +62,11 @@ unsafe fn draw_rows<const FMA: bool>(dropout_mask: &DropoutMask, tile: Tile) {
     }
 }
 
-/// Multiplies the numbers of a tile by those of another that is laid out alike.
+/// Multiplies a tile elementwise by another one of the same layout.
 ///
 /// # Safety
-/// As for [`draw`], for both.
+///
+/// Same as [`draw`], for both tiles.
 pub(super) unsafe fn apply(isa: Isa, factors: *const f32, tile: Tile) {
     // SAFETY: the caller's promise.
     unsafe { dispatch!(isa, unsafe apply_rows(factors: *const f32 = factors, tile: Tile = tile)) }

@@ -1,4 +1,4 @@
-//! The result of attention and the logarithms of its sums.
+//! The attention result and the log-sum-exp.
 
 use super::dropout::{DropoutMask, Tile, apply, draw};
 use super::tiles::{Hidden, Left, Right, multiply};
@@ -10,34 +10,34 @@ use crate::simd::Isa;
 use crate::simd::convert;
 use std::f32::consts::{LN_2, LOG2_E};
 
-/// Queries of one task: for so many the keys are brought into tiles once.
+/// Queries per task, which share the packed keys.
 const CHUNK: usize = 256;
 
-/// What [`forward`] reads and writes.
+/// The operands of [`forward`].
 #[derive(Clone, Copy, Debug)]
 pub struct Forward {
-    /// `queries` places a sequence.
+    /// `queries` positions per sequence.
     pub q: HeadsPtr,
-    /// `keys` places a sequence.
+    /// `keys` positions per sequence.
     pub k: HeadsPtr,
-    /// `keys` places a sequence.
+    /// `keys` positions per sequence.
     pub v: HeadsPtr,
-    /// Which keys are visible.
+    /// The key mask.
     pub mask: Option<KeyMask>,
-    /// Which weights are left out.
+    /// The dropout mask.
     pub dropout_mask: Option<DropoutMask>,
-    /// The result, `queries` places a sequence. May be where `q` is.
+    /// The result, `queries` positions per sequence. May alias `q`.
     pub o: HeadsPtr,
-    /// The logarithms, `[batch, heads, queries]`.
+    /// The log-sum-exp, `[batch, heads, queries]`.
     pub lse: *mut f32,
 }
 
-// SAFETY: a description of memory; `forward` demands its validity, and its tasks write disjoint parts.
+// SAFETY: a descriptor of memory; `forward` requires its validity, and its tasks write disjoint parts.
 unsafe impl Send for Forward {}
 // SAFETY: as above.
 unsafe impl Sync for Forward {}
 
-/// The pieces of a worker's scratch, in floats.
+/// The buffers in a worker's workspace, in floats.
 fn pieces(shape: &AttentionShape) -> [usize; 9] {
     let (chunk, tile, depth) = (shape.queries.min(CHUNK), shape.tile(), shape.depth);
     let queries = shape.queries.min(QUERIES);
@@ -50,13 +50,15 @@ pub fn forward_workspace(shape: &AttentionShape, threads: usize) -> usize {
     lines(&pieces(shape)) * threads.max(1) + LINE
 }
 
-/// Attention of all heads of all sequences. The same bits at any number of threads.
+/// Attention of all heads of all sequences. Bit-identical for any number of threads.
 ///
 /// # Safety
-/// Everything named by `tensors` is there over the extents of the shape, and only `o` and `q` may overlap, in the same places.
+///
+/// All tensors are valid over the extents of the shape; only `o` and `q` may alias, with the same layout.
 ///
 /// # Panics
-/// When the workspace is shorter than [`forward_workspace`] asks for.
+///
+/// If the workspace is shorter than [`forward_workspace`].
 pub unsafe fn forward(pool: &ThreadPool, shape: &AttentionShape, tensors: &Forward, workspace: &mut [f32]) {
     // SAFETY: passed on to the caller.
     unsafe { forward_with(Isa::best(), pool, shape, tensors, workspace) }
@@ -77,15 +79,17 @@ pub unsafe fn forward_with(isa: Isa, pool: &ThreadPool, shape: &AttentionShape, 
     let chunks = shape.queries.div_ceil(CHUNK);
     run(pool, shape.is_worth_waking(), shape.batch * shape.heads * chunks, &|task, worker| {
         let (head, chunk) = (task / chunks, task % chunks);
-        // SAFETY: the caller's promise; tasks write different queries of different heads, and workers have their own scratch.
+        // SAFETY: guaranteed by the caller; tasks write different queries of different heads, and workers have separate
+        // workspaces.
         unsafe { one_chunk(isa, shape, tensors, head / shape.heads, head % shape.heads, chunk * CHUNK, Out(scratch.add(worker * own))) };
     });
 }
 
-/// The queries of one head from `first` on, as many as one task takes.
+/// One task: a chunk of queries of one head, from `first` on.
 ///
 /// # Safety
-/// As for [`forward`]; the scratch is this task's alone.
+///
+/// Same as [`forward`]; the workspace is exclusive to this task.
 unsafe fn one_chunk(isa: Isa, shape: &AttentionShape, tensors: &Forward, b: usize, head: usize, first: usize, scratch: Out) {
     let AttentionShape { queries, keys, depth, causal, .. } = *shape;
     let count = CHUNK.min(queries - first);
@@ -93,7 +97,7 @@ unsafe fn one_chunk(isa: Isa, shape: &AttentionShape, tensors: &Forward, b: usiz
     let [q, o, largest, sums, rows, turned, tile, mask, factors] = pieces(shape).map(|piece| parts.take(piece));
     let stride = shape.tile();
     let (number, kv_number) = (head * depth, head / shape.group() * depth);
-    // SAFETY: the pieces of the scratch are as long as `pieces` says, and the operands are there by the caller's promise.
+    // SAFETY: the buffers have the lengths of `pieces`, and the caller guarantees the operands.
     unsafe {
         tensors.q.load(isa, (b * queries + first, number), (count, depth), shape.scale * LOG2_E, q);
         let o = std::slice::from_raw_parts_mut(o, count * depth);
@@ -114,7 +118,7 @@ unsafe fn one_chunk(isa: Isa, shape: &AttentionShape, tensors: &Forward, b: usiz
                 hidden.load(isa, b * keys + key, &mut mask[..columns]);
                 mask[columns..].fill(0.0);
             }
-            // Queries before the block of keys see none of it.
+            // Queries before the block of keys see none of it (causal).
             let start = if causal { key.saturating_sub(first) / QUERIES * QUERIES } else { 0 };
             for i in (start..count).step_by(QUERIES) {
                 let rows = QUERIES.min(count - i);
@@ -139,7 +143,7 @@ unsafe fn one_chunk(isa: Isa, shape: &AttentionShape, tensors: &Forward, b: usiz
                 };
                 online_softmax(isa, products, running);
                 if let Some(dropout_mask) = &tensors.dropout_mask {
-                    // The sums are those of all weights.
+                    // The softmax sums include dropped weights.
                     let place = dropout_mask.place((shape.heads, queries, keys), (b, head, first + i, key));
                     let weights = Tile { start: tile, stride, rows, columns, first: place, next: keys as u64 };
                     draw(isa, dropout_mask, Tile { start: factors, ..weights });
@@ -150,7 +154,7 @@ unsafe fn one_chunk(isa: Isa, shape: &AttentionShape, tensors: &Forward, b: usiz
             }
         }
         for i in 0..count {
-            // A query that sees no key has no sum.
+            // A query without visible keys has a sum of zero.
             let (share, logarithm) = if sums[i] == 0.0 { (0.0, 0.0) } else { (1.0 / sums[i], largest[i] * LN_2 + sums[i].ln()) };
             convert::store(isa, tensors.o.dtype, &o[i * depth..(i + 1) * depth], share, tensors.o.at(b * queries + first + i, number));
             *tensors.lse.add((b * shape.heads + head) * queries + first + i) = logarithm;

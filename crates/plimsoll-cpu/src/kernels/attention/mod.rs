@@ -1,8 +1,8 @@
-//! Attention in tiles: queries meet keys block by block, and of the weights only the sums are kept.
+//! Tiled attention (FlashAttention): queries are processed with blocks of keys, and only the softmax sums are stored.
 //!
-//! A task is a head of a sequence (`forward` cuts long ones into chunks of queries as well). It brings blocks of its operands to single precision
-//! in its worker's part of the workspace, whatever their type and however far apart their rows lie, and sweeps the micro-kernel of matrix
-//! products over them (`tiles`); the weights are made in between (`weights`). What causality hides is not computed, but for the tiles that it cuts.
+//! A task is a head of a sequence (`forward` also splits long ones into chunks of queries). It converts blocks of its
+//! operands, of any type and stride, to single precision in its worker's workspace and runs the GEMM micro-kernel over
+//! them (`tiles`), with the softmax in between (`weights`). Fully masked tiles of causal attention are skipped.
 
 mod backward;
 mod dropout;
@@ -22,9 +22,9 @@ use plimsoll_core::DType;
 
 /// Queries in a tile.
 const QUERIES: usize = 64;
-/// Keys in a tile: whole slivers of every instruction set.
+/// Keys in a tile: a multiple of the sliver width of every instruction set.
 const KEYS: usize = 2 * MAX_COLUMNS;
-/// Pairs times depth below which waking other threads takes longer than the work.
+/// Pairs times depth below which waking other threads costs more than the work.
 const SERIAL: usize = 1 << 17;
 
 /// The extents of an attention.
@@ -36,22 +36,22 @@ pub struct AttentionShape {
     pub queries: usize,
     /// Keys in a sequence.
     pub keys: usize,
-    /// HeadsPtr of queries.
+    /// Query heads.
     pub heads: usize,
-    /// HeadsPtr of keys and values; divides `heads`.
+    /// Key/value heads; divides `heads`.
     pub kv_heads: usize,
-    /// Numbers in a head.
+    /// Head dimension.
     pub depth: usize,
-    /// Whether query `i` sees only keys up to `i`.
+    /// Causal masking: query `i` sees keys up to `i`.
     pub causal: bool,
-    /// What products are multiplied by.
+    /// Scale of the scores.
     pub scale: f32,
-    /// Whether weights are dropped, which takes some workspace.
+    /// Whether there is dropout, which needs workspace.
     pub drops: bool,
 }
 
 impl AttentionShape {
-    /// HeadsPtr of queries that share a head of keys.
+    /// Query heads per key/value head.
     fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
@@ -61,37 +61,38 @@ impl AttentionShape {
         pairs.saturating_mul(self.depth) >= SERIAL
     }
 
-    /// Keys of a block, in floats of a row of a tile.
+    /// Row length of a tile, in floats.
     fn tile(&self) -> usize {
         self.keys.min(KEYS).next_multiple_of(LINE)
     }
 }
 
-/// Sequences of heads somewhere in memory: numbers of any type, places `row` elements apart, sequences one after the other.
+/// Heads in memory: elements of any type, positions `row` elements apart, sequences contiguous.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadsPtr {
-    /// The first number of the first head at the first place.
+    /// The first element of the first head at the first position.
     pub start: *mut u8,
-    /// Their type.
+    /// Element type.
     pub dtype: DType,
-    /// Elements from one place to the next.
+    /// Elements between positions.
     pub row: usize,
 }
 
-// SAFETY: a description of memory; the functions that use it demand its validity, on whatever thread they run.
+// SAFETY: a descriptor of memory; the functions that use it require its validity on any thread.
 unsafe impl Send for HeadsPtr {}
 // SAFETY: as above; tasks write disjoint heads.
 unsafe impl Sync for HeadsPtr {}
 
 impl HeadsPtr {
-    /// The numbers of a head at a place, counted over all sequences.
+    /// The address of an element of a position, counted over all sequences.
     fn at(&self, place: usize, number: usize) -> *mut u8 {
         self.start.wrapping_add((place * self.row + number) * self.dtype.size())
     }
 
-    /// Brings `count` places of the head that begins at a number of each to single precision, times `scale`, row after row.
+    /// Converts `count` positions of the head that starts at an element to contiguous single precision, times `scale`.
     ///
     /// # Safety
+    ///
     /// They are readable, and `to` is writable for `count · depth` floats.
     unsafe fn load(&self, isa: Isa, (place, number): (usize, usize), (count, depth): (usize, usize), scale: f32, to: *mut f32) {
         for i in 0..count {
@@ -104,24 +105,25 @@ impl HeadsPtr {
     }
 }
 
-/// A mask of the keys, `keys` numbers for each sequence: those that are not zero are visible.
+/// A key mask with `keys` elements per sequence: nonzero keys are visible.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyMask {
-    /// The first.
+    /// The first element.
     pub start: *const u8,
-    /// Their type.
+    /// Element type.
     pub dtype: DType,
 }
 
-// SAFETY: a description of memory that is only read.
+// SAFETY: a descriptor of memory that is only read.
 unsafe impl Send for KeyMask {}
 // SAFETY: as above.
 unsafe impl Sync for KeyMask {}
 
 impl KeyMask {
-    /// What is added to the products with `to.len()` keys from `first` on: nothing, or minus infinity.
+    /// The additive mask of `to.len()` keys from `first` on: zero or minus infinity.
     ///
     /// # Safety
+    ///
     /// The mask is readable there.
     unsafe fn load(&self, isa: Isa, first: usize, to: &mut [f32]) {
         // SAFETY: the caller's promise.
@@ -130,7 +132,7 @@ impl KeyMask {
     }
 }
 
-/// Deals a worker's part of a workspace out, in whole lines.
+/// Splits a worker's workspace into cache-line-aligned buffers.
 struct WorkspaceParts(*mut f32);
 
 impl WorkspaceParts {
@@ -141,7 +143,7 @@ impl WorkspaceParts {
     }
 }
 
-/// Floats that [`WorkspaceParts`] deals out for pieces of these lengths.
+/// Floats that [`WorkspaceParts`] needs for buffers of these lengths.
 fn lines(parts: &[usize]) -> usize {
     parts.iter().map(|floats| floats.next_multiple_of(LINE)).sum()
 }

@@ -1,11 +1,11 @@
-//! Matrix products of blocks that lie in a worker's scratch, leaving out what causality hides.
+//! Matrix products of blocks in a worker's workspace, without causally masked parts.
 
 use crate::kernels::gemm::micro_kernel::{MAX_ROWS, Shape, Tile};
 use crate::kernels::gemm::pack;
 use crate::kernels::gemm::panel::for_each_part;
 use crate::simd::Isa;
 
-/// The left operand: row `i`, k `j` at `start + i · row + j · step`.
+/// The left operand: row `i`, k `j` is at `start + i · row + j · step`.
 #[derive(Clone, Copy)]
 pub(super) struct Left {
     pub start: *const f32,
@@ -17,16 +17,16 @@ pub(super) struct Left {
 #[derive(Clone, Copy)]
 pub(super) struct Right {
     start: *const f32,
-    /// Floats from one k to the next.
+    /// Floats between consecutive k.
     step: usize,
-    /// Floats from one sliver to the next, and its columns.
+    /// Floats between slivers, and the columns of a sliver.
     sliver: usize,
     width: usize,
     columns: usize,
 }
 
 impl Right {
-    /// A row-major block of `columns` columns without gaps, read in place.
+    /// A contiguous row-major block of `columns` columns, read in place.
     pub fn rows(isa: Isa, start: *const f32, columns: usize) -> Right {
         let shape = Shape::of(isa);
         let slivers = columns.div_ceil(shape.columns).max(1);
@@ -34,9 +34,10 @@ impl Right {
         Right { start, step: columns, sliver: width, width, columns }
     }
 
-    /// The transpose of a row-major block of `columns` rows of `depth` floats, written to `to` in slivers.
+    /// The transpose of a row-major block of `columns` rows of `depth` floats, packed to `to` in slivers.
     ///
     /// # Safety
+    ///
     /// `from` is readable over the block, and `to` is writable for [`Right::transposed_len`] floats.
     pub unsafe fn transposed(isa: Isa, from: *const f32, columns: usize, depth: usize, to: *mut f32) -> Right {
         let width = Shape::of(isa).columns;
@@ -48,29 +49,31 @@ impl Right {
         Right { start: to, step: width, sliver: depth * width, width, columns }
     }
 
-    /// Floats that the transpose of `columns` rows takes on any instruction set.
+    /// Floats of the packed transpose of `columns` rows, for any instruction set.
     pub fn transposed_len(columns: usize, depth: usize) -> usize {
         columns.next_multiple_of(crate::kernels::gemm::micro_kernel::MAX_COLUMNS) * depth
     }
 }
 
-/// What causality leaves out of a product of a block of queries and one of keys. The number is how many queries of the block come before its first
-/// key's place; it is negative where the keys begin before the queries.
+/// The causally masked part of a product of a block of queries and a block of keys. The number is the offset of the
+/// first key relative to the first query; it is negative if the keys start before the queries.
 #[derive(Clone, Copy)]
 pub(super) enum Hidden {
     Nothing,
-    /// Rows are queries and columns are keys: what is hidden is not written.
+    /// Rows are queries, columns are keys: masked elements are not written.
     Columns(isize),
-    /// Rows are queries and sums go over keys.
+    /// Rows are queries, the sum is over keys.
     Ends(isize),
-    /// Rows are keys and sums go over queries.
+    /// Rows are keys, the sum is over queries.
     Starts(isize),
 }
 
 /// `C[rows, right.columns] (=|+=) left · right` over `length` k.
 ///
 /// # Safety
-/// The processor has `isa`, the operands are readable and C is writable over these extents, and C overlaps neither.
+///
+/// The processor supports `isa`, the operands are readable and C is writable over these extents, and C overlaps
+/// neither.
 #[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn multiply(
     isa: Isa,
@@ -87,7 +90,7 @@ pub(super) unsafe fn multiply(
         for_each_part(0..rows, shape.rows, 1, |part| {
             let mut columns = right.width.min(right.columns - column);
             let mut ks = 0..length;
-            // One past the last row, seen from the first key.
+            // End row relative to the first key.
             let end = |before: isize| (part.end as isize - before).max(0) as usize;
             match hidden {
                 Hidden::Nothing => {}
@@ -117,7 +120,7 @@ pub(super) unsafe fn multiply(
                 columns,
                 accumulate,
             };
-            // SAFETY: the caller's promise, for a part of the product.
+            // SAFETY: guaranteed by the caller, for a part of the product.
             unsafe { tile.run(isa) };
         });
     }

@@ -1,29 +1,30 @@
-//! The weights of a tile: products of queries and keys become powers of two, row by row.
+//! The softmax of a tile, in base two.
 //!
-//! Queries are scaled by the logarithm of e to base two beforehand, so that a weight is a power of two and not of e.
+//! Queries are scaled by log2(e) beforehand, so that a weight is a power of two.
 
 use crate::simd::{Isa, dispatch};
 
-/// A tile of products: `rows` queries by `columns` keys, rows `stride` floats apart, padded to whole lines.
+/// A tile of scores: `rows` queries by `columns` keys with row stride `stride`, padded to whole cache lines.
 #[derive(Clone, Copy)]
 pub(super) struct Products<'a> {
     pub start: *mut f32,
     pub stride: usize,
     pub rows: usize,
     pub columns: usize,
-    /// As in [`super::tiles::Hidden`], if what lies behind a query's place is hidden.
+    /// The causal offset as in [`super::tiles::Hidden`], if attention is causal.
     pub before: Option<isize>,
-    /// What is added to a row, if some keys are hidden.
+    /// The additive key mask of a row, if there is one.
     pub mask: Option<&'a [f32]>,
 }
 
 const LANES: usize = 16;
 
 impl Products<'_> {
-    /// A row, and how many of its keys are visible; the rest of its lines is filled with `hidden`.
+    /// A row and the number of its visible keys; the rest of its cache lines is filled with `hidden`.
     ///
     /// # Safety
-    /// The tile is there, and nobody else uses it.
+    ///
+    /// The tile is valid and exclusive.
     #[inline(always)]
     unsafe fn row<'a>(self, row: usize, hidden: f32) -> &'a mut [[f32; LANES]] {
         let visible = match self.before {
@@ -31,7 +32,7 @@ impl Products<'_> {
             None => self.columns,
         };
         let lines = self.columns.div_ceil(LANES);
-        // SAFETY: the caller's promise; rows are padded to whole lines.
+        // SAFETY: guaranteed by the caller; rows are padded to whole cache lines.
         unsafe {
             let start = self.start.add(row * self.stride);
             for i in visible..lines * LANES {
@@ -50,21 +51,22 @@ impl Products<'_> {
     }
 }
 
-/// What is known of the rows of a chunk of queries after some keys.
+/// The online-softmax state of a chunk of queries.
 pub(super) struct Running<'a> {
-    /// The largest product so far.
+    /// The running maximum.
     pub largest: &'a mut [f32],
-    /// The sum of the weights relative to it.
+    /// The running sum of weights relative to it.
     pub sums: &'a mut [f32],
-    /// The weighted values, `depth` for each row.
+    /// The weighted values, `depth` per row.
     pub values: &'a mut [f32],
     pub depth: usize,
 }
 
-/// Turns products into weights relative to the largest product so far, and brings sums and values to that.
+/// Turns scores into weights relative to the running maximum, and rescales sums and values to it.
 ///
 /// # Safety
-/// The processor has `isa`, and the tile is there and used by nobody else.
+///
+/// The processor supports `isa`, and the tile is valid and exclusive.
 pub(super) unsafe fn online_softmax(isa: Isa, products: Products<'_>, running: Running<'_>) {
     // SAFETY: the caller's promise.
     unsafe { dispatch!(isa, unsafe online_softmax_rows(products: Products<'_> = products, running: Running<'_> = running)) }
@@ -85,7 +87,7 @@ unsafe fn online_softmax_rows<const FMA: bool>(products: Products<'_>, running: 
             }
         }
         let new = most.iter().fold(largest[i], |a, b| if *b > a { *b } else { a });
-        // Where nothing is visible, nothing is taken away.
+        // If nothing is visible, nothing is subtracted.
         let from = if new == f32::NEG_INFINITY { 0.0 } else { new };
         let mut sum = [0.0; LANES];
         for line in row {
@@ -104,10 +106,12 @@ unsafe fn online_softmax_rows<const FMA: bool>(products: Products<'_>, running: 
     }
 }
 
-/// Turns products into weights, given the logarithm to base two of each row's sum, and slopes by weights into slopes by products.
+/// Turns scores into weights, given each row's log-sum-exp in base two, and gradients of weights into gradients of
+/// scores.
 ///
 /// # Safety
-/// As for [`online_softmax`]; `slopes` is a tile laid out like the products.
+///
+/// Same as [`online_softmax`]; `slopes` is a tile with the layout of the scores.
 pub(super) unsafe fn softmax_from_logsumexp(isa: Isa, products: Products<'_>, logarithms: &[f32], slopes: *mut f32, deltas: &[f32]) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -128,7 +132,8 @@ pub(super) unsafe fn softmax_from_logsumexp(isa: Isa, products: Products<'_>, lo
 #[inline(always)]
 unsafe fn softmax_rows_from_logsumexp<const FMA: bool>(products: Products<'_>, logarithms: &[f32], slopes: *mut f32, deltas: &[f32]) {
     for i in 0..products.rows {
-        // SAFETY: the caller's promise. Slopes that were not computed are nothing, lest chance numbers meet a weight of zero.
+        // SAFETY: guaranteed by the caller. Gradients that were not computed are zeroed, so that uninitialized values
+        // are not multiplied by zero weights.
         let (row, slopes) = unsafe {
             let slopes = Products { start: slopes, mask: None, ..products };
             (products.row(i, f32::NEG_INFINITY), slopes.row(i, 0.0))
@@ -143,7 +148,7 @@ unsafe fn softmax_rows_from_logsumexp<const FMA: bool>(products: Products<'_>, l
     }
 }
 
-/// `sums[i]` = the product of row `i` of `a` and of `b`, each `depth` long.
+/// `sums[i]` is the dot product of row `i` of `a` and of `b`, each with `depth` elements.
 pub(super) fn row_products(isa: Isa, a: &[f32], b: &[f32], depth: usize, sums: &mut [f32]) {
     dispatch!(isa, products_of_rows(a: &[f32] = a, b: &[f32] = b, depth: usize = depth, sums: &mut [f32] = sums));
 }
@@ -164,7 +169,7 @@ fn products_of_rows<const FMA: bool>(a: &[f32], b: &[f32], depth: usize, sums: &
     }
 }
 
-/// The sum of all lanes, halves onto each other.
+/// The horizontal sum of all lanes, by pairwise halving.
 #[inline(always)]
 fn total(mut lanes: [f32; LANES]) -> f32 {
     for half in [8, 4, 2, 1] {
@@ -175,10 +180,10 @@ fn total(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// Two to the power of `x`, from -126 to 127; 0 below, infinite above.
+/// 2^`x` for `x` from -126 to 127; 0 below, infinite above.
 #[inline(always)]
 fn exp2<const FMA: bool>(x: f32) -> f32 {
-    // Adding and taking away this number rounds to an integer, which then also stands in the low bits.
+    // Adding and subtracting this number rounds to an integer, which is then also in the low bits.
     const ROUND: f32 = 12_582_912.0;
     // The series of exp(r · ln 2), for r from -1/2 to 1/2.
     const SERIES: [f32; 7] = [1.540_353e-4, 1.333_355_8e-3, 9.618_129e-3, 5.550_411e-2, 2.402_265e-1, std::f32::consts::LN_2, 1.0];

@@ -1,11 +1,11 @@
-//! The two loops of a depthwise convolution along a run of pixels, for every instruction set: sums over taps, and sums over pixels.
+//! The inner loops of a depthwise convolution along a run of pixels: sums over taps, and sums over pixels.
 
 use crate::simd::{Isa, PortableVector, Vector};
 
-/// Taps that are summed in one pass over a run.
+/// Taps accumulated in one pass over a run.
 const TAPS: usize = 32;
 
-/// Taps of a filter row whose gradients are summed in one pass over a run.
+/// Taps of a filter row whose gradients are accumulated in one pass over a run.
 pub(super) const SUMS: usize = 4;
 
 /// A tap: the source of a run's first pixel, and its weights.
@@ -15,7 +15,7 @@ pub(super) struct Tap {
     pub filter: *const f32,
 }
 
-/// Pixels of a result that the same taps reach. Steps are floats from one pixel to the next.
+/// Output pixels that the same taps cover. Steps are floats between pixels.
 pub(super) struct Run {
     pub pixels: usize,
     pub from_step: usize,
@@ -25,17 +25,19 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Every pixel of the run becomes the sum over the taps of source times weight, channel by channel; zero if there are none.
+    /// Sets every pixel of the run to the sum over taps of source times weight, per channel; zero without taps.
     ///
     /// # Safety
-    /// The processor has `isa`; sources are readable at every pixel of the run, weights and results valid for all channels, and no result is a source.
+    ///
+    /// The processor supports `isa`; sources are readable at every pixel of the run, weights and results are valid for
+    /// all channels, and results do not alias sources.
     #[inline]
     pub unsafe fn sum(&self, isa: Isa, taps: impl Iterator<Item = Tap>) {
         let mut some = [Tap { from: std::ptr::null(), filter: std::ptr::null() }; TAPS];
         let (mut count, mut add) = (0, false);
         for tap in taps {
             if count == TAPS {
-                // SAFETY: the caller's promise, for some of the taps.
+                // SAFETY: guaranteed by the caller, for some of the taps.
                 unsafe { self.pass(isa, &some, add) };
                 (count, add) = (0, true);
             }
@@ -81,7 +83,7 @@ unsafe fn sum_avx512(run: &Run, taps: &[Tap], add: bool) {
 #[inline(always)]
 unsafe fn sum<V: Vector>(run: &Run, taps: &[Tap], add: bool) {
     let mut pixel = 0;
-    // SAFETY: the caller's promise; the three loops cover every pixel once.
+    // SAFETY: guaranteed by the caller; the three loops cover every pixel once.
     unsafe {
         while pixel + 8 <= run.pixels {
             pixels::<V, 8>(run, taps, add, pixel);
@@ -104,7 +106,7 @@ unsafe fn sum<V: Vector>(run: &Run, taps: &[Tap], add: bool) {
 /// The contract of [`Run::sum`].
 #[inline(always)]
 unsafe fn pixels<V: Vector, const N: usize>(run: &Run, taps: &[Tap], add: bool, pixel: usize) {
-    // SAFETY: the caller's promise; the last vector of a pixel is masked where it would reach beyond it.
+    // SAFETY: guaranteed by the caller; the last vector of a pixel is masked.
     unsafe {
         let to = run.to.add(pixel * run.to_step);
         let whole = run.channels / V::LANES * V::LANES;
@@ -140,10 +142,10 @@ unsafe fn pixels<V: Vector, const N: usize>(run: &Run, taps: &[Tap], add: bool, 
     }
 }
 
-/// A run of pixels of the output's gradient and the pixels that neighbouring taps of a filter row read for them.
+/// A run of output-gradient pixels and the input pixels that adjacent taps of a filter row read for them.
 pub(super) struct Meeting {
     pub pixels: usize,
-    /// What the first tap reads for the first pixel, and the floats to the next pixel's and to the next tap's.
+    /// The input of the first tap for the first pixel, and the floats to the next pixel's and to the next tap's.
     pub from: *const f32,
     pub from_step: usize,
     pub tap: usize,
@@ -155,10 +157,11 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
-    /// Adds the sums over the run to the gradients of `taps` taps, one to [`SUMS`].
+    /// Adds the sums over the run to the gradients of `taps` taps, from one to [`SUMS`].
     ///
     /// # Safety
-    /// The processor has `isa`; everything named is there for all pixels, taps and channels.
+    ///
+    /// The processor supports `isa`; all pointers are valid for all pixels, taps and channels.
     pub unsafe fn add(&self, isa: Isa, taps: usize) {
         // SAFETY: passed on to the caller.
         unsafe {
@@ -207,7 +210,7 @@ unsafe fn meet<V: Vector>(meeting: &Meeting, taps: usize) {
 #[inline(always)]
 unsafe fn meet_taps<V: Vector, const N: usize>(meeting: &Meeting) {
     let mut channel = 0;
-    // SAFETY: the caller's promise; two vectors of channels at once, so that additions need not wait for each other.
+    // SAFETY: guaranteed by the caller; two vectors of channels at once break the dependency chain of additions.
     unsafe {
         while channel + 2 * V::LANES <= meeting.channels {
             meet_channels::<V, N, 2>(meeting, channel, V::mask(V::LANES));

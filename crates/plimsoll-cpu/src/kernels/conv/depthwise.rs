@@ -1,8 +1,9 @@
-//! Convolutions whose channels do not see each other: too few multiply-adds per value for a product, so all three passes walk whole pixels,
-//! vectorised over channels.
+//! Depthwise convolutions: too few multiply-adds per value for a GEMM, so all three passes iterate over whole pixels,
+//! vectorized over channels.
 //!
-//! Output and input gradient are the same loop: along a row, pixels that the same taps reach make a run, and some pixels of a run are summed
-//! at once in registers. Rows in half precision are widened first. With a multiplier (several filters per channel) input pixels are first spread to the output's channels.
+//! Forward and input gradient use the same loop: pixels of a row that the same taps cover form a run, and several
+//! pixels of a run are accumulated in registers. Rows in 16 bits are widened first. With a depth multiplier, input
+//! pixels are first replicated to the output's channels.
 
 use super::channels::{Meeting, Run, SUMS, Tap};
 use super::output::SharedOutput;
@@ -14,19 +15,20 @@ use crate::simd::Isa;
 use crate::simd::float_view::FloatView;
 use std::ops::Range;
 
-/// Floats that a worker spreads `rows` rows of input pixels into; none if channels are the same on both sides.
+/// Floats for `rows` rows of replicated input pixels; 0 without a depth multiplier.
 fn spread_len(shape: &ConvShape, rows: usize) -> usize {
     if multiplied(shape) { (rows * shape.in_w * shape.out_c).next_multiple_of(LINE) } else { 0 }
 }
 
-/// What a worker of a pass has to itself: rows of spread pixels, then what is widened from two bytes, then a row that will be stored in two.
+/// A worker's workspace: rows of replicated pixels, widened 16-bit operands, and an output row before rounding to 16
+/// bits.
 #[derive(Clone, Copy)]
 pub(super) struct Scratch {
     spread: usize,
-    /// A row of the operand that is read at several places, and how many of them there are.
+    /// Length of a row of the operand that is read at several positions, and the number of such rows.
     source: (usize, usize),
     filter: usize,
-    /// The row that is made.
+    /// Length of the output row.
     result: usize,
     halves: HalfOperands,
 }
@@ -42,19 +44,20 @@ impl Scratch {
         Scratch { spread: spread_len(shape, 1), source, filter: shape.filter_len(), result: shape.in_w * shape.in_c, halves }
     }
 
-    /// The filter's gradient: a row of the input, and one of the output's gradient in place of the filter. Its operands may always have two bytes.
+    /// For the filter gradient: a row of the input, and one of the output gradient in place of the filter. Its operands
+    /// may be 16 bits.
     pub fn grad_filter(shape: &ConvShape) -> Scratch {
         let halves = HalfOperands { input: true, filter: true, output: false };
         let source = (shape.in_w * shape.in_c, 1);
         Scratch { spread: spread_len(shape, 1), source, filter: shape.out_w * shape.out_c, result: 0, halves }
     }
 
-    /// Floats of one worker.
+    /// Floats per worker.
     pub fn len(&self) -> usize {
         self.offsets()[3]
     }
 
-    /// Where widened sources, the widened filter and the result begin, and where the scratch ends.
+    /// Offsets of the widened sources, the widened filter and the result, and the end.
     fn offsets(&self) -> [usize; 4] {
         let part = |needed: bool, len: usize| if needed { len.next_multiple_of(LINE) } else { 0 };
         let filter = self.spread + part(self.halves.input, self.source.0.next_multiple_of(LINE) * self.source.1);
@@ -62,17 +65,18 @@ impl Scratch {
         [self.spread, filter, result, result + part(self.halves.output, self.result)]
     }
 
-    /// Row `row` of a tensor as floats: in place, or widened into the `place`-th row of the scratch.
+    /// Row `row` of a tensor as floats: in place, or widened into the `place`-th row of the workspace.
     ///
     /// # Safety
-    /// The row is inside of the tensor, and the scratch was laid out for operands in half precision.
+    ///
+    /// The row is in bounds, and the workspace was laid out for 16-bit operands.
     unsafe fn line(&self, isa: Isa, tensor: &FloatView<'_>, row: usize, place: usize, scratch: *mut f32) -> *const f32 {
         let to = scratch.wrapping_add(self.offsets()[0] + place * self.source.0.next_multiple_of(LINE));
         // SAFETY: the caller's promise.
         unsafe { tensor.fetch_to(isa, row * self.source.0, self.source.0, to) }
     }
 
-    /// `len` floats of a tensor that takes the filter's place.
+    /// `len` floats of the tensor in the filter's place.
     ///
     /// # Safety
     /// As for [`Scratch::line`].
@@ -81,10 +85,12 @@ impl Scratch {
         unsafe { tensor.fetch_to(isa, start, self.filter, scratch.wrapping_add(self.offsets()[1])) }
     }
 
-    /// Where a line of the result that begins with this pixel is summed, and how far its pixels of so many channels are apart: in the output, or in the scratch.
+    /// The address where an output row that starts at this pixel is accumulated, and the stride of its pixels: in the
+    /// output, or in the workspace.
     ///
     /// # Safety
-    /// The pixel is there.
+    ///
+    /// The pixel is in bounds.
     unsafe fn result(&self, target: &SharedOutput<'_>, pixel: usize, channels: usize, scratch: *mut f32) -> (*mut f32, usize) {
         match target.floats() {
             // SAFETY: the caller's promise.
@@ -94,7 +100,7 @@ impl Scratch {
     }
 }
 
-/// Several filters for each channel.
+/// Whether there is a depth multiplier.
 fn multiplied(shape: &ConvShape) -> bool {
     shape.in_c != shape.out_c
 }
@@ -117,12 +123,13 @@ pub(super) fn forward(
     let task = |row: usize, worker: usize| {
         let (image, y) = (row / shape.out_h, row % shape.out_h);
         let rows = down.reached(y);
-        // SAFETY: rows are different parts of the output; the scratch is this worker's own; taps and runs stay inside the tensors.
+        // SAFETY: rows are disjoint parts of the output; the workspace is exclusive to this worker; taps and runs stay
+        // in bounds.
         unsafe {
             let scratch = scratch.add(worker * layout.len());
             let filter = layout.filter(isa, &filter, 0, scratch);
             let (output, step) = layout.result(&target, row * shape.out_w, channels, scratch);
-            // The row that a tap row reads as floats, and where `spread_row` leaves it: at the same place every time.
+            // The row that a tap row reads as floats, and the fixed location where `spread_row` writes it.
             let spread = |ky: usize| scratch.wrapping_add(ky * shape.in_w * channels);
             let place = |ky: usize| image * shape.in_h + down.source(y, ky);
             for ky in rows.clone().filter(|_| multiplied(shape) || halves.input) {
@@ -171,7 +178,8 @@ pub(super) fn grad_input(
     let channels = shape.out_c;
     let task = |row: usize, worker: usize| {
         let (image, y) = (row / shape.in_h, row % shape.in_h);
-        // SAFETY: rows are different parts of the gradient; the scratch is this worker's own; taps and runs stay inside the tensors.
+        // SAFETY: rows are disjoint parts of the gradient; the workspace is exclusive to this worker; taps and runs
+        // stay in bounds.
         unsafe {
             let scratch = scratch.add(worker * layout.len());
             let filter = layout.filter(isa, &filter, 0, scratch);
@@ -210,10 +218,11 @@ pub(super) fn grad_input(
     gemm::run(pool, shape.work() >= SERIAL / 8, shape.batch * shape.in_h, &task);
 }
 
-/// The gradient of the filter over a range of (flattened) output rows. `scratch` is a [`Scratch`].
+/// The filter gradient over a range of (flattened) output rows. `scratch` is a [`Scratch`].
 ///
 /// # Safety
-/// The tensors have the extents of the shape; `to` is a filter gradient that nobody else uses.
+///
+/// The tensors have the extents of the shape; `to` is a filter gradient that is exclusive to this call.
 #[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn grad_filter(
     isa: Isa,
@@ -228,7 +237,7 @@ pub(super) unsafe fn grad_filter(
     let layout = Scratch::grad_filter(shape);
     let channels = shape.out_c;
     let (down, across) = Axis::of(shape);
-    // SAFETY: the caller's promise; taps and runs stay inside the tensors.
+    // SAFETY: guaranteed by the caller; taps and runs stay in bounds.
     unsafe {
         if !add {
             to.write_bytes(0, shape.filter_len());
@@ -263,19 +272,19 @@ pub(super) unsafe fn grad_filter(
     }
 }
 
-/// Where the taps of output positions fall along one axis: tap `k` of position `p` reads source `p · step + from + k · tap`.
+/// The taps of output positions along one axis: tap `k` of position `p` reads source `p · step + from + k · tap`.
 #[derive(Clone, Copy)]
 struct Axis {
     step: usize,
     from: isize,
     tap: isize,
     taps: usize,
-    /// Sources that exist.
+    /// Number of sources.
     extent: usize,
 }
 
 impl Axis {
-    /// Down and across a convolution's input.
+    /// The vertical and horizontal axis of a convolution's input.
     fn of(shape: &ConvShape) -> (Axis, Axis) {
         let axis = |step: usize, pad: usize, dilation: usize, taps: usize, extent: usize| Axis {
             step,
@@ -296,24 +305,25 @@ impl Axis {
         (0..self.extent as isize).contains(&self.place(position, tap))
     }
 
-    /// The source of a tap that exists.
+    /// The source of an in-bounds tap.
     fn source(&self, position: usize, tap: usize) -> usize {
         self.place(position, tap) as usize
     }
 
-    /// The taps whose sources exist: neighbours, for places rise or fall with the tap.
+    /// The in-bounds taps, which are contiguous because sources are monotone in the tap.
     fn reached(&self, position: usize) -> Range<usize> {
         let first = (0..self.taps).find(|tap| self.exists(position, *tap)).unwrap_or(0);
         let count = (first..self.taps).take_while(|tap| self.exists(position, *tap)).count();
         first..first + count
     }
 
-    /// Cuts `count` positions into runs that the same taps reach.
+    /// Splits `count` positions into runs with the same in-bounds taps.
     fn each_run(&self, count: usize, mut visit: impl FnMut(Range<usize>, Range<usize>)) {
         let mut start = 0;
         while start < count {
             let taps = self.reached(start);
-            // Between two positions that all taps reach, they reach all: only the edges are checked one by one.
+            // Between two positions with all taps in bounds, all taps are in bounds: only the edges are checked
+            // individually.
             let mut end = start + 1;
             if taps.len() == self.taps {
                 let most = (0..self.taps).map(|tap| (self.extent as isize - 1 - self.place(start, tap)) / self.step.max(1) as isize).min();
@@ -328,7 +338,7 @@ impl Axis {
     }
 }
 
-/// The taps through which input pixels of one phase of a stride are read, and the outputs that read them.
+/// The taps that read input pixels of one phase of a stride, and the outputs that read them.
 struct Phase {
     axis: Axis,
     first: usize,
@@ -340,7 +350,7 @@ impl Phase {
     fn new(padded: usize, stride: usize, dilation: usize, taps: usize, extent: usize) -> Phase {
         let meets = |tap: &usize| tap * dilation % stride == padded % stride;
         let first = (0..taps).find(meets);
-        // The taps that meet a phase repeat.
+        // The taps of a phase are periodic.
         let every = (1..=stride).find(|every| (every * dilation).is_multiple_of(stride)).unwrap_or(1);
         let count = first.map_or(0, |first| (taps - first).div_ceil(every));
         let first = first.unwrap_or(0);
@@ -354,10 +364,11 @@ impl Phase {
     }
 }
 
-/// Copies an input row so that each channel stands as often as it has filters.
+/// Copies an input row with each channel replicated by the depth multiplier.
 ///
 /// # Safety
-/// `from` is a row of the input, and `to` is writable for a spread one.
+///
+/// `from` is a row of the input, and `to` is writable for a replicated one.
 unsafe fn spread_row(shape: &ConvShape, from: *const f32, to: *mut f32) {
     let many = shape.group_out();
     for value in 0..shape.in_w * shape.in_c {
@@ -366,10 +377,11 @@ unsafe fn spread_row(shape: &ConvShape, from: *const f32, to: *mut f32) {
     }
 }
 
-/// Sums the gradients of a row's spread channels, to pixels that are `apart` floats apart.
+/// Sums the gradients of a row's replicated channels into pixels that are `apart` floats apart.
 ///
 /// # Safety
-/// `from` is a spread row, and `to` is writable for the pixels of one.
+///
+/// `from` is a replicated row, and `to` is writable for its pixels.
 unsafe fn gather_row(shape: &ConvShape, from: *const f32, to: *mut f32, apart: usize) {
     let many = shape.group_out();
     for pixel in 0..shape.in_w {

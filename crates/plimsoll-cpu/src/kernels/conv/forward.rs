@@ -1,4 +1,4 @@
-//! The forward convolution: rows of the product are output pixels, in the order they lie in memory.
+//! The forward convolution as an implicit GEMM: rows of the product are output pixels, in memory order.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use crate::simd::float_view::FloatView;
 
-/// Floats of workspace [`forward`] needs on a pool of `threads`; it never falls when the batch grows.
+/// Floats of workspace for [`forward`] on a pool of `threads`; monotone in the batch.
 pub fn forward_workspace(shape: &ConvShape, halves: HalfOperands, threads: usize) -> usize {
     if shape.is_empty() {
         0
@@ -32,20 +32,21 @@ fn per_worker(shape: &ConvShape, halves: HalfOperands) -> usize {
     patches::per_worker(run.segments, zeros(shape, run), shape.out_c, halves) + edges
 }
 
-/// Zeros that stand in for a run in the padding.
+/// Zeros for a run in the padding.
 fn zeros(shape: &ConvShape, run: Run) -> usize {
     shape.in_c.max(run.length)
 }
 
-/// Channels below which a run of one tap is too short to be worth its pointer.
+/// Minimum channels for which a run of a single tap is worth a pointer.
 const FEW: usize = 8;
 
-/// Whether runs of a padded convolution are whole filter rows all the same: nearly all of them lie inside the image, and the few that do not are copied.
+/// Whether a padded convolution still uses whole filter rows as runs: nearly all are inside of the image, and the
+/// others are copied.
 fn over_edges(shape: &ConvShape) -> bool {
     shape.padded() && shape.groups == 1 && shape.dilation.1 == 1 && shape.in_c <= FEW && shape.k_w > 1
 }
 
-/// The taps of a filter row are contiguous in the input when they are neighbours and none can be padding.
+/// The taps of a filter row are contiguous in the input if they are adjacent and none is padding.
 fn runs(shape: &ConvShape) -> Run {
     if over_edges(shape) || (shape.groups == 1 && shape.dilation.1 == 1 && !shape.padded()) {
         Run { segments: shape.k_h, length: shape.k_w * shape.in_c }
@@ -56,12 +57,13 @@ fn runs(shape: &ConvShape) -> Run {
 
 /// `output = input ∗ filter`.
 ///
-/// The result is bit-identical at any number of threads. An epilogue or the taker of blocks sees each output pixel once, with all of its channels: rows are pixels
-/// of the flattened `[batch · out_h · out_w, out_c]` output, columns always `0..out_c`, except for a 1 × 1 convolution of more than 1024 channels, which is cut as
-/// [`gemm::gemm`] says.
+/// Bit-identical for any number of threads. An epilogue or block consumer sees each output pixel once, with all of its
+/// channels: rows are pixels of the flattened `[batch · out_h · out_w, out_c]` output, columns always `0..out_c`,
+/// except for a 1 × 1 convolution of more than 1024 channels, which is blocked like [`gemm::gemm`].
 ///
 /// # Panics
-/// When an operand does not have the length the shape gives it, or `workspace` is shorter than [`forward_workspace`] asks for.
+///
+/// If an operand does not have the length of the shape, or `workspace` is shorter than [`forward_workspace`].
 pub fn forward(
     pool: &ThreadPool,
     shape: &ConvShape,
@@ -106,7 +108,7 @@ pub fn forward_with(
     }
     if shape.pointwise() {
         let (a, b) = (Matrix::of(&input, shape.pixels(), shape.in_c), Matrix::of(&filter, shape.in_c, shape.out_c));
-        // SAFETY: the operands have the lengths of the matrices, and what is exclusive overlaps nothing.
+        // SAFETY: the operands have the lengths of the matrices, and exclusive ones overlap nothing.
         return unsafe { target.multiply(isa, pool, a, b, shape.out_c, workspace) };
     }
 
@@ -118,8 +120,8 @@ pub fn forward_with(
     let block = patches::block_of(pixels, shape.filter_len());
     let task = |task: usize, worker: usize| {
         let range = task * block..pixels.min((task + 1) * block);
-        // SAFETY: the workspace holds every worker's tables; pixels of different tasks are different parts of the output; the tables name runs
-        // inside the input or the zeros, and the filter's rows follow each other tap by tap.
+        // SAFETY: the workspace has every worker's tables; tasks write disjoint output pixels; the tables refer to runs
+        // inside of the input or the zeros, and the filter's rows are contiguous tap by tap.
         unsafe {
             let patches = Patches::new(patches::part(scratch, worker, each), run.segments, zeros(shape, run), shape.out_c, halves);
             fill(shape, run, &patches, range.clone(), input);
@@ -147,11 +149,12 @@ pub fn forward_with(
     gemm::run(pool, shape.work() >= SERIAL, pixels.div_ceil(block), &task);
 }
 
-/// Enters the runs of a range of output pixels into the table, one row of the output and one tap at a time: a division per pixel would cost as much
-/// as the arithmetic of a small filter.
+/// Fills the table with the runs of a range of output pixels, by output row and tap: a division per pixel would cost as
+/// much as the arithmetic of a small filter.
 ///
 /// # Safety
-/// The table holds the range, and `input` is the input of `shape`.
+///
+/// The table has space for the range, and `input` is the input of `shape`.
 unsafe fn fill(shape: &ConvShape, run: Run, patches: &Patches, range: Range<usize>, input: FloatView<'_>) {
     let run_columns = run.segments / shape.k_h;
     let mut pixel = range.start;
@@ -162,7 +165,7 @@ unsafe fn fill(shape: &ConvShape, run: Run, patches: &Patches, range: Range<usiz
         for ky in 0..shape.k_h {
             let line = shape.in_row(y, ky).map(|line| (image * shape.in_h + line) * shape.in_w);
             for kx in 0..run_columns {
-                // SAFETY: the entries belong to the range; line and column lie inside the image.
+                // SAFETY: the entries belong to the range; row and column are inside of the image.
                 unsafe {
                     let table = patches.runs.add((ky * run_columns + kx) * PIXELS + pixel - range.start);
                     if over_edges(shape) {
@@ -183,10 +186,13 @@ unsafe fn fill(shape: &ConvShape, run: Run, patches: &Patches, range: Range<usiz
     }
 }
 
-/// Enters one filter row of `count` neighbouring pixels from column `x` on: a pointer into the input, or a copy of the part that is inside of the image.
+/// Fills in one filter row of `count` adjacent pixels from column `x` on: a pointer into the input, or a copy of the
+/// part inside of the image.
 ///
 /// # Safety
-/// As for [`fill`], and the edges are allocated; `line` is the first pixel of the image's row, if it is not padding, and `first` the entry of the first pixel.
+///
+/// Same as [`fill`], and the edge buffer is allocated; `line` is the first pixel of the image's row, if it is not
+/// padding, and `first` the entry of the first pixel.
 unsafe fn fill_row(
     shape: &ConvShape,
     run: Run,
@@ -198,14 +204,15 @@ unsafe fn fill_row(
 ) {
     let size = input.dtype.size();
     for step in 0..count {
-        // SAFETY: the entry belongs to the range; the columns from `from` to `to` lie inside the image, and their copy inside the entry's own part of the edges.
+        // SAFETY: the entry belongs to the range; columns `from` to `to` are inside of the image, and their copy is
+        // inside of the entry's edge buffer.
         unsafe {
             let entry = patches.runs.add(first + step);
             let Some(line) = line else {
                 *entry = patches.zeros;
                 continue;
             };
-            // Columns of the padded image.
+            // In padded coordinates.
             let left = (x + step) * shape.stride.1;
             if left >= shape.pad.1 && left + shape.k_w <= shape.pad.1 + shape.in_w {
                 *entry = input.at((line + left - shape.pad.1) * shape.in_c);

@@ -1,8 +1,9 @@
-//! The gradient of a convolution with respect to its filter: rows of the product are filter elements, k runs over the output's pixels.
+//! The filter gradient as an implicit GEMM: rows of the product are filter elements, k runs over output pixels.
 //!
-//! Pixels are cut into chunks by the extents of an image, whatever their number; each chunk leaves a partial gradient, and these are added in order. So
-//! a gradient that stops where a chunk ends and resumes later performs the same additions in the same order. The gradient of a large filter is one chunk, added up where
-//! it is.
+//! Pixels are split into chunks by the extents of an image, independent of the batch (split-K); each chunk yields a
+//! partial gradient, and these are added in order. A gradient that stops at a chunk boundary and resumes later
+//! therefore performs the same additions in the same order. The gradient of a large filter is a single chunk,
+//! accumulated in place.
 
 use std::ops::Range;
 
@@ -19,9 +20,10 @@ use crate::simd::element::{Bf16, Element, F16};
 use crate::simd::float_view::{FloatView, load_one};
 use plimsoll_core::DType;
 
-/// Filter elements (rows of the product) of one task.
+/// Filter elements (rows of the product) per task.
 const ROWS: usize = 128;
-/// Floats of workspace [`grad_filter`] needs on a pool of `threads`; it never falls when the batch grows. A gradient that is added to another needs space for it.
+/// Floats of workspace for [`grad_filter`] on a pool of `threads`; monotone in the batch. An accumulating gradient
+/// needs more.
 pub fn grad_filter_workspace(shape: &ConvShape, write: WriteMode, threads: usize) -> usize {
     if shape.is_empty() {
         0
@@ -36,15 +38,16 @@ fn per_worker(shape: &ConvShape) -> usize {
     if shape.depthwise() { Scratch::grad_filter(shape).len() } else { PER_WORKER }
 }
 
-/// Packed columns of the output's gradient and packed patches.
+/// Packed columns of the output gradient and packed patches.
 const PER_WORKER: usize = SLIVERS + ROWS * DEPTH;
 
-/// `grad_filter (=|+=) ` the gradient of the filter, given the input and the gradient of the output.
+/// `grad_filter (=|+=)` the gradient of the filter, from the input and the output gradient.
 ///
-/// The result is bit-identical at any number of threads.
+/// Bit-identical for any number of threads.
 ///
 /// # Panics
-/// When a slice does not have the length the shape gives it, or `workspace` is shorter than [`grad_filter_workspace`] asks for.
+///
+/// If a slice does not have the length of the shape, or `workspace` is shorter than [`grad_filter_workspace`].
 pub fn grad_filter(
     pool: &ThreadPool,
     shape: &ConvShape,
@@ -97,14 +100,15 @@ pub fn grad_filter_with(
     let scratch = gemm::aligned(workspace);
     let grad = Out(grad.as_mut_ptr());
     let len = shape.filter_len();
-    // SAFETY: the workspace is the workers' parts and then the partial gradients.
+    // SAFETY: the workspace consists of the workers' parts, then the partial gradients.
     let partials = Out(unsafe { scratch.add(per_worker(shape) * pool.threads()) });
     let chunks = SplitK::new(shape, write);
     for wave in chunks.waves() {
-        // The first chunk of a new gradient begins it, and one that is not cut goes on where it is; all others are put aside.
+        // The first chunk of a new gradient, and a gradient in a single chunk, are written in place; all other chunks
+        // are partial gradients.
         let straight = usize::from(wave.start == 0 && (chunks.begins || chunks.wave == 1));
         let chunk = |index: usize| {
-            // SAFETY: a wave has as many partial gradients of `len` as the workspace holds.
+            // SAFETY: the workspace has a partial gradient of `len` for each chunk of a wave.
             let to = if index < straight { grad } else { Out(unsafe { partials.add((index - straight) * len) }) };
             (chunks.range(wave.start + index), to, index < straight && !chunks.begins)
         };
@@ -113,7 +117,7 @@ pub fn grad_filter_with(
         let sum = |task: usize, _: usize| {
             let range = task * SUM..len.min((task + 1) * SUM);
             for chunk in 0..aside {
-                // SAFETY: the range is this task's own, and the partial gradients are complete.
+                // SAFETY: the range is exclusive to this task, and the partial gradients are complete.
                 unsafe {
                     let to = std::slice::from_raw_parts_mut(grad.add(range.start), range.len());
                     let from = std::slice::from_raw_parts(partials.add(chunk * len + range.start), range.len());
@@ -127,7 +131,7 @@ pub fn grad_filter_with(
     }
 }
 
-/// Floats of the gradient that a task brings together.
+/// Gradient elements summed per task.
 const SUM: usize = 1 << 12;
 
 struct Pass<'a> {
@@ -138,13 +142,13 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Some chunks side by side: for each its rows, where its gradient goes, and whether it is added to what is there.
+    /// Computes a wave of chunks in parallel: for each its rows, its output, and whether it accumulates.
     fn wave(&self, pool: &ThreadPool, chunks: usize, chunk: &(dyn Fn(usize) -> (Range<usize>, Out, bool) + Sync), scratch: Out) {
         let (shape, parallel) = (self.shape, self.shape.work() >= SERIAL);
         if shape.depthwise() {
             let task = |index: usize, worker: usize| {
                 let (rows, to, add) = chunk(index);
-                // SAFETY: each chunk has a gradient of its own, and the scratch is this worker's own.
+                // SAFETY: each chunk has its own gradient, and the workspace is exclusive to this worker.
                 unsafe {
                     let scratch = scratch.add(worker * per_worker(shape));
                     depthwise::grad_filter(self.isa, shape, rows, self.input, self.grad_out, to.0, add, scratch);
@@ -158,7 +162,8 @@ impl Pass<'_> {
             let (index, rest) = (task / (blocks * shape.groups), task % (blocks * shape.groups));
             let (group, block) = (rest / blocks, rest % blocks);
             let (rows, to, add) = chunk(index);
-            // SAFETY: the scratch is this worker's own; block, group and chunk select a part of the gradients that no other task writes.
+            // SAFETY: the workspace is exclusive to this worker; block, group and chunk select a disjoint part of the
+            // gradients.
             unsafe {
                 let scratch = patches::part(scratch, worker, PER_WORKER);
                 self.block(group, block * ROWS..elements.min((block + 1) * ROWS), rows, to, add, scratch);
@@ -170,15 +175,17 @@ impl Pass<'_> {
     /// The gradient of some filter elements of a group, over a range of (flattened) output rows.
     ///
     /// # Safety
-    /// The ranges lie inside the tensors, `to` is a whole filter gradient of which these elements may be written, and `scratch` has [`PER_WORKER`] floats.
+    ///
+    /// The ranges are in bounds, `to` is a whole filter gradient of which these elements are exclusive to this call,
+    /// and `scratch` has [`PER_WORKER`] floats.
     unsafe fn block(&self, group: usize, elements: Range<usize>, rows: Range<usize>, to: Out, add: bool, scratch: *mut f32) {
         let shape = self.shape;
-        // SAFETY: the group's columns lie inside the gradient.
+        // SAFETY: the group's columns are in bounds of the gradient.
         let to = Out(unsafe { to.add(group * shape.group_out()) });
         if rows.is_empty() {
             if !add {
                 for element in elements {
-                    // SAFETY: the group's part of a row of the filter.
+                    // SAFETY: the group's part of a filter row.
                     unsafe { to.add(element * shape.out_c).write_bytes(0, shape.group_out()) };
                 }
             }
@@ -194,7 +201,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Reads the patches in place: for few output channels, where a copy would not be used often enough.
+    /// Reads the patches in place: for few output channels, where a copy would not be reused enough.
     ///
     /// # Safety
     /// As for [`Pass::block`]; the shape is not padded.
@@ -216,7 +223,7 @@ impl Pass<'_> {
                 right: &|_| right,
                 packed: None,
             };
-            // SAFETY: without padding every tap of every output lies inside the input.
+            // SAFETY: without padding every tap of every output is inside of the input.
             unsafe {
                 sweep.run(|part, tile| {
                     for (at, element) in part.enumerate() {
@@ -239,7 +246,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Copies patches into k-major panels first.
+    /// Packs patches into k-major panels first.
     ///
     /// # Safety
     /// As for [`Pass::block`].
@@ -254,7 +261,7 @@ impl Pass<'_> {
         for first in pixels.clone().step_by(DEPTH) {
             let depth = DEPTH.min(pixels.end - first);
             for_each_part(0..elements.len(), tile_rows, 1, |part| {
-                // SAFETY: panels of at most `ROWS` rows in all, one after the other.
+                // SAFETY: contiguous panels of at most `ROWS` rows in total.
                 unsafe { self.panel(group, elements.start + part.start, part.len(), first..first + depth, panels.add(part.start * depth)) };
             });
             let right = self.right(group, first);
@@ -268,7 +275,7 @@ impl Pass<'_> {
                 right: &|_| right,
                 packed: (shape.group_out() > MAX_COLUMNS || self.grad_out.is_half()).then_some(scratch),
             };
-            // SAFETY: the panels are packed, and the rows of the gradient lie inside it.
+            // SAFETY: the panels are packed, and the rows of the gradient are in bounds.
             unsafe {
                 sweep.run(|part, tile| {
                     table = std::array::from_fn(|at| panels.cast_const().wrapping_add(part.start * depth + at));
@@ -281,10 +288,12 @@ impl Pass<'_> {
         }
     }
 
-    /// What `count` elements of the filter meet at each pixel: `to[pixel · count + element]`, zero in the padding.
+    /// Packs the input values of `count` filter elements at each pixel: `to[pixel · count + element]`, zero in the
+    /// padding.
     ///
     /// # Safety
-    /// Elements and pixels lie inside the tensors, and `to` is writable for them.
+    ///
+    /// Elements and pixels are in bounds, and `to` is writable for them.
     unsafe fn panel(&self, group: usize, first: usize, count: usize, pixels: Range<usize>, mut to: *mut f32) {
         let shape = self.shape;
         let mut pixel = pixels.start;
@@ -299,10 +308,10 @@ impl Pass<'_> {
                 let line = shape
                     .in_row(y, ky)
                     .map(|line| ((image * shape.in_h + line) * shape.in_w) * shape.in_c + group * shape.group_in() + channel);
-                // The taps of the stretch: those of some pixels may lie partly in the padding.
+                // The taps of the stretch; for some pixels they may be partly in the padding.
                 let taps = kx..kx + (channel + stretch).div_ceil(shape.in_c);
                 for step in 0..run {
-                    // SAFETY: what is read lies inside the input, and what is written inside the panel.
+                    // SAFETY: reads are inside of the input, writes inside of the panel.
                     unsafe {
                         let to = to.add(step * count + at);
                         let Some(line) = line else {
@@ -314,7 +323,8 @@ impl Pass<'_> {
                             continue;
                         }
                         for i in 0..stretch {
-                            // Only a stretch over several taps gets here with some of them inside, and its channels are all of a pixel's.
+                            // Only a stretch over several taps can be partly inside, and it covers all channels of a
+                            // pixel.
                             let (tap, channel_on) = ((channel + i) / shape.in_c, (channel + i) % shape.in_c);
                             let from = shape.in_col(x + step, kx + tap).map(|column| line - channel + column * shape.in_c + channel_on);
                             *to.add(i) = from.map_or(0.0, |from| load_one(self.input.dtype, self.input.at(from)));
@@ -329,17 +339,19 @@ impl Pass<'_> {
         }
     }
 
-    /// How many filter elements from this one on are neighbours in the input too: the channels of the tap, and the taps beside it.
+    /// Number of filter elements from this one on that are contiguous in the input: the channels of the tap, and
+    /// adjacent taps.
     fn stretch(&self, kx: usize, channel: usize) -> usize {
         let shape = self.shape;
         let taps = if shape.groups == 1 && shape.dilation.1 == 1 { shape.k_w - kx } else { 1 };
         taps * shape.group_in() - channel
     }
 
-    /// Copies up to eight neighbours of the input.
+    /// Copies up to eight contiguous input elements.
     ///
     /// # Safety
-    /// They lie inside it, and the destination is writable for them.
+    ///
+    /// They are in bounds, and the destination is writable for them.
     #[inline(always)]
     unsafe fn copy(&self, from: usize, count: usize, to: *mut f32) {
         // SAFETY: the caller's promise.
@@ -349,7 +361,7 @@ impl Pass<'_> {
                 (DType::F32, _) => {
                     let mut from = self.input.at(from);
                     let mut to = to;
-                    // By halves: a call that copies a few bytes costs more than they do.
+                    // By halves: a `memcpy` call costs more than copying a few bytes.
                     if count & 4 != 0 {
                         to.cast::<[f32; 4]>().write_unaligned(from.cast::<[f32; 4]>().read_unaligned());
                         (from, to) = (from.add(4), to.add(4));
@@ -367,10 +379,11 @@ impl Pass<'_> {
         }
     }
 
-    /// Eight numbers of the input.
+    /// Eight input elements.
     ///
     /// # Safety
-    /// They lie inside it.
+    ///
+    /// They are in bounds.
     #[inline(always)]
     unsafe fn eight(&self, from: usize) -> [f32; 8] {
         // SAFETY: the caller's promise.
@@ -391,10 +404,10 @@ impl Pass<'_> {
         (tap / self.shape.k_w, tap % self.shape.k_w, channel)
     }
 
-    /// The output's gradient from a pixel on, for the channels of a group.
+    /// The output gradient from a pixel on, for the channels of a group.
     fn right(&self, group: usize, pixel: usize) -> Matrix {
         let shape = self.shape;
-        // SAFETY: the pixel lies inside the output.
+        // SAFETY: the pixel is inside of the output.
         let ptr = unsafe { self.grad_out.at(pixel * shape.out_c + group * shape.group_out()) };
         Matrix {
             ptr,

@@ -1,7 +1,8 @@
-//! The gradient of a convolution with respect to its input: rows of the product are input pixels, each the sum over the outputs that read it.
+//! The input gradient as an implicit GEMM: rows of the product are input pixels, each the sum over the outputs that
+//! read it.
 //!
-//! With a stride, input pixels fall into phases, and all pixels of a phase are read through the same few taps. A phase is a dense product of its own,
-//! so no multiply-add is spent on taps that cannot meet.
+//! With a stride, input pixels are partitioned into phases; all pixels of a phase are read by the same taps. Each phase
+//! is a separate dense product, so no multiply-adds are wasted.
 
 use super::depthwise::{self, Scratch};
 use super::output::{ConvOutput, SharedOutput};
@@ -12,7 +13,7 @@ use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use crate::simd::float_view::FloatView;
 
-/// Floats of workspace [`grad_input`] needs on a pool of `threads`; it never falls when the batch grows.
+/// Floats of workspace for [`grad_input`] on a pool of `threads`; monotone in the batch.
 pub fn grad_input_workspace(shape: &ConvShape, halves: HalfOperands, threads: usize) -> usize {
     if shape.is_empty() {
         0
@@ -31,12 +32,13 @@ fn per_worker(shape: &ConvShape, halves: HalfOperands) -> usize {
     patches::per_worker(shape.taps(), shape.out_c, shape.in_c, halves)
 }
 
-/// The gradient of the input, given that of the output. The target has no epilogue; its rows are pixels.
+/// The gradient of the input from that of the output. The target has no epilogue; its rows are pixels.
 ///
-/// The result is bit-identical at any number of threads.
+/// Bit-identical for any number of threads.
 ///
 /// # Panics
-/// When an operand does not have the length the shape gives it, or `workspace` is shorter than [`grad_input_workspace`] asks for.
+///
+/// If an operand does not have the length of the shape, or `workspace` is shorter than [`grad_input_workspace`].
 pub fn grad_input(
     pool: &ThreadPool,
     shape: &ConvShape,
@@ -79,7 +81,7 @@ pub fn grad_input_with(
     if shape.pointwise() {
         let a = Matrix::of(&grad_out, shape.pixels(), shape.out_c);
         let b = Matrix::of(&filter, shape.in_c, shape.out_c).transposed();
-        // SAFETY: the operands have the lengths of the matrices, and what is exclusive overlaps nothing.
+        // SAFETY: the operands have the lengths of the matrices, and exclusive ones overlap nothing.
         return unsafe { target.multiply(isa, pool, a, b, shape.in_c, workspace) };
     }
 
@@ -87,10 +89,10 @@ pub fn grad_input_with(
     let scratch = gemm::aligned(workspace);
     let pass = Pass { isa, shape, grad_out, filter, target: target.shared(shape.in_c) };
     let rows = shape.batch * shape.in_h;
-    // Enough rows that a phase fills its table.
+    // Enough rows for a phase to fill its table.
     let block = (patches::block_of(rows * shape.in_w, shape.filter_len()) * shape.stride.0 * shape.stride.1).div_ceil(shape.in_w);
     let task = |task: usize, worker: usize| {
-        // SAFETY: the workspace holds every worker's tables, and rows of different tasks are different parts of the gradient.
+        // SAFETY: the workspace has every worker's tables, and tasks write disjoint rows of the gradient.
         unsafe {
             let patches = Patches::new(patches::part(scratch, worker, each), shape.taps(), shape.out_c, shape.in_c, halves);
             for phase_y in 0..shape.stride.0 {
@@ -112,10 +114,11 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// The pixels of one phase in a range of (flattened) input rows.
+    /// Computes the pixels of one phase in a range of (flattened) input rows.
     ///
     /// # Safety
-    /// The tables hold all taps, and the rows lie inside the gradient and are written by nobody else.
+    ///
+    /// The tables have space for all taps, and the rows are in bounds and exclusive to this call.
     unsafe fn phase(&self, patches: &Patches, phase: (usize, usize), rows: std::ops::Range<usize>) {
         let shape = self.shape;
         let mut pixels = 0;
@@ -136,7 +139,7 @@ impl Pass<'_> {
                             _ => patches.zeros,
                         };
                     });
-                    // Without floats to point at, the table holds the pixel's number.
+                    // If the output is not floats, the table has the pixel's index.
                     let pixel = row * shape.in_w + x;
                     *patches.outs.add(pixels) = match self.target.floats() {
                         Some(grad_in) => grad_in.row(pixel),
@@ -156,13 +159,13 @@ impl Pass<'_> {
         }
     }
 
-    /// The output coordinate that reads a padded input coordinate through a tap at this distance.
+    /// The output coordinate that reads a padded input coordinate through a tap at this offset.
     #[inline(always)]
     fn out(&self, padded: usize, tap: usize, stride: usize, extent: usize) -> Option<usize> {
         padded.checked_sub(tap).map(|distance| distance / stride).filter(|&out| out < extent)
     }
 
-    /// Visits the taps that meet a phase, numbered in order; returns how many there are.
+    /// Visits the taps of a phase in order; returns their number.
     #[inline(always)]
     fn taps(&self, phase: (usize, usize), mut visit: impl FnMut(usize, usize, usize)) -> usize {
         let shape = self.shape;
@@ -179,14 +182,15 @@ impl Pass<'_> {
     /// Computes the pixels in the tables.
     ///
     /// # Safety
-    /// The tables hold `pixels` pixels of this phase.
+    ///
+    /// The tables have `pixels` pixels of this phase.
     unsafe fn flush(&self, patches: &Patches, phase: (usize, usize), pixels: usize) {
         let shape = self.shape;
         let segments = self.taps(phase, |_, _, _| {});
         if segments == 0 {
             for pixel in 0..pixels {
                 let at = if self.target.floats().is_some() {
-                    // SAFETY: the table points at whole pixels of the gradient.
+                    // SAFETY: the table points to whole pixels of the gradient.
                     unsafe { *patches.outs.add(pixel) }
                 } else {
                     patches.block.wrapping_add(pixel * shape.in_c)
@@ -208,7 +212,7 @@ impl Pass<'_> {
             let (to, from) = (group * shape.group_in(), group * shape.group_out());
             // The filter of a tap, transposed: [out channels, in channels].
             let right = |segment: usize| Matrix {
-                // SAFETY: the tap and the group lie inside the filter.
+                // SAFETY: the tap and the group are inside of the filter.
                 ptr: unsafe { self.filter.at(tap(segment) * shape.group_in() * shape.out_c + from) },
                 dtype: self.filter.dtype,
                 rows: run.length,
@@ -216,27 +220,28 @@ impl Pass<'_> {
                 row_stride: 1,
                 col_stride: shape.out_c as isize,
             };
-            // SAFETY: runs are pixels of the output's gradient or zeros, outs pixels of the input's.
+            // SAFETY: runs are pixels of the output gradient or zeros; outs are pixels of the input gradient.
             unsafe {
                 let blocked = self.target.floats().is_none().then_some(shape.in_c);
                 patches.multiply(self.isa, (pixels, self.grad_out.dtype), blocked, run, (from, to), &right, false);
             }
         }
-        // SAFETY: all channels of these pixels are done.
+        // SAFETY: all channels of these pixels are complete.
         unsafe { self.hand_out(patches, pixels) };
     }
 
-    /// Hands the pixels of the tables out one by one, if they do not stand where they belong.
+    /// Passes the pixels of the tables to the block consumer one by one, if the output is not written in place.
     ///
     /// # Safety
-    /// They are finished.
+    ///
+    /// They are complete.
     unsafe fn hand_out(&self, patches: &Patches, pixels: usize) {
         if self.target.floats().is_some() {
             return;
         }
         let channels = self.shape.in_c;
         for at in 0..pixels {
-            // SAFETY: the caller's promise; the table holds numbers of pixels.
+            // SAFETY: guaranteed by the caller; the table has pixel indices.
             unsafe {
                 let pixel = (*patches.outs.add(at)).addr();
                 self.target.finish(pixel..pixel + 1, 0..channels, patches.block.add(at * channels), 0);

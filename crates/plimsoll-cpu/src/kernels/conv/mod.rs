@@ -1,8 +1,8 @@
-//! Convolution over NHWC tensors and its two gradients, as matrix products whose operands are never materialised.
+//! Convolution over NHWC tensors and its two gradients, as implicit GEMMs.
 //!
-//! A filter is `[k_h, k_w, in_c / groups, out_c]`. The micro-kernel of [`crate::kernels::gemm`] takes one pointer per row and run of taps, so a patch is read in
-//! place in the input, or widened from two bytes where the product wants it; taps that fall into the padding point at zeros. Depthwise convolutions go channel by
-//! channel instead.
+//! A filter is `[k_h, k_w, in_c / groups, out_c]`. The micro-kernel of [`crate::kernels::gemm`] takes one pointer per
+//! row and run of taps, so a patch is read in place in the input, or widened from 16 bits on packing; taps in the
+//! padding point to zeros. Depthwise convolutions have their own loops.
 
 mod channels;
 mod depthwise;
@@ -49,7 +49,7 @@ pub struct ConvShape {
     pub pad: (usize, usize),
     /// Input pixels between neighbouring taps.
     pub dilation: (usize, usize),
-    /// Groups of channels that do not see each other.
+    /// Number of groups (grouped convolution).
     pub groups: usize,
 }
 
@@ -90,7 +90,7 @@ impl ConvShape {
         self.output_len().saturating_mul(self.taps() * self.group_in())
     }
 
-    /// Whether the convolution is a product of the pixels and the filter as they lie in memory.
+    /// Whether the convolution is a plain product of pixels and filter.
     fn pointwise(&self) -> bool {
         self.taps() == 1
             && self.stride == (1, 1)
@@ -99,12 +99,12 @@ impl ConvShape {
             && (self.in_h, self.in_w) == (self.out_h, self.out_w)
     }
 
-    /// Every channel has filters of its own.
+    /// Whether every channel has its own filters.
     fn depthwise(&self) -> bool {
         self.groups > 1 && self.groups == self.in_c
     }
 
-    /// Whether some tap of some output falls outside of the input.
+    /// Whether some tap of some output is outside of the input.
     fn padded(&self) -> bool {
         let reach = |out: usize, stride: usize, k: usize, dilation: usize| (out - 1) * stride + (k - 1) * dilation + 1;
         self.pad != (0, 0)
@@ -139,7 +139,8 @@ impl ConvShape {
         assert!(workspace >= needed, "{self:?} needs {needed} floats of workspace, not {workspace}");
     }
 
-    /// Panics when a length or a coordinate overflows: lengths that wrapped around could equal those of the operands. Called before any of them is computed.
+    /// Panics if a length or a coordinate overflows: wrapped lengths could equal those of the operands. Called before
+    /// any of them is computed.
     fn check_extents(&self) {
         let product = |factors: &[usize]| factors.iter().try_fold(1usize, |product, factor| product.checked_mul(*factor));
         let reach = |out: usize, stride: usize, k: usize, dilation: usize, pad: usize, input: usize| {
@@ -158,16 +159,16 @@ impl ConvShape {
     }
 }
 
-/// Whether each image of a convolution is the same bits whatever others are beside it, if there are at least `least`.
+/// Whether each image of a convolution is bit-identical in any batch of at least `least` images.
 pub(crate) fn images_are_independent(shape: &ConvShape, least: usize) -> bool {
-    // Sums run over the taps of a pixel, in an order of their own, unless the pass is a plain product.
+    // Sums run over the taps of a pixel in a fixed order, unless the pass is a plain product.
     !shape.pointwise() || rows_are_independent(least * shape.out_h * shape.out_w, shape.out_c, shape.in_c)
 }
 
-/// [`images_are_independent`] for the gradient of the input.
+/// Like [`images_are_independent`], for the gradient of the input.
 pub(crate) fn input_gradients_are_independent(shape: &ConvShape, least: usize) -> bool {
     !shape.pointwise() || rows_are_independent(least * shape.out_h * shape.out_w, shape.in_c, shape.out_c)
 }
 
-/// Passes below this many multiply-adds run on the caller alone: waking a thread costs more.
+/// Passes with fewer multiply-adds run on the caller's thread: waking another costs more.
 const SERIAL: usize = 1 << 19;

@@ -1,4 +1,4 @@
-//! Where the result of a convolution goes: into floats, where an epilogue may follow, or block by block to a consumer that stores it in half precision.
+//! The output of a convolution: floats with an optional epilogue, or blocks for a consumer that stores them in 16 bits.
 
 use std::ops::Range;
 
@@ -8,11 +8,11 @@ use crate::simd::Isa;
 
 /// Where the result of a convolution is written.
 pub enum ConvOutput<'a> {
-    /// Into floats, and then through an epilogue.
+    /// Floats, followed by an epilogue.
     Floats(&'a mut [f32], Epilogue<'a>),
-    /// Into rows of floats with this stride: the elements between them belong to other tensors.
+    /// Rows of floats with this stride: the elements between them belong to other tensors.
     Spaced(&'a mut [f32], usize, Epilogue<'a>),
-    /// To a consumer of its blocks.
+    /// A consumer of blocks.
     Blocks(BlockConsumer<'a>),
 }
 
@@ -20,15 +20,16 @@ pub enum ConvOutput<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct OutputRows {
     first: Out,
-    /// Floats from the beginning of one to that of the next.
+    /// Row stride in floats.
     pub pitch: usize,
 }
 
 impl OutputRows {
-    /// Where a row begins.
+    /// The start of a row.
     ///
     /// # Safety
-    /// It is there.
+    ///
+    /// It is in bounds.
     #[inline(always)]
     pub unsafe fn row(self, row: usize) -> *mut f32 {
         // SAFETY: the caller's promise.
@@ -36,7 +37,7 @@ impl OutputRows {
     }
 }
 
-/// A target that tasks share, each for rows of its own.
+/// An output shared by tasks that write disjoint rows.
 #[derive(Clone, Copy)]
 pub(super) enum SharedOutput<'a> {
     Floats(OutputRows, Epilogue<'a>),
@@ -48,7 +49,7 @@ impl<'a> ConvOutput<'a> {
         matches!(self, ConvOutput::Blocks(_))
     }
 
-    /// Elements that fit, for a result of `rows` × `columns`.
+    /// Elements of the output, for a result of `rows` × `columns`.
     pub(super) fn len(&self, rows: usize, columns: usize) -> usize {
         match self {
             ConvOutput::Floats(output, _) => output.len(),
@@ -62,7 +63,7 @@ impl<'a> ConvOutput<'a> {
         }
     }
 
-    /// For tasks that write rows of so many columns.
+    /// Shares the output among tasks that write rows of this many columns.
     pub(super) fn shared(self, columns: usize) -> SharedOutput<'a> {
         match self {
             ConvOutput::Floats(output, epilogue) => {
@@ -75,11 +76,11 @@ impl<'a> ConvOutput<'a> {
         }
     }
 
-    /// The result of sums without terms.
+    /// Writes the result of empty sums.
     pub(super) fn zeros(self, rows: usize, columns: usize) {
         match self.shared(columns) {
             SharedOutput::Floats(output, epilogue) => {
-                // SAFETY: the output holds the rows.
+                // SAFETY: the output has these rows.
                 (0..rows).for_each(|row| unsafe { output.row(row).write_bytes(0, columns) });
                 if let Some(finish) = epilogue {
                     finish(0..rows, 0..columns, 0);
@@ -89,7 +90,7 @@ impl<'a> ConvOutput<'a> {
         }
     }
 
-    /// A plain product of `columns` columns.
+    /// Computes a plain product of `columns` columns.
     ///
     /// # Safety
     /// As for [`gemm::gemm`].
@@ -107,7 +108,7 @@ impl<'a> ConvOutput<'a> {
 }
 
 impl SharedOutput<'_> {
-    /// The floats, if it goes there.
+    /// The floats, if the output is floats.
     pub fn floats(&self) -> Option<OutputRows> {
         match self {
             SharedOutput::Floats(output, _) => Some(*output),
@@ -115,10 +116,11 @@ impl SharedOutput<'_> {
         }
     }
 
-    /// What follows finished rows, which stand in `block` without gaps if they do not stand where they belong.
+    /// Runs the epilogue or consumer for complete rows, which are contiguous in `block` unless they are in place.
     ///
     /// # Safety
-    /// They do.
+    ///
+    /// The rows are complete and at that location.
     pub unsafe fn finish(&self, rows: Range<usize>, columns: Range<usize>, block: *const f32, worker: usize) {
         match self {
             SharedOutput::Floats(_, Some(finish)) => finish(rows, columns, worker),

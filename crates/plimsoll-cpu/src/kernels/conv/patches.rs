@@ -1,4 +1,4 @@
-//! The tables that let the micro-kernel read patches in place: a pointer for each pixel and run of taps.
+//! Pointer tables that let the micro-kernel read patches in place: a pointer per pixel and run of taps.
 
 use crate::kernels::gemm::micro_kernel::{MAX_COLUMNS, MAX_ROWS};
 use crate::kernels::gemm::panel::{DEPTH, PanelProduct, SLIVERS};
@@ -7,31 +7,32 @@ use crate::simd::float_view::{for_each_vector, widen_run};
 use crate::simd::{Isa, PortableVector, Vector};
 use plimsoll_core::DType;
 
-/// Most pixels of a table: rows of the product that share one packed filter.
+/// Maximum pixels of a table: rows of the product that share one packed filter.
 pub(super) const PIXELS: usize = 128;
 
-/// Floats a pointer takes in a workspace.
+/// Size of a pointer in floats.
 const POINTER: usize = size_of::<*const f32>() / size_of::<f32>();
 
-/// A worker's part of the workspace: packed filter columns, zeros for padded taps, and pointers to the runs and results of up to [`PIXELS`] pixels.
+/// A worker's workspace: packed filter columns, zeros for padded taps, and pointers to the runs and results of up to
+/// [`PIXELS`] pixels.
 pub(super) struct Patches {
     packed: *mut f32,
-    /// Where runs in two bytes are widened, if they are.
+    /// Buffer for widened 16-bit runs, if there are any.
     panel: *mut f32,
-    /// Where results that are stored in two bytes are summed, [`PIXELS`] rows, if they are.
+    /// Accumulators of 16-bit results, [`PIXELS`] rows, if there are any.
     pub block: *mut f32,
     pub zeros: *const f32,
     /// `runs[segment · PIXELS + pixel]`
     pub runs: *mut *const f32,
     pub outs: *mut *mut f32,
-    /// Where runs that reach over an edge are copied with zeros in the padding, if they are.
+    /// Buffer for copies of runs that cross an edge, with zeros in the padding, if there are any.
     pub edges: *mut f32,
 }
 
-/// What of a convolution is stored in two bytes.
+/// Which tensors of a convolution are stored in 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HalfOperands {
-    /// The operand that patches are taken of.
+    /// The operand from which patches are read.
     pub input: bool,
     /// The filter.
     pub filter: bool,
@@ -39,16 +40,16 @@ pub struct HalfOperands {
     pub output: bool,
 }
 
-/// Floats from one widened row to the next: a line more than needed, lest rows fall on the same cache set.
+/// Row stride of widened runs in floats: one extra cache line avoids set conflicts.
 const WIDENED: usize = DEPTH + LINE;
 
-/// Floats of one worker's tables, for `segments` runs per patch, zeros for runs inside pixels of `channels`, and results of `width`; copies of runs
-/// that reach over an edge come behind them.
+/// Floats of one worker's tables, for `segments` runs per patch, zeros for runs in pixels of `channels`, and results of
+/// `width`, without the edge buffer.
 pub(super) fn per_worker(segments: usize, channels: usize, width: usize, halves: HalfOperands) -> usize {
     SLIVERS + channels.next_multiple_of(LINE) + (POINTER * PIXELS * (segments + 1)).next_multiple_of(LINE) + conversions(width, halves)
 }
 
-/// Floats of the panel and the block.
+/// Floats of the widening buffer and the accumulators.
 fn conversions(width: usize, halves: HalfOperands) -> usize {
     let panel = if halves.input { PIXELS * WIDENED } else { 0 };
     let block = if halves.output { PIXELS * width } else { 0 };
@@ -59,9 +60,10 @@ impl Patches {
     /// Lays out the tables and clears the zeros.
     ///
     /// # Safety
-    /// `scratch` begins on a cache line and has [`per_worker`] floats for these arguments, of which nobody else makes use.
+    ///
+    /// `scratch` is cache-line aligned and has [`per_worker`] floats for these arguments, exclusive to this value.
     pub unsafe fn new(scratch: *mut f32, segments: usize, channels: usize, width: usize, halves: HalfOperands) -> Patches {
-        // SAFETY: the parts add up to `per_worker`; the pointer tables begin on a cache line, which is aligned enough for them.
+        // SAFETY: the parts sum to `per_worker`; the pointer tables are cache-line aligned.
         unsafe {
             let zeros = scratch.add(SLIVERS);
             zeros.write_bytes(0, channels);
@@ -73,13 +75,15 @@ impl Patches {
         }
     }
 
-    /// `outs[pixel][columns] = sum over segments and length of runs · right`, for one group of channels. With `blocked` the results go to the block
-    /// instead, whose rows are as far apart as it says.
+    /// `outs[pixel][columns] = sum over segments and length of runs · right`, for one group of channels. With `blocked`
+    /// the results go to the accumulators with that row stride.
     ///
     /// # Safety
-    /// The processor has `isa`. The first `pixels` entries of each table were filled in: runs are readable for `length` numbers of `dtype` after `a_offset`, outs
-    /// writable for `columns` after `c_offset`. `right(segment)` is a readable `[length, columns]` part of B; if `in_place`, these have unit column stride and follow
-    /// each other. The tables were made for what is in two bytes.
+    ///
+    /// The processor supports `isa`. The first `pixels` entries of each table are initialized: runs are readable for
+    /// `length` elements of `dtype` after `a_offset`, outs are writable for `columns` after `c_offset`.
+    /// `right(segment)` is a readable `[length, columns]` part of B; if `in_place`, the segments have unit column
+    /// stride and are contiguous. The tables were created for these 16-bit operands.
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn multiply(
         &self,
@@ -114,7 +118,7 @@ impl Patches {
                     },
                     packed,
                 };
-                // SAFETY: the caller's promise; segments beyond one are only taken when all of them fit into `DEPTH`.
+                // SAFETY: guaranteed by the caller; several segments are used only if all of them fit in `DEPTH`.
                 unsafe {
                     if dtype.is_half() {
                         let runs = self.runs.add(first * PIXELS).cast_const();
@@ -144,10 +148,12 @@ impl Patches {
 }
 
 for_each_vector! {
-    /// Copies the runs of `pixels` patches behind each other, a row of the panel for each pixel.
+    /// Widens the runs of `pixels` patches, one contiguous row of the buffer per pixel.
     ///
     /// # Safety
-    /// The processor has `isa`; every run is readable for `length` numbers of two bytes after `offset`, and the panel is writable for them.
+    ///
+    /// The processor supports `isa`; every run is readable for `length` 16-bit elements after `offset`, and the buffer
+    /// is writable for them.
     fn widen_patches = widen_patches_run(
         runs: *const *const f32, pixels: usize, segments: usize, offset: usize, length: usize, to: *mut f32
     )
@@ -175,26 +181,28 @@ unsafe fn widen_patches_run<V: Vector, const BF16: bool>(
     }
 }
 
-/// How the k of a patch are walked.
+/// The k dimension of a patch.
 #[derive(Clone, Copy)]
 pub(super) struct Run {
     pub segments: usize,
-    /// Contiguous floats of a segment.
+    /// Contiguous floats per segment.
     pub length: usize,
 }
 
-/// Cuts `pixels` rows into blocks of at most [`PIXELS`], small enough for some sixteen tasks: by shape, not by the number of threads.
+/// Splits `pixels` rows into blocks of at most [`PIXELS`], for about sixteen tasks: by shape, not by the number of
+/// threads.
 ///
-/// Every block packs the filter again, so a large filter wants blocks as tall as they may be.
+/// Every block packs the filter, so a large filter needs tall blocks.
 pub(super) fn block_of(pixels: usize, filter: usize) -> usize {
     const LARGE: usize = 1 << 18;
     let least = if filter > LARGE { PIXELS } else { 32 };
     pixels.div_ceil(16).next_multiple_of(8).clamp(least, PIXELS)
 }
 
-/// The part of a shared workspace that belongs to a worker.
+/// A worker's part of a shared workspace.
 ///
 /// # Safety
+///
 /// The workspace has `each` floats for every worker.
 pub(super) unsafe fn part(workspace: Out, worker: usize, each: usize) -> *mut f32 {
     // SAFETY: the caller's promise.

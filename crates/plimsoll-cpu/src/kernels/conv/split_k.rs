@@ -7,27 +7,27 @@ use crate::kernels::gemm::panel::DEPTH;
 use crate::kernels::reduce::power_of_two;
 use std::ops::Range;
 
-/// Most chunks that are taken side by side, and the pixels of a chunk, about.
+/// Maximum number of chunks computed in parallel, and the approximate pixels of a chunk.
 const CHUNKS: usize = 16;
 const CHUNK: usize = 2048;
-/// Most floats of partial gradients.
+/// Maximum floats of partial gradients.
 const PARTIALS: usize = 1 << 19;
-/// Output rows walked at once when patches are read in place.
+/// Output rows per pass when patches are read in place.
 pub(super) const SEGMENTS: usize = 32;
 
-/// How the rows of all output images are cut.
+/// How the rows of all output images are split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SplitK {
-    /// Rows in total, rows after which the split starts over, chunks in between, and rows of a chunk.
+    /// Total rows, rows per period of the split, chunks per period, and rows per chunk.
     rows: usize,
     stretch: usize,
     parts: usize,
     each: usize,
-    /// SplitK in all.
+    /// Total number of chunks.
     count: usize,
-    /// Most that are taken side by side.
+    /// Maximum number of chunks computed in parallel.
     pub wave: usize,
-    /// Whether the first of them begins the gradient.
+    /// Whether the first chunk writes the gradient in place.
     pub begins: bool,
 }
 
@@ -49,12 +49,12 @@ impl SplitK {
         (start + part * self.each).min(end)..(start + (part + 1) * self.each).min(end)
     }
 
-    /// Partial gradients that are held at once.
+    /// Number of partial gradients that are live at once.
     pub fn partials(&self) -> usize {
         if self.wave == 1 { 0 } else { (self.count - usize::from(self.begins)).min(self.wave - 1) }
     }
 
-    /// What is taken side by side, chunk after chunk: the first may begin the gradient, all others leave partial ones.
+    /// The chunks of each wave, in order: the first may be written in place, all others are partial gradients.
     pub fn waves(self) -> impl Iterator<Item = Range<usize>> {
         let first = if self.begins { 1 + self.partials() } else { self.partials().max(1) };
         let mut start = 0;
@@ -67,24 +67,24 @@ impl SplitK {
     }
 }
 
-/// How many chunks of a small filter are taken side by side. None for a large filter, which is not cut.
+/// Number of chunks of a small filter computed in parallel. None for a large filter, which is not split.
 fn side_by_side(shape: &ConvShape) -> Option<usize> {
     Some(CHUNKS.min(PARTIALS / shape.filter_len())).filter(|chunks| *chunks > 1)
 }
 
-/// Images that a chunk takes, and how many chunks a single one is cut into.
+/// Images per chunk, and chunks per image.
 fn unit(shape: &ConvShape) -> (usize, usize) {
     let pixels = shape.out_h * shape.out_w;
     (power_of_two(CHUNK / pixels), (pixels / CHUNK).clamp(1, shape.out_h))
 }
 
-/// Whether the gradient can be taken in pieces of this many images, each resuming from the sum so far, bit-identically.
+/// Whether the gradient can be accumulated over pieces of this many images, bit-identically.
 pub(crate) fn sums_resume(shape: &ConvShape, piece: usize) -> bool {
     let pixels = shape.out_h * shape.out_w;
     match side_by_side(shape) {
         _ if shape.is_empty() || shape.pointwise() => false,
         Some(_) => piece.is_multiple_of(unit(shape).0),
-        // Added up where it is, after so many pixels or rows.
+        // Accumulated in place; the order depends on the number of pixels or rows.
         None if shape.depthwise() => false,
         None if in_place(shape) => (piece * shape.out_h).is_multiple_of(segments(shape)),
         None => (piece * pixels).is_multiple_of(DEPTH),
@@ -96,7 +96,7 @@ pub(super) fn in_place(shape: &ConvShape) -> bool {
     !shape.padded() && shape.group_out() <= MAX_COLUMNS
 }
 
-/// Output rows walked at once when they are.
+/// Output rows per pass in that case.
 pub(super) fn segments(shape: &ConvShape) -> usize {
     (2 * DEPTH / shape.out_w).clamp(1, SEGMENTS)
 }
@@ -115,7 +115,8 @@ mod tests {
         numbers.iter().map(|x| x.to_bits()).collect()
     }
 
-    /// A gradient that stops where it may and goes on has the bits of one that did not stop, however many images there are.
+    /// A gradient that stops at an allowed image and resumes is bit-identical to an uninterrupted one, for any number
+    /// of images.
     #[test]
     fn gradients_go_on_where_they_stopped() {
         let same = |in_h: usize, stride: usize| (in_h.div_ceil(stride), 1);
@@ -126,7 +127,7 @@ mod tests {
             (70, 2, 5, 3, 1, true, 1, 1),
             (9, 4, 6, 2, 1, false, 2, 32),
             (12, 8, 8, 3, 1, true, 8, 8),
-            // Too large to be put aside: added up where it is.
+            // Too large for partial gradients: accumulated in place.
             (8, 192, 192, 3, 1, true, 1, 4),
             (6, 4000, 16, 3, 1, false, 1, 8),
         ];

@@ -1,5 +1,5 @@
-//! Products whose result is not stored in single precision: each finished block stands in its worker's scratch and is handed out from there, to be
-//! followed by an expression, rounded and stored by its consumer.
+//! Products whose result is not stored in single precision: each complete block is in its worker's workspace and is
+//! passed to a consumer, which applies an epilogue, rounds and stores it.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::{LINE, Matrix, Out, SUM, aligned, run};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 
-/// A finished block of a result.
+/// A complete block of a result.
 pub struct OutputBlock {
     /// Its rows in the result.
     pub rows: Range<usize>,
@@ -22,20 +22,21 @@ pub struct OutputBlock {
 }
 
 impl OutputBlock {
-    /// A block whose rows are `stride` floats apart.
+    /// A block with row stride `stride`.
     ///
     /// # Safety
-    /// The rows are readable for as long as it is used.
+    ///
+    /// The rows stay readable while it is used.
     pub(crate) unsafe fn new(rows: Range<usize>, columns: Range<usize>, values: *const f32, stride: usize) -> OutputBlock {
         OutputBlock { rows, columns, values, stride }
     }
 
-    /// Where its first row is.
+    /// The address of its first row.
     pub(crate) fn values(&self) -> *const f32 {
         self.values
     }
 
-    /// Whether its rows follow each other without gaps.
+    /// Whether its rows are contiguous.
     pub(crate) fn is_dense(&self) -> bool {
         self.stride == self.columns.len()
     }
@@ -43,15 +44,17 @@ impl OutputBlock {
     /// A row, by its index in the result.
     ///
     /// # Panics
-    /// When the block does not have the row.
+    ///
+    /// If the row is not in the block.
     pub fn row(&self, row: usize) -> &[f32] {
         assert!(self.rows.contains(&row), "row {row} of a block of rows {:?}", self.rows);
-        // SAFETY: the block was created with these rows and columns, which its creator keeps readable, and the row is one of them.
+        // SAFETY: the block was created with these rows and columns, which its creator keeps readable, and the row is
+        // one of them.
         unsafe { std::slice::from_raw_parts(self.values.add((row - self.rows.start) * self.stride), self.columns.len()) }
     }
 }
 
-/// Consumes the blocks. They are disjoint and cover the result, and several workers may hand them out at the same time.
+/// Consumes blocks, which are disjoint and cover the result. Several workers may call it concurrently.
 pub type BlockConsumer<'a> = &'a (dyn Fn(&OutputBlock) + Sync + 'a);
 
 /// Floats of a worker's block.
@@ -59,20 +62,20 @@ fn block_len(m: usize, n: usize) -> usize {
     m.next_multiple_of(MAX_ROWS).min(ROWS) * n.min(COLUMNS + MAX_COLUMNS).next_multiple_of(LINE)
 }
 
-/// Most floats of B that tasks pack together and share (2 MiB); of a larger one each packs what it needs.
+/// Maximum floats of B that tasks pack cooperatively (2 MiB); each task packs its own part of a larger one.
 const SHARED: usize = 1 << 19;
 
-/// Floats from the slivers of one k of a shared B to those of the next.
+/// Floats between consecutive k of a shared B.
 fn shared_width(n: usize) -> usize {
     n.min(COLUMNS + MAX_COLUMNS).next_multiple_of(MAX_COLUMNS)
 }
 
-/// Floats for a shared B: a bound that does not fall when `m` or `k` grows.
+/// Floats of a shared B: an upper bound that is monotone in `m` and `k`.
 fn shared_len(m: usize, n: usize, k: usize) -> usize {
     if m > LEAST_ROWS { k.saturating_mul(shared_width(n)).min(SHARED) } else { 0 }
 }
 
-/// Floats of workspace [`gemm_blocks`] needs on a pool of `threads`, for any strides; it never falls when `m`, `k` or `threads` grows.
+/// Floats of workspace for [`gemm_blocks`] on a pool of `threads`, for any strides; monotone in `m`, `k` and `threads`.
 pub fn blocks_workspace_len(m: usize, n: usize, k: usize, threads: usize) -> usize {
     if n == 0 {
         return 0;
@@ -80,13 +83,15 @@ pub fn blocks_workspace_len(m: usize, n: usize, k: usize, threads: usize) -> usi
     (per_worker(m, k) + block_len(m, n)) * threads.max(1) + blocking::all_partials(m, n, k).max(shared_len(m, n, k)) + LINE
 }
 
-/// `A · B`, block by block. The sums are bit-identical at any number of threads.
+/// `A · B`, block by block. Bit-identical for any number of threads.
 ///
 /// # Safety
+///
 /// `a` and `b` are readable over their extents and do not overlap `workspace`.
 ///
 /// # Panics
-/// When `a.cols != b.rows`, or `workspace` is shorter than [`blocks_workspace_len`] asks for.
+///
+/// If `a.cols != b.rows`, or `workspace` is shorter than [`blocks_workspace_len`].
 pub unsafe fn gemm_blocks(pool: &ThreadPool, a: Matrix, b: Matrix, workspace: &mut [f32], take: BlockConsumer<'_>) {
     // SAFETY: passed on to the caller.
     unsafe { gemm_blocks_with(Isa::best(), pool, a, b, workspace, take) }
@@ -119,7 +124,8 @@ pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix
     let product = Product::new(isa, a, b, n);
     let (per_worker, block_len) = (per_worker(m, k), block_len(m, n));
     let scratch = aligned(workspace);
-    // SAFETY: `blocks_workspace_len` is the sum of the workers' parts and of the larger of the partial sums and a shared B.
+    // SAFETY: `blocks_workspace_len` is the sum of the workers' parts and the larger of the partial sums and a shared
+    // B.
     let partials = Out(unsafe { scratch.add((per_worker + block_len) * pool.threads()) });
     let columns_of = |index: usize| {
         let j = index % plan.column_blocks;
@@ -135,7 +141,8 @@ pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix
             let stride = columns.len();
             for i0 in rows.clone().step_by(ROWS) {
                 let rows = i0..rows.end.min(i0 + ROWS);
-                // SAFETY: the scratch is this worker's own; the block's element (0, 0) stands at its beginning; a shared B has been packed.
+                // SAFETY: the workspace is exclusive to this worker and starts with the block's element (0, 0); a
+                // shared B has been packed.
                 unsafe {
                     let scratch = scratch.add(worker * (per_worker + block_len));
                     let block = scratch.add(per_worker);
@@ -165,7 +172,7 @@ pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix
             return run(pool, plan.parallel, plan.blocks(), &|index, worker| multiply(rows_of(index), columns_of(index), worker));
         }
         for columns in (0..n).step_by(plan.columns).map(|start| start..n.min(start + plan.columns)) {
-            // SAFETY: the shared part of the workspace holds these columns.
+            // SAFETY: the shared part of the workspace has space for these columns.
             unsafe { pack(pool, &product, columns.clone(), k, partials) };
             pool.run(plan.row_blocks, &|index, worker| {
                 multiply(index * plan.rows..m.min((index + 1) * plan.rows), columns.clone(), worker);
@@ -176,7 +183,7 @@ pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix
     let multiply = |task: usize, worker: usize| {
         let (chunk, index) = (task / plan.blocks(), task % plan.blocks());
         let ks = chunk * plan.depth..k.min((chunk + 1) * plan.depth);
-        // SAFETY: blocks are disjoint parts of this chunk's sums; the scratch is this worker's own.
+        // SAFETY: blocks are disjoint parts of this chunk's sums; the workspace is exclusive to this worker.
         unsafe {
             let scratch = scratch.add(worker * (per_worker + block_len));
             product.block(rows_of(index), columns_of(index), ks, partials.add(chunk * m * n), n, false, scratch);
@@ -186,7 +193,7 @@ pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix
     let rows_each = (SUM / n).max(1);
     let sum = |task: usize, _: usize| {
         let rows = task * rows_each..m.min((task + 1) * rows_each);
-        // SAFETY: the rows are this task's own, and all chunks' sums were written above.
+        // SAFETY: the rows are exclusive to this task, and all chunks' sums were written above.
         unsafe {
             let to = std::slice::from_raw_parts_mut(partials.add(rows.start * n), rows.len() * n);
             for chunk in 1..plan.chunks {
@@ -199,15 +206,16 @@ pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix
     run(pool, m * n * plan.chunks > 4 * SUM, m.div_ceil(rows_each), &sum);
 }
 
-/// The steps that k is taken in.
+/// The ranges into which k is split.
 fn steps(k: usize) -> impl Iterator<Item = Range<usize>> {
     (0..k).step_by(DEPTH).map(move |start| start..k.min(start + DEPTH))
 }
 
-/// Packs columns of B over all of k, step after step.
+/// Packs columns of B over all of k.
 ///
 /// # Safety
-/// The columns lie inside B, and `to` has [`shared_width`] floats for each k.
+///
+/// The columns are inside of B, and `to` has [`shared_width`] floats for each k.
 unsafe fn pack(pool: &ThreadPool, product: &Product, columns: Range<usize>, k: usize, to: Out) {
     let groups = |ks: &Range<usize>| {
         let right = |_| product.b;
@@ -224,7 +232,7 @@ unsafe fn pack(pool: &ThreadPool, product: &Product, columns: Range<usize>, k: u
         }
         let done = task % most * group;
         let start = columns.start + done;
-        // SAFETY: each group of slivers of a step is one task's own, at its place.
+        // SAFETY: each group of slivers is exclusive to one task.
         unsafe {
             let right = product.right(&ks);
             let place = to.add(ks.start * shared_width(product.b.cols) + done * ks.len());
@@ -237,12 +245,12 @@ fn panel_product<'a>(isa: Isa, columns: Range<usize>, length: usize, right: &'a 
     PanelProduct { isa, rows: 0, columns, segments: 1, length, accumulate: false, right, packed: None }
 }
 
-/// Hands out zeros: the result of sums without terms.
+/// Passes zeros to the consumer: the result of empty sums.
 pub(crate) fn zeros(rows: usize, columns: usize, take: BlockConsumer<'_>) {
     static ZEROS: [f32; 64] = [0.0; 64];
     for row in 0..rows {
         for start in (0..columns).step_by(ZEROS.len()) {
-            // SAFETY: as many zeros are there as columns are named.
+            // SAFETY: there are as many zeros as columns.
             take(&unsafe { OutputBlock::new(row..row + 1, start..columns.min(start + ZEROS.len()), ZEROS.as_ptr(), 0) });
         }
     }

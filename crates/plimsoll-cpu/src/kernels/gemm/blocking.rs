@@ -1,27 +1,27 @@
-//! How a product is cut into tasks and blocks: by its shape alone, so that results do not depend on the number of threads.
+//! Splits a product into tasks and blocks by its shape alone, so that results do not depend on the number of threads.
 
 use super::micro_kernel::{MAX_COLUMNS, MAX_ROWS};
 use super::panel::DEPTH;
 
 /// Rows of A packed at once: with [`DEPTH`] an eighth of a mebibyte, which leaves most of L2 to B and C.
 pub(super) const ROWS: usize = 128;
-/// Least rows of a block, where a product has as many: fewer would not pay for the columns of B they read.
+/// Minimum rows of a block, if the product has as many: fewer would not amortize reading B.
 pub(super) const LEAST_ROWS: usize = 32;
-/// Most columns of one block of C; a narrower C is never cut across.
+/// Maximum columns of a block of C; a narrower C is not split by columns.
 pub(super) const COLUMNS: usize = 1024;
 
-/// Products below this many multiply-adds run on the caller alone: waking a thread costs more.
+/// Products with fewer multiply-adds run on the caller's thread: waking another costs more.
 const SERIAL: usize = 1 << 19;
-/// Tasks aimed for, enough to keep a large machine busy and a small one balanced.
+/// Target number of tasks, enough to balance large machines.
 const TASKS: usize = 16;
-/// Least k in a chunk: shorter ones would spend their time adding up partial sums.
+/// Minimum k per chunk: shorter chunks would spend their time summing partial results.
 const CHUNK: usize = 512;
-/// Most floats held in partial sums (2 MiB).
+/// Maximum floats of partial sums (2 MiB).
 const PARTIALS: usize = 1 << 19;
-/// A product with no more output elements than this is cut along k first: its operands are then read once, front to back.
+/// A product with at most this many outputs is split along k first: its operands are then read once, sequentially.
 const NARROW: usize = PARTIALS / TASKS;
 
-/// The cut of one product.
+/// The blocking of one product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Blocking {
     pub rows: usize,
@@ -48,7 +48,7 @@ impl Blocking {
         if m * n <= NARROW && most_chunks >= TASKS / 2 {
             return whole.chunked(k, most_chunks);
         }
-        // Blocks of few columns and k are tall: they are paced by the memory, which likes long runs.
+        // Blocks with few columns and small k are tall: they are memory-bound and benefit from long sequential reads.
         let least = (SERIAL / n.saturating_mul(k)).next_multiple_of(MAX_COLUMNS).max(LEAST_ROWS);
         let rows = m.div_ceil(TASKS).next_multiple_of(MAX_ROWS).clamp(least, ROWS.max(least)).min(m);
         let row_blocks = m.div_ceil(rows);
@@ -67,28 +67,28 @@ impl Blocking {
     }
 }
 
-/// Whether a product of `n` columns over `k` adds up every element in the same order whatever its rows, if they are at least `least`: it is
-/// never cut along k. With this many rows there are enough blocks without that.
+/// Whether a product of `n` columns over `k` sums every element in the same order for any number of rows, at least
+/// `least`: with this many rows there are enough blocks, and k is never split.
 pub(crate) fn rows_are_independent(least: usize, n: usize, k: usize) -> bool {
     const MANY: usize = ROWS * (TASKS / 4);
     let long_runs = n.saturating_mul(k) < SERIAL / ROWS || MANY.saturating_mul(n) <= NARROW;
     least > 1 && n > 1 && (k < 2 * CHUNK || (!long_runs && (least..MANY).all(|m| Blocking::new(m, n, k).chunks == 1)))
 }
 
-/// Whether a product of a transposed A over at most `k` can be taken in pieces of this many k, each added to the result so far, without a
-/// difference: sums are put aside every [`DEPTH`] k, and chunks are not summed by themselves.
+/// Whether a product of a transposed A over at most `k` can be accumulated over pieces of this many k, bit-identically:
+/// sums are flushed every [`DEPTH`] k, and there is no split-K.
 pub(crate) fn sums_resume(m: usize, n: usize, k: usize, piece: usize) -> bool {
     let in_one_chunk = m.saturating_mul(n) > PARTIALS || m.saturating_mul(n).saturating_mul(k) < SERIAL;
     m > 1 && n > super::tall_skinny::COLUMNS && piece.is_multiple_of(DEPTH) && in_one_chunk
 }
 
-/// Floats for the partial sums of any product of at most `m` rows: a bound that does not fall when `m` or `k` grows.
+/// Floats of partial sums for any product of at most `m` rows: an upper bound that is monotone in `m` and `k`.
 pub(super) fn partials(m: usize, n: usize, k: usize) -> usize {
     let chunks = TASKS.min(k / CHUNK).max(1);
     (chunks - 1).saturating_mul(m.saturating_mul(n)).min(if chunks > 1 { PARTIALS } else { 0 })
 }
 
-/// [`partials`] with space for the first chunk's sums too.
+/// Like [`partials`], with space for the first chunk's sums too.
 pub(super) fn all_partials(m: usize, n: usize, k: usize) -> usize {
     let first = if k / CHUNK > 1 { m.saturating_mul(n).min(PARTIALS) } else { 0 };
     partials(m, n, k) + first

@@ -1,11 +1,11 @@
-//! Products of a matrix and a vector: each element of the matrix is read once, so the memory sets the pace and nothing is packed.
+//! Matrix-vector products: each matrix element is read once, so they are memory-bound and nothing is packed.
 //!
-//! A matrix with contiguous rows is multiplied by dot products, one with contiguous columns by adding multiples of these to the result.
+//! A row-major matrix uses dot products; a column-major one adds scaled columns to the result (axpy).
 
 use super::Matrix;
 use crate::simd::{Isa, PortableVector, Vector};
 
-/// `y (=|+=) matrix · x`, both vectors strided.
+/// `y (=|+=) matrix · x` with strided vectors.
 #[derive(Clone, Copy)]
 pub(super) struct MatVec {
     pub matrix: Matrix,
@@ -17,7 +17,7 @@ pub(super) struct MatVec {
 }
 
 impl MatVec {
-    /// Whether [`MatVec::run`] has a loop for these strides.
+    /// Whether [`MatVec::run`] supports these strides.
     pub fn fits(matrix: &Matrix, x_stride: isize, y_stride: usize) -> bool {
         (matrix.col_stride == 1 && x_stride == 1) || (matrix.row_stride == 1 && y_stride == 1)
     }
@@ -25,8 +25,9 @@ impl MatVec {
     /// Computes the product.
     ///
     /// # Safety
-    /// The processor has `isa`; [`MatVec::fits`] holds; the matrix and `x` are readable over its rows and columns, `y` is writable over its rows and
-    /// overlaps neither.
+    ///
+    /// The processor supports `isa`; [`MatVec::fits`] holds; the matrix and `x` are readable over its rows and columns,
+    /// `y` is writable over its rows and overlaps neither.
     pub unsafe fn run(&self, isa: Isa) {
         // SAFETY: passed on to the caller.
         unsafe {
@@ -60,10 +61,11 @@ unsafe fn avx512(product: &MatVec) {
 #[inline(always)]
 unsafe fn multiply<V: Vector>(product: &MatVec) {
     let Matrix { rows, cols, .. } = product.matrix;
-    // SAFETY: the caller's promise; both loops cover all rows and columns once.
+    // SAFETY: guaranteed by the caller; both loops cover all rows and columns once.
     unsafe {
         if product.matrix.col_stride == 1 && product.x_stride == 1 {
-            // A single long row needs several sums to hide the latency of the addition; four rows have them already.
+            // A single long row needs several accumulators to hide the latency of additions; four rows already have
+            // them.
             let fours = if cols >= V::LANES { rows / 4 * 4 } else { 0 };
             (0..fours).step_by(4).for_each(|row| dots::<V, 4, 2>(product, row));
             (fours..rows).for_each(|row| dots::<V, 1, 8>(product, row));
@@ -84,20 +86,21 @@ unsafe fn multiply<V: Vector>(product: &MatVec) {
     }
 }
 
-/// Rows of the result that are held in L1 while columns are added to them.
+/// Result rows that stay in L1 while columns are added to them.
 const STRIP: usize = 2048;
 
-/// `R` rows of the result from `row` on, each in `U` vectors of sums.
+/// `R` rows of the result from `row` on, each in `U` vector accumulators.
 ///
-/// `U` decides the order of a row's sum, and with it the rounding: it follows from the row's place in its block, and blocks are cut by
-/// shape.
+/// `U` determines the summation order of a row and thus its rounding: it follows from the row's position in its block,
+/// and blocks are split by shape.
 ///
 /// # Safety
+///
 /// The contract of [`MatVec::run`], for a matrix with contiguous rows.
 #[inline(always)]
 unsafe fn dots<V: Vector, const R: usize, const U: usize>(product: &MatVec, row: usize) {
     let cols = product.matrix.cols;
-    // SAFETY: rows below `row + R` and columns below `cols` lie inside the matrix and `x`.
+    // SAFETY: rows below `row + R` and columns below `cols` are in bounds of the matrix and `x`.
     unsafe {
         let from: [*const f32; R] = std::array::from_fn(|i| product.matrix.at(row + i, 0));
         let mut sums = [[V::splat(0.0); R]; U];
@@ -138,7 +141,7 @@ unsafe fn total<V: Vector, const U: usize>(sums: [V; U]) -> f32 {
         sums[1..].iter().for_each(|&other| sum = sum.add(other));
         sum.store(lanes.as_mut_ptr());
     }
-    // Halves onto each other, which the compiler does in registers.
+    // Pairwise halving, which the compiler does in registers.
     for half in [8, 4, 2, 1] {
         for lane in 0..half {
             lanes[lane] += lanes[lane + half];
@@ -147,14 +150,14 @@ unsafe fn total<V: Vector, const U: usize>(sums: [V; U]) -> f32 {
     lanes[0]
 }
 
-/// Adds `K` columns from `k` on, times their elements of `x`, to a segment of the result; the first ones overwrite it unless it accumulates.
+/// Adds `K` scaled columns from `k` on to a segment of the result; the first ones overwrite it unless it accumulates.
 ///
 /// # Safety
 /// The contract of [`MatVec::run`], for a matrix with contiguous columns and a contiguous result.
 #[inline(always)]
 unsafe fn add_columns<V: Vector, const K: usize>(product: &MatVec, strip: std::ops::Range<usize>, k: usize) {
     let fresh = k == 0 && !product.accumulate;
-    // SAFETY: the segment is inside of the rows, and `k + K` columns are there.
+    // SAFETY: the segment is inside of the rows, and `k + K` columns exist.
     unsafe {
         let from: [*const f32; K] = std::array::from_fn(|j| product.matrix.at(0, k + j));
         let x: [V; K] = std::array::from_fn(|j| V::splat(*product.x.offset((k + j) as isize * product.x_stride)));

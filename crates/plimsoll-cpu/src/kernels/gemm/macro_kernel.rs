@@ -1,4 +1,4 @@
-//! One block of the result over one range of k, by one task: what it packs, and the panel_product over it.
+//! The macro-kernel: one block of the result over one range of k, by one task, including packing.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::panel::{DEPTH, PanelProduct, SLIVERS, for_each_part};
 use super::{LINE, Matrix, pack, tall_skinny};
 use crate::simd::Isa;
 
-/// A product and how its operands are read.
+/// A product and its access strategy.
 pub(super) struct Product {
     pub isa: Isa,
     pub a: Matrix,
@@ -23,7 +23,7 @@ pub(super) struct Product {
 }
 
 impl Product {
-    /// Decides how the operands are read, for a result whose rows are `ldc` apart.
+    /// Selects the access strategy, for a result with row stride `ldc`.
     pub fn new(isa: Isa, a: Matrix, b: Matrix, ldc: usize) -> Product {
         let wide = !a.dtype.is_half() && !b.dtype.is_half();
         let vector = wide
@@ -40,10 +40,11 @@ impl Product {
         }
     }
 
-    /// One block of the result over one range of k. `c` points to element `(0, 0)` of the whole.
+    /// One block of the result over one range of k. `c` points to element `(0, 0)` of the whole result.
     ///
     /// # Safety
-    /// The ranges lie inside the matrices, `c` may be written over the block, and `scratch` has [`per_worker`] floats.
+    ///
+    /// The ranges are in bounds, `c` is writable over the block, and `scratch` has [`per_worker`] floats.
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn block(
         &self,
@@ -56,29 +57,29 @@ impl Product {
         scratch: *mut f32,
     ) {
         if self.vector {
-            // SAFETY: the caller's promise; the strides were found to fit.
+            // SAFETY: guaranteed by the caller; the strides are supported.
             return unsafe { self.vector_block(rows, columns, ks, c, ldc, add) };
         }
         if self.narrow {
-            // SAFETY: the caller's promise, and the operands were found to fit.
+            // SAFETY: guaranteed by the caller, and the operands are supported.
             return unsafe { tall_skinny::multiply(self.isa, &self.a, &self.b, rows, ks, c, ldc, add, scratch) };
         }
         for k0 in ks.clone().step_by(DEPTH) {
             let depth = DEPTH.min(ks.end - k0);
             for i0 in rows.clone().step_by(ROWS) {
                 let rows = i0..rows.end.min(i0 + ROWS);
-                // SAFETY: the caller's promise, for a part of the block.
+                // SAFETY: guaranteed by the caller, for a part of the block.
                 unsafe { self.rank_k_update(rows, columns.clone(), k0..k0 + depth, c, ldc, add || k0 > ks.start, scratch, None) };
             }
         }
     }
 
-    /// [`Product::block`] where A is a row or B a column.
+    /// Like [`Product::block`], if A is a row or B a column.
     ///
     /// # Safety
     /// As for [`Product::block`].
     unsafe fn vector_block(&self, rows: Range<usize>, columns: Range<usize>, ks: Range<usize>, c: *mut f32, ldc: usize, accumulate: bool) {
-        // SAFETY: the ranges lie inside the matrices and C.
+        // SAFETY: the ranges are in bounds of the matrices and C.
         unsafe {
             let product = if self.b.cols == 1 && MatVec::fits(&self.a, self.b.row_stride, ldc) {
                 let matrix = Matrix { ptr: self.a.at(rows.start, ks.start), rows: rows.len(), cols: ks.len(), ..self.a };
@@ -93,7 +94,8 @@ impl Product {
         }
     }
 
-    /// At most [`ROWS`] rows over at most [`DEPTH`] k, with B in place, packed here, or `ready`: packed before, as [`PanelProduct::run_ready`] asks.
+    /// At most [`ROWS`] rows over at most [`DEPTH`] k, with B in place, packed here, or already packed (`ready`) as
+    /// [`PanelProduct::run_ready`] requires.
     ///
     /// # Safety
     /// As for [`Product::block`].
@@ -112,10 +114,10 @@ impl Product {
         debug_assert!(rows.len() <= ROWS && ks.len() <= DEPTH);
         let shape = Shape::of(self.isa);
         let left = if self.pack_a {
-            // SAFETY: `per_worker` is the sum of the slivers of B and of `ROWS` rows of A, or all there are.
+            // SAFETY: `per_worker` is the sum of the slivers of B and of `ROWS` rows of A, or all rows.
             unsafe { Left::pack(self.isa, &self.a, rows.clone(), ks.start, ks.len(), shape.rows, scratch.add(SLIVERS)) }
         } else {
-            // SAFETY: the block lies inside A.
+            // SAFETY: the block is inside of A.
             Left::Strided { ptr: unsafe { self.a.at(rows.start, ks.start) }, row: self.a.row_stride, step: self.a.col_stride }
         };
         let mut a_rows = [std::ptr::null(); MAX_ROWS];
@@ -129,7 +131,7 @@ impl Product {
             tile.a_step = step;
             tile.c = c_rows.as_ptr();
         };
-        // SAFETY: rows, columns and k lie inside the operands, and C may be written.
+        // SAFETY: rows, columns and k are in bounds of the operands, and C is writable.
         unsafe {
             let right = self.right(&ks);
             let panel_product = PanelProduct {
@@ -152,36 +154,39 @@ impl Product {
     /// The rows `ks` of B.
     ///
     /// # Safety
-    /// They lie inside B.
+    ///
+    /// They are inside of B.
     pub unsafe fn right(&self, ks: &Range<usize>) -> Matrix {
         // SAFETY: the caller's promise.
         Matrix { ptr: unsafe { self.b.at(ks.start, 0) }, rows: ks.len(), ..self.b }
     }
 }
 
-/// Floats of workspace of one worker: a group of packed slivers of B, and packed rows of A. These are padded by a line, lest they fall on
-/// the same cache set.
+/// Floats of one worker's workspace: a group of packed slivers of B, and packed rows of A. Rows are padded by a cache
+/// line to avoid set conflicts.
 pub(super) fn per_worker(m: usize, k: usize) -> usize {
     let depth = k.min(DEPTH).next_multiple_of(LINE);
     SLIVERS + m.next_multiple_of(MAX_ROWS).min(ROWS) * (depth + LINE)
 }
 
-/// Floats of padding for each row of a panel: a line for eight rows, lest panels written side by side fall on the same cache set.
+/// Padding floats per row of a panel: a cache line for eight rows, to avoid set conflicts between adjacent panels.
 const PAD: usize = LINE / MAX_ROWS;
 
-/// A block of A as the micro-kernel walks it.
+/// A block of A as the micro-kernel reads it.
 enum Left {
     /// Row `i`, k `j` at `ptr + i · row + j · step`.
     Strided { ptr: *const f32, row: isize, step: isize },
-    /// A k-major panel for each tile: that of the rows from `i` on begins at `ptr + i · (depth + PAD)`.
+    /// A k-major panel per tile: that of the rows from `i` on starts at `ptr + i · (depth + PAD)`.
     Panels { ptr: *const f32, depth: usize },
 }
 
 impl Left {
-    /// Copies a block of A to `to`, row by row if its k are contiguous, else panel by panel.
+    /// Packs a block of A into `to`, by rows if k is contiguous, otherwise by panels.
     ///
     /// # Safety
-    /// The block lies inside `a`, and `to` is writable for its rows at `depth.next_multiple_of(LINE) + LINE` floats each.
+    ///
+    /// The block is inside of `a`, and `to` is writable for its rows at `depth.next_multiple_of(LINE) + LINE` floats
+    /// each.
     unsafe fn pack(isa: Isa, a: &Matrix, rows: Range<usize>, k: usize, depth: usize, tile: usize, to: *mut f32) -> Left {
         if a.col_stride == 1 {
             let stride = depth.next_multiple_of(LINE) + LINE;
@@ -195,13 +200,13 @@ impl Left {
             return Left::Panels { ptr: to, depth };
         }
         for_each_part(rows.clone(), tile, 1, |part| {
-            // SAFETY: a panel is `part.len()` wide and begins where the rows before it end.
+            // SAFETY: a panel is `part.len()` wide and starts at the end of the previous rows.
             unsafe { pack::panel_of_a(a, part.start, part.len(), k, depth, to.add((part.start - rows.start) * (depth + PAD))) };
         });
         Left::Panels { ptr: to, depth }
     }
 
-    /// Where the tile of `rows` rows from `start` on begins, the distance of its rows, and that of its k.
+    /// The start of the tile of `rows` rows from `start` on, its row stride and its k stride.
     fn tile(&self, start: usize, rows: usize) -> (*const f32, isize, isize) {
         match *self {
             Left::Strided { ptr, row, step } => (ptr.wrapping_offset(start as isize * row), row, step),
@@ -210,7 +215,8 @@ impl Left {
     }
 }
 
-/// Packing A pays when it is read for many columns, or when k lies far apart in it: each k would touch a page of its own.
+/// Packing A pays off if it is read for many columns, or if k has a large stride, where each k would touch another
+/// page.
 fn pack_a(a: &Matrix, n: usize) -> bool {
     if a.col_stride == 1 {
         n > 2 * MAX_COLUMNS && a.row_stride.unsigned_abs() >= 1024
@@ -219,13 +225,13 @@ fn pack_a(a: &Matrix, n: usize) -> bool {
     }
 }
 
-/// B is packed when its columns are not contiguous, or when it is wide, read by enough rows and too large for L1.
+/// B is packed if its columns are not contiguous, or if it is wide, reused by enough rows and too large for L1.
 fn pack_b(b: &Matrix, m: usize) -> bool {
     b.col_stride != 1 || (b.row_stride.unsigned_abs() > MAX_COLUMNS && m > FEW_ROWS && b.rows > 16 && b.rows * b.cols > IN_L1)
 }
 
-/// Rows of A for which copying B costs more than reading it in place.
+/// Rows of A for which packing B costs more than reading it in place.
 const FEW_ROWS: usize = 64;
 
-/// Floats of B that may stay where they are.
+/// Floats of B that are read in place.
 const IN_L1: usize = 8 << 10;

@@ -1,19 +1,18 @@
-//! The micro-kernel: up to eight rows by three vectors of C, held in registers over the whole of a k range.
+//! The micro-kernel: up to eight rows by three vectors of C, accumulated in registers over a whole range of k.
 //!
-//! Rows are given by pointers, so the same kernel serves a matrix of any stride (rows are equally spaced), a convolution
-//! (a row is a patch: one pointer per run of contiguous taps) and its gradients (rows of C are scattered pixels).
-//! Eight rows keep every pointer in a general register, and no more than the eight ways of an L1 set are in use when rows lie
-//! a power of two apart.
+//! Rows are given by pointers, so the same kernel serves a matrix of any stride, a convolution (a row is a patch: one
+//! pointer per run of contiguous taps) and its gradients (rows of C are scattered pixels). Eight rows fit all pointers
+//! in general registers, and use at most the eight ways of an L1 set if the row stride is a power of two.
 
 use crate::simd::{Isa, PortableVector, Vector};
 
-/// Most vectors across a tile; with the rows of [`Shape`] this is what fits the register file.
+/// Maximum vectors per tile row; with the rows of [`Shape`] this fills the register file.
 pub(crate) const VECTORS: usize = 3;
 
-/// Most rows in a tile, over all instruction sets.
+/// Maximum rows of a tile, over all instruction sets.
 pub(crate) const MAX_ROWS: usize = 8;
 
-/// Most columns in a tile, over all instruction sets.
+/// Maximum columns of a tile, over all instruction sets.
 pub(crate) const MAX_COLUMNS: usize = VECTORS * 16;
 
 /// The tile extents of one instruction set.
@@ -38,21 +37,21 @@ pub(crate) struct Tile {
     pub a: *const *const f32,
     pub a_table: usize,
     pub a_offset: usize,
-    /// Distance between consecutive k of one row inside a segment.
+    /// Stride of k within a row of a segment.
     pub a_step: isize,
     pub segments: usize,
     pub length: usize,
-    /// B has unit column stride and runs on from segment to segment.
+    /// B has unit column stride and is contiguous across segments.
     pub b: *const f32,
     pub b_step: isize,
-    /// Row pointers of C, and the column where the tile begins.
+    /// Row pointers of C, and the first column of the tile.
     pub c: *const *mut f32,
     pub c_offset: usize,
-    /// Floats to skip in every row of C before its first column.
+    /// Offset of the first column in every row of C.
     pub c_base: usize,
     pub rows: usize,
     pub columns: usize,
-    /// Add to what C holds instead of overwriting it.
+    /// Adds to C instead of overwriting it.
     pub accumulate: bool,
 }
 
@@ -60,8 +59,9 @@ impl Tile {
     /// Computes the tile.
     ///
     /// # Safety
-    /// The processor has `isa`; `rows` and `columns` are at least one and at most those of [`Shape::of`]; every pointer named by the fields is
-    /// valid for the elements described there, and no C element is also read through A or B.
+    ///
+    /// The processor supports `isa`; `rows` and `columns` are at least one and at most those of [`Shape::of`]; every
+    /// pointer in the fields is valid for the elements described there, and no C element is also read through A or B.
     #[inline]
     pub unsafe fn run(&self, isa: Isa) {
         let vectors = self.columns.div_ceil(isa.lanes()) - 1;
@@ -113,11 +113,12 @@ unsafe fn avx512<const M: usize, const N: usize>(tile: &Tile) {
 /// The contract of [`Tile::run`], for `M` rows and `N` vectors of which the last may be partial.
 #[inline(always)]
 unsafe fn multiply<V: Vector, const M: usize, const N: usize>(tile: &Tile) {
-    // SAFETY: all accesses are those the caller vouched for: rows below `M`, columns below `columns`, k below `segments · length`.
+    // SAFETY: all accesses are covered by the caller's contract: rows below `M`, columns below `columns`, k below
+    // `segments · length`.
     unsafe {
         let mask = V::mask(tile.columns - (N - 1) * V::LANES);
         let mut sums = [[V::splat(0.0); N]; M];
-        // C is needed only after the whole of k, by when it has arrived.
+        // Prefetch C, which is needed only after the whole range of k.
         for i in 0..M {
             let row = (*tile.c.add(i)).add(tile.c_base + tile.c_offset);
             (0..N).for_each(|j| prefetch(row.add(j * V::LANES)));
@@ -158,11 +159,11 @@ unsafe fn multiply<V: Vector, const M: usize, const N: usize>(tile: &Tile) {
     }
 }
 
-/// Asks for a cache line before it is needed.
+/// Prefetches a cache line.
 #[inline(always)]
 fn prefetch(line: *const f32) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint that reads nothing, on an instruction every x86-64 processor has.
+    // SAFETY: a hint that reads nothing; every x86-64 processor has the instruction.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
     }

@@ -33,43 +33,44 @@ use plimsoll_core::DType;
 /// A read-only matrix somewhere in memory: element `(i, j)` is at `ptr + i · row_stride + j · col_stride`.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix {
-    /// Element `(0, 0)`; cast, if elements have two bytes.
+    /// Element `(0, 0)`; cast if elements have 16 bits.
     pub ptr: *const f32,
-    /// Single precision, or a type of two bytes, which is widened when it is packed.
+    /// Single precision, or a 16-bit type, which is widened on packing.
     pub dtype: DType,
     /// Number of rows.
     pub rows: usize,
     /// Number of columns.
     pub cols: usize,
-    /// Elements from one row to the next.
+    /// Row stride in elements.
     pub row_stride: isize,
-    /// Elements from one column to the next.
+    /// Column stride in elements.
     pub col_stride: isize,
 }
 
-// SAFETY: a description of memory; the functions that read it demand its validity, on whatever thread they run.
+// SAFETY: a descriptor of memory; the functions that read it require its validity on any thread.
 unsafe impl Send for Matrix {}
-// SAFETY: as above; nothing is written through it.
+// SAFETY: as above; it is never written through.
 unsafe impl Sync for Matrix {}
 
 impl Matrix {
-    /// A row-major matrix whose rows follow each other without gaps.
+    /// A contiguous row-major matrix.
     pub fn new(ptr: *const f32, rows: usize, cols: usize) -> Matrix {
         Matrix { ptr, dtype: DType::F32, rows, cols, row_stride: cols as isize, col_stride: 1 }
     }
 
-    /// [`Matrix::new`] of numbers in any type that kernels read.
+    /// Like [`Matrix::new`], for elements of any supported type.
     pub fn of(reals: &FloatView<'_>, rows: usize, cols: usize) -> Matrix {
         Matrix { dtype: reals.dtype, ..Matrix::new(reals.ptr.cast(), rows, cols) }
     }
 
-    /// The same memory read with rows and columns exchanged.
+    /// The transpose, without a copy.
     pub fn transposed(self) -> Matrix {
         Matrix { rows: self.cols, cols: self.rows, row_stride: self.col_stride, col_stride: self.row_stride, ..self }
     }
 
     /// # Safety
-    /// The element lies inside the matrix, or one past the end of a row or column of it.
+    ///
+    /// The element is inside of the matrix, or one past the end of a row or column.
     #[inline(always)]
     pub(crate) unsafe fn at(&self, row: usize, col: usize) -> *const f32 {
         let elements = row as isize * self.row_stride + col as isize * self.col_stride;
@@ -78,10 +79,10 @@ impl Matrix {
     }
 }
 
-/// What is done with a finished block of the result: called with its rows, its columns and the worker that finished it.
+/// Called with the rows, the columns and the worker of each complete block of the result.
 ///
-/// Blocks are disjoint and cover the result, so each element is seen exactly once, after its whole sum has been stored. Calls may run
-/// at the same time on several workers.
+/// Blocks are disjoint and cover the result, so each element is seen exactly once, after its whole sum has been stored.
+/// Calls may run concurrently on several workers.
 pub type Epilogue<'a> = Option<&'a (dyn Fn(Range<usize>, Range<usize>, usize) + Sync + 'a)>;
 
 /// Whether a product overwrites the result or adds to it.
@@ -97,7 +98,7 @@ pub enum WriteMode {
 #[derive(Clone, Copy)]
 pub(crate) struct Out(pub *mut f32);
 
-// SAFETY: every use goes through an `unsafe` access whose caller keeps concurrent writes disjoint.
+// SAFETY: every access is `unsafe`, and its caller ensures that concurrent writes are disjoint.
 unsafe impl Send for Out {}
 // SAFETY: as above.
 unsafe impl Sync for Out {}
@@ -112,7 +113,8 @@ impl Out {
     }
 }
 
-/// Floats of workspace a product of this shape needs on a pool of `threads`, for any strides; it never falls when `m`, `k` or `threads` grows.
+/// Floats of workspace for a product of this shape on a pool of `threads`, for any strides; monotone in `m`, `k` and
+/// `threads`.
 pub fn workspace_len(m: usize, n: usize, k: usize, threads: usize) -> usize {
     if n == 0 {
         return 0;
@@ -120,25 +122,28 @@ pub fn workspace_len(m: usize, n: usize, k: usize, threads: usize) -> usize {
     per_worker(m, k) * threads.max(1) + blocking::partials(m, n, k).max(shared_panel::panel(m, n, k)) + LINE
 }
 
-/// Floats in a cache line: workers' parts of a workspace begin on one, for packed vectors must not straddle two.
+/// Floats in a cache line: workers' workspaces are cache-line aligned, so that packed vectors do not straddle two.
 pub(crate) const LINE: usize = 16;
 
-/// The first line boundary of a workspace that was given [`LINE`] floats too many.
+/// The first cache-line boundary of a workspace that has [`LINE`] extra floats.
 pub(crate) fn aligned(workspace: &mut [f32]) -> Out {
     let start = workspace.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
     Out(workspace[start..].as_mut_ptr())
 }
 
-/// `C (=|+=) A · B` for a row-major `c` whose rows are `ldc` floats apart.
+/// `C (=|+=) A · B` for a row-major `c` with row stride `ldc`.
 ///
-/// The result is bit-identical at any number of threads. When B has at most 1024 columns, the blocks given to `epilogue` are whole rows of C; otherwise
-/// they are cut into runs of columns.
+/// Bit-identical for any number of threads. If B has at most 1024 columns, the blocks given to `epilogue` are whole
+/// rows of C; otherwise they are also split by columns.
 ///
 /// # Safety
-/// `a` and `b` are readable over their extents; `c` is valid for reads and writes of `a.rows` rows of `b.cols` floats, and overlaps neither of them, nor `workspace`.
+///
+/// `a` and `b` are readable over their extents; `c` is valid for reads and writes of `a.rows` rows of `b.cols` floats,
+/// and overlaps neither of them, nor `workspace`.
 ///
 /// # Panics
-/// When `a.cols != b.rows`, or `workspace` is shorter than [`workspace_len`] asks for.
+///
+/// If `a.cols != b.rows`, or `workspace` is shorter than [`workspace_len`].
 #[allow(clippy::too_many_arguments)]
 pub unsafe fn gemm(
     pool: &ThreadPool,
@@ -201,10 +206,11 @@ pub unsafe fn gemm_with(
     let product = Product::new(isa, a, b, ldc);
     let per_worker = per_worker(m, k);
     let scratch = aligned(workspace);
-    // SAFETY: `workspace_len` is the sum of the workers' parts and of what they share.
+    // SAFETY: `workspace_len` is the sum of the workers' parts and the shared part.
     let rest = Out(unsafe { scratch.add(per_worker * pool.threads()) });
     if plan.chunks == 1 && plan.row_blocks > 1 && product.pack_b {
-        // SAFETY: passed on to the caller; a product of several row blocks has its panel in `workspace_len`.
+        // SAFETY: same contract as this function; `workspace_len` includes the panel of a product with several row
+        // blocks.
         return unsafe { shared_panel::multiply(pool, &product, &plan, write, c, ldc, scratch, rest, epilogue) };
     }
     let partials = rest;
@@ -217,7 +223,8 @@ pub unsafe fn gemm_with(
         let (chunk, index) = (task / plan.blocks(), task % plan.blocks());
         let (rows, columns) = block(index);
         let ks = chunk * plan.depth..k.min((chunk + 1) * plan.depth);
-        // SAFETY: blocks are disjoint parts of `c` or of this chunk's partial sum; the scratch is this worker's own.
+        // SAFETY: blocks are disjoint parts of `c` or of this chunk's partial sum; the workspace is exclusive to this
+        // worker.
         unsafe {
             let scratch = scratch.add(worker * per_worker);
             if chunk == 0 {
@@ -237,13 +244,13 @@ pub unsafe fn gemm_with(
         return;
     }
 
-    // The blocks of a sum cut along k can be few and tall: rows are distributed again.
+    // With split-K the blocks can be few and tall, so rows are redistributed.
     let rows_each = (SUM / n).max(1);
     let sum = |task: usize, worker: usize| {
         let rows = task * rows_each..m.min((task + 1) * rows_each);
         for i in rows.clone() {
             for chunk in 1..plan.chunks {
-                // SAFETY: row `i` is this task's own, and the partial sums were all written above.
+                // SAFETY: row `i` is exclusive to this task, and all partial sums were written above.
                 unsafe {
                     let to = std::slice::from_raw_parts_mut(c.add(i * ldc), n);
                     let from = std::slice::from_raw_parts(partials.add(((chunk - 1) * m + i) * n), n);
@@ -258,10 +265,10 @@ pub unsafe fn gemm_with(
     run(pool, m * n * plan.chunks > 4 * SUM, m.div_ceil(rows_each), &sum);
 }
 
-/// Output elements summed by one task.
+/// Output elements summed per task.
 const SUM: usize = 1 << 13;
 
-/// Runs tasks on the pool when they are worth waking it, else on the caller, which then is worker 0.
+/// Runs tasks on the pool if they are large enough, otherwise on the caller's thread as worker 0.
 pub(crate) fn run(pool: &ThreadPool, parallel: bool, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
     if parallel {
         pool.run(tasks, task);

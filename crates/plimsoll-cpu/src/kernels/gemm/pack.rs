@@ -1,17 +1,17 @@
-//! Copies of blocks of A and B into the order the micro-kernel reads them in; what has two bytes becomes single precision on the way.
+//! Packing: copies blocks of A and B into the order in which the micro-kernel reads them, and widens 16-bit elements.
 
 use super::Matrix;
 use crate::simd::float_view::{for_each_vector, load_one, widen, widen_run};
 use crate::simd::{Isa, PortableVector, Vector};
 use plimsoll_core::DType;
 
-/// Copies `len` floats: a call into the C library costs more than a few vectors.
+/// Copies `len` floats: a `memcpy` call costs more than a few vectors.
 ///
 /// # Safety
 /// Both sides are valid for `len` floats and do not overlap.
 #[inline(always)]
 pub(super) unsafe fn copy(from: *const f32, to: *mut f32, len: usize) {
-    // SAFETY: the caller's promise; whole blocks first, then what is left.
+    // SAFETY: guaranteed by the caller; whole blocks first, then the remainder.
     unsafe {
         for at in 0..len / 16 {
             to.add(at * 16).cast::<[f32; 16]>().write_unaligned(from.add(at * 16).cast::<[f32; 16]>().read_unaligned());
@@ -22,7 +22,7 @@ pub(super) unsafe fn copy(from: *const f32, to: *mut f32, len: usize) {
     }
 }
 
-/// Copies the rows `row..row + rows` of A, k from `k` on, so that one row's k are contiguous and rows are `stride` apart.
+/// Copies rows `row..row + rows` of A, from `k` on, to contiguous rows with stride `stride`.
 ///
 /// # Safety
 /// `a` is readable over the block and has unit column stride, `to` is writable for `rows · stride` floats and `depth <= stride`.
@@ -39,20 +39,21 @@ pub(super) unsafe fn rows_of_a(isa: Isa, a: &Matrix, row: usize, rows: usize, k:
     }
 }
 
-/// Copies `rows` rows of A into `to`, k-major: the values of one k are contiguous, and so are those of the next.
+/// Packs `rows` rows of A into `to`, k-major: the values of one k are contiguous.
 ///
 /// # Safety
 /// `a` is readable over the block, and `to` writable for `depth · rows` floats.
 pub(super) unsafe fn panel_of_a(a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32) {
     for j in 0..depth {
         for i in 0..rows {
-            // SAFETY: the block lies inside `a` by the caller's promise, and `to` is writable for it.
+            // SAFETY: the caller guarantees that the block is inside of `a` and that `to` is writable for it.
             unsafe { *to.add(j * rows + i) = load_one(a.dtype, a.at(row + i, k + j)) };
         }
     }
 }
 
-/// As many panels of eight rows as there are, for an A whose rows are contiguous: read along the rows, so that each page is visited once.
+/// Packs panels of eight rows, for an A with contiguous columns: it is read along the columns, so that each page is
+/// visited once.
 ///
 /// # Safety
 /// `a` is readable over the block, `rows` is a multiple of eight, and `to` is writable for `stride · rows` floats, where `depth <= stride`.
@@ -63,7 +64,7 @@ pub(super) unsafe fn panels_of_eight(isa: Isa, a: &Matrix, row: usize, rows: usi
         return unsafe { widen_panels(isa, a.dtype, a.at(row, k), a.col_stride, rows, depth, to, stride) };
     }
     for j in 0..depth {
-        // SAFETY: `rows` contiguous floats lie there by the caller's promise; panel `p` begins at `8 · p · stride`.
+        // SAFETY: the caller guarantees `rows` contiguous floats; panel `p` starts at `8 · p · stride`.
         unsafe {
             let from = a.at(row, k + j);
             for i in (0..rows).step_by(8) {
@@ -74,10 +75,11 @@ pub(super) unsafe fn panels_of_eight(isa: Isa, a: &Matrix, row: usize, rows: usi
 }
 
 for_each_vector! {
-    /// [`panels_of_eight`] of numbers in two bytes: k are `step` numbers apart.
+    /// Like [`panels_of_eight`], for 16-bit elements with k stride `step`.
     ///
     /// # Safety
-    /// As there.
+    ///
+    /// Same as [`panels_of_eight`].
     fn widen_panels = widen_panels_run(from: *const f32, step: isize, rows: usize, depth: usize, to: *mut f32, stride: usize)
 }
 
@@ -93,7 +95,7 @@ unsafe fn widen_panels_run<V: Vector, const BF16: bool>(
     stride: usize,
 ) {
     for j in 0..depth {
-        // SAFETY: the caller's promise; a vector is one panel's row or those of two.
+        // SAFETY: guaranteed by the caller; a vector is one row of one or two panels.
         unsafe {
             let from = from.cast::<u16>().offset(j as isize * step);
             let mut i = 0;
@@ -116,11 +118,12 @@ unsafe fn widen_panels_run<V: Vector, const BF16: bool>(
 }
 
 for_each_vector! {
-    /// Copies `rows` rows of `columns` contiguous numbers in two bytes, `step` numbers apart, into slivers of `width` columns that begin `pitch`
-    /// floats apart and whose rows are as long as the vectors of `lanes` that hold them.
+    /// Packs `rows` rows of `columns` contiguous 16-bit elements with row stride `step` into slivers of `width`
+    /// columns, `pitch` floats apart, whose rows are padded to whole vectors of `lanes`.
     ///
     /// # Safety
-    /// The processor has `isa`, and both sides are valid for the elements named.
+    ///
+    /// The processor supports `isa`, and both sides are valid for these elements.
     fn widen_slivers = widen_slivers_run(
         from: *const f32, step: isize, rows: usize, columns: usize, to: *mut f32, width: usize, pitch: usize, lanes: usize
     )
@@ -156,7 +159,7 @@ unsafe fn widen_slivers_run<V: Vector, const BF16: bool>(
     }
 }
 
-/// [`transpose`] of a matrix in two bytes, a few columns at a time.
+/// Like [`transpose`], for a 16-bit matrix, a few columns at a time.
 ///
 /// # Safety
 /// The processor has `isa`, and both sides are valid for the elements named.
@@ -201,7 +204,7 @@ pub(super) unsafe fn transpose_halves(
 pub(crate) unsafe fn transpose(from: *const f32, outer: isize, inner: isize, columns: usize, depth: usize, to: *mut f32, width: usize) {
     #[cfg(target_arch = "x86_64")]
     if inner == 1 && columns >= 8 && depth >= 8 && is_x86_feature_detected!("avx") {
-        // SAFETY: the instructions are there, and the extents allow whole blocks.
+        // SAFETY: the instructions are supported, and the extents allow whole blocks.
         return unsafe { transpose_blocks(from, outer, columns, depth, to, width) };
     }
     for j in 0..depth {
@@ -212,7 +215,7 @@ pub(crate) unsafe fn transpose(from: *const f32, outer: isize, inner: isize, col
     }
 }
 
-/// [`transpose`] in blocks of 8 × 8, the last of which overlap their neighbours.
+/// Like [`transpose`], in blocks of 8 × 8, the last of which overlap their neighbors.
 ///
 /// # Safety
 /// As for [`transpose`]; both extents are at least eight.
@@ -222,12 +225,13 @@ unsafe fn transpose_blocks(from: *const f32, outer: isize, columns: usize, depth
     use std::arch::x86_64::*;
     for i in (0..columns).step_by(8).map(|i| i.min(columns - 8)) {
         for j in (0..depth).step_by(8).map(|j| j.min(depth - 8)) {
-            // SAFETY: the block at `(i, j)` lies inside both extents.
+            // SAFETY: the block at `(i, j)` is inside of both extents.
             unsafe {
                 let from = from.offset(i as isize * outer + j as isize);
                 let to = to.add(j * width + i);
                 for half in 0..2 {
-                    // Rows r and r + 4 share a register, so that two rounds of shuffles inside 128-bit lanes finish the block.
+                    // Rows r and r + 4 share a register, so that two rounds of shuffles within 128-bit lanes finish the
+                    // block.
                     let pair = |row: isize| {
                         let low = _mm_loadu_ps(from.offset(row * outer).add(half * 4));
                         let high = _mm_loadu_ps(from.offset((row + 4) * outer).add(half * 4));

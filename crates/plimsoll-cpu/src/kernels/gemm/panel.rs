@@ -7,11 +7,11 @@ use super::micro_kernel::{MAX_COLUMNS, Shape, Tile};
 use super::pack;
 use crate::simd::Isa;
 
-/// Most k in a sweep whose B is packed: a row panel of A and a column sliver of B of this depth stay in L1 and L2.
+/// Maximum k of a packed panel: a row panel of A and a column sliver of B of this depth fit in L1 and L2.
 pub(crate) const DEPTH: usize = 256;
 
-/// Slivers of B of full depth packed at once (192 KiB), so that B is read in runs of several lines. More shallow ones fit, so that rows of
-/// C are written in long runs.
+/// Slivers of B of full depth packed at once (192 KiB), so that B is read several cache lines at a time. More slivers
+/// of smaller depth fit, which makes writes to rows of C longer.
 const GROUP: usize = 4;
 
 /// Floats of packed columns of B.
@@ -25,9 +25,10 @@ pub(crate) struct PanelProduct<'a> {
     pub segments: usize,
     pub length: usize,
     pub accumulate: bool,
-    /// The rows of B that belong to a segment; only as many as `length` are read.
+    /// The rows of B for a segment; only `length` of them are read.
     pub right: &'a dyn Fn(usize) -> Matrix,
-    /// Where to pack B, [`SLIVERS`] floats; without it B must be single precision, have unit column stride, and its segments must follow each other.
+    /// Buffer for packed B, [`SLIVERS`] floats. Without it B must be single precision with unit column stride and
+    /// contiguous segments.
     pub packed: Option<*mut f32>,
 }
 
@@ -35,14 +36,16 @@ impl PanelProduct<'_> {
     /// Runs every tile; `left` receives the rows of a tile and fills in the fields of A and C.
     ///
     /// # Safety
-    /// The processor has `isa`. What `left` fills in and what `right` returns is valid as [`Tile::run`] asks, over the rows, columns and k of this
-    /// sweep; when B is packed, `segments · length` is at most [`DEPTH`].
+    ///
+    /// The processor supports `isa`. The fields set by `left` and the result of `right` satisfy the contract of
+    /// [`Tile::run`] over these rows, columns and k; if B is packed, `segments · length` is at most [`DEPTH`].
     #[inline]
     pub unsafe fn run(&self, mut left: impl FnMut(Range<usize>, &mut Tile)) {
         let group = self.width() * self.group();
         for start in self.columns.clone().step_by(group) {
             let group = start..self.columns.end.min(start + group);
-            // SAFETY: a group of this depth fits `SLIVERS`, for no sliver is wider than `Shape::columns`; the rest is the caller's promise.
+            // SAFETY: a group of this depth fits in `SLIVERS`, because no sliver is wider than `Shape::columns`; the
+            // rest is guaranteed by the caller.
             unsafe {
                 if let Some(to) = self.packed {
                     self.pack(group.clone(), to);
@@ -52,7 +55,7 @@ impl PanelProduct<'_> {
         }
     }
 
-    /// [`PanelProduct::run`] over slivers of B that [`PanelProduct::pack`] has left at `slivers`, all of this sweep's columns.
+    /// Like [`PanelProduct::run`], over slivers of B that [`PanelProduct::pack`] wrote to `slivers`, for all columns.
     ///
     /// # Safety
     /// As for [`PanelProduct::run`].
@@ -61,19 +64,21 @@ impl PanelProduct<'_> {
         let group = self.width() * self.group();
         for start in self.columns.clone().step_by(group) {
             let done = start - self.columns.start;
-            // SAFETY: the columns before the group were packed as slivers of full width; the rest is the caller's promise.
+            // SAFETY: the columns before the group were packed as full-width slivers; the rest is guaranteed by the
+            // caller.
             unsafe { self.tiles(start..self.columns.end.min(start + group), Some(slivers.add(done * self.depth())), &mut left) };
         }
     }
 
-    /// Columns of a sliver. Slivers are of equal width: a narrow last one would run at a fraction of the speed of a full one.
+    /// Columns of a sliver. Slivers have equal width: a narrow last one would run at a fraction of the speed of a full
+    /// one.
     pub fn width(&self) -> usize {
         let shape = Shape::of(self.isa);
         let slivers = self.columns.len().div_ceil(shape.columns).max(1);
         self.columns.len().div_ceil(slivers).next_multiple_of(shape.lanes)
     }
 
-    /// Slivers packed or swept at once.
+    /// Slivers packed or processed at once.
     pub fn group(&self) -> usize {
         GROUP * DEPTH / self.depth().min(DEPTH)
     }
@@ -111,7 +116,7 @@ impl PanelProduct<'_> {
             for (sliver, column) in group.clone().step_by(width).enumerate() {
                 tile.c_offset = column;
                 tile.columns = width.min(group.end - column);
-                // SAFETY: the slivers were packed one after the other; the rest is the caller's promise.
+                // SAFETY: the slivers were packed consecutively; the rest is guaranteed by the caller.
                 unsafe {
                     if let Some(packed) = packed {
                         tile.b = packed.add(sliver * depth * width);
@@ -127,7 +132,7 @@ impl PanelProduct<'_> {
         });
     }
 
-    /// Packs the columns of a group, sliver after sliver, the last as wide as the lanes it needs.
+    /// Packs the columns of a group in slivers; the last one is padded to whole vectors.
     ///
     /// # Safety
     /// As for [`PanelProduct::run`]; `to` is writable for the group.
@@ -136,11 +141,12 @@ impl PanelProduct<'_> {
         for segment in 0..self.segments {
             let right = (self.right)(segment);
             let row = segment * self.length;
-            // SAFETY: the caller's promise; sliver after sliver, row after row, everything stays inside the group's part of `to`.
+            // SAFETY: guaranteed by the caller; all writes stay inside of the group's part of `to`.
             unsafe {
                 if right.dtype.is_half() && right.col_stride == 1 {
                     let from = right.at(0, group.start);
-                    // Slivers of full width begin `depth · width` apart; rows of this segment come after those before it.
+                    // Full-width slivers start `depth · width` apart; rows of this segment follow those of earlier
+                    // segments.
                     let mut column = 0;
                     while column < group.len() {
                         // The last sliver may be narrower, and so are its rows.
@@ -165,7 +171,7 @@ impl PanelProduct<'_> {
                         column += columns;
                     }
                 } else if right.col_stride == 1 {
-                    // Along the rows of B: a page is not left after a sliver's width. A plain loop, for `step_by` divides once per row.
+                    // Along the rows of B, to stay within a page. A plain loop, because `step_by` divides once per row.
                     for k in 0..self.length {
                         let (mut column, mut start) = (group.start, to);
                         while column < group.end {
@@ -196,7 +202,8 @@ impl PanelProduct<'_> {
     }
 }
 
-/// Cuts a range into as few parts of at most `most` as will do, of nearly equal length: a multiple of `multiple`, but for the last.
+/// Splits a range into the fewest parts of at most `most`, of nearly equal length: a multiple of `multiple`, except for
+/// the last.
 ///
 /// Nearly equal, because a narrow last tile would run at a fraction of the speed of a full one.
 #[inline(always)]

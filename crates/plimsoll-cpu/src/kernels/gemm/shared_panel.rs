@@ -1,4 +1,4 @@
-//! Large products: B is packed once for each block of columns and k, and every task reads the one copy.
+//! Large products: B is packed once per block of columns and k, and shared by all tasks.
 
 use super::blocking::{Blocking, COLUMNS, LEAST_ROWS, ROWS};
 use super::macro_kernel::{Product, per_worker};
@@ -7,12 +7,12 @@ use super::panel::{DEPTH, PanelProduct};
 use super::{Epilogue, Out, WriteMode};
 use crate::runtime::threads::ThreadPool;
 
-/// Floats of workspace for the copy of B: a bound that does not fall when `m` or `k` grows.
+/// Floats of workspace for the packed B: an upper bound that is monotone in `m` and `k`.
 pub(super) fn panel(m: usize, n: usize, k: usize) -> usize {
     if m > LEAST_ROWS { k.min(DEPTH) * n.min(COLUMNS + MAX_COLUMNS).next_multiple_of(MAX_COLUMNS) } else { 0 }
 }
 
-/// The product of a plan that is not cut along k.
+/// A product without split-K.
 ///
 /// # Safety
 /// As for [`super::gemm`]; `scratch` has [`per_worker`] floats for each thread and `panel` those of [`panel()`].
@@ -35,7 +35,7 @@ pub(super) unsafe fn multiply(
             // SAFETY: `ks` lies inside B.
             let right = unsafe { product.right(&ks) };
             let rows_of_b = |_| right;
-            // Built by each task: it does not cross threads.
+            // Built per task: it is not `Sync`.
             let panel_product = || PanelProduct {
                 isa: product.isa,
                 rows: 0,
@@ -50,7 +50,7 @@ pub(super) unsafe fn multiply(
             pool.run(columns.len().div_ceil(group), &|index, _| {
                 let done = index * group;
                 let start = columns.start + done;
-                // SAFETY: each group of slivers is one task's own, at its place in the panel.
+                // SAFETY: each group of slivers is exclusive to one task.
                 unsafe { panel_product().pack(start..columns.end.min(start + group), panel.add(done * ks.len())) };
             });
             pool.run(plan.row_blocks, &|index, worker| {
@@ -58,7 +58,8 @@ pub(super) unsafe fn multiply(
                 let accumulate = write == WriteMode::Add || ks.start > 0;
                 for i0 in rows.clone().step_by(ROWS) {
                     let rows = i0..rows.end.min(i0 + ROWS);
-                    // SAFETY: blocks are disjoint parts of `c`, the scratch is this worker's own, and the panel was packed above.
+                    // SAFETY: blocks are disjoint parts of `c`, the workspace is exclusive to this worker, and the
+                    // panel was packed above.
                     unsafe {
                         let (scratch, panel) = (scratch.add(worker * per_worker), panel.add(0));
                         product.rank_k_update(rows, columns.clone(), ks.clone(), c.add(0), ldc, accumulate, scratch, Some(panel));

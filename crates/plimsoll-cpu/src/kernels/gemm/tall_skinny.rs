@@ -1,7 +1,8 @@
-//! Products of a transposed A with few columns: the result is computed transposed, so that A's contiguous rows fill the vectors.
+//! Products of a transposed A with few columns: the result is computed transposed, so that A's contiguous rows fill the
+//! vectors.
 //!
-//! The weight gradient of a wide layer with few outputs has this shape, and reading A is most of its cost: it is read once, in place, a
-//! few long runs side by side, for the memory serves many short ones at a fraction of its speed.
+//! The weight gradient of a wide layer with few outputs has this shape, and reading A dominates its cost. A is read
+//! once, in place, as a few long parallel streams; many short ones would reach a fraction of the memory bandwidth.
 
 use std::ops::Range;
 
@@ -10,22 +11,22 @@ use super::panel::{DEPTH, PanelProduct, SLIVERS};
 use super::{Matrix, pack};
 use crate::simd::Isa;
 
-/// Most columns of such a product: more fill vectors themselves.
+/// Maximum columns of such a product: more columns fill vectors themselves.
 pub(super) const COLUMNS: usize = 16;
 
-/// k taken at once, each of them a run of A: as many as a processor follows as separate streams.
+/// Number of k processed at once, each a stream of A: as many as hardware prefetchers track.
 const STREAMS: usize = 8;
 
-/// Length of the runs, with the sums of ten columns about 60 KiB.
+/// Length of a stream; the sums of ten columns take about 60 KiB.
 const STRIP: usize = 1536;
 
-/// The transposed sums take the place of packed slivers in a worker's scratch.
+/// The transposed sums reuse the space of packed slivers in a worker's workspace.
 const _: () = assert!(COLUMNS * STRIP <= SLIVERS);
 
-/// Floats of A that stay in cache, whatever the order they are read in.
+/// Floats of A that stay in cache in any access order.
 const CACHED: usize = 1 << 15;
 
-/// Whether the product is better computed transposed.
+/// Whether the product should be computed transposed.
 pub(super) fn fits(a: &Matrix, b: &Matrix) -> bool {
     a.row_stride == 1
         && a.col_stride != 1
@@ -55,7 +56,7 @@ pub(super) unsafe fn multiply(
     let step = if a.rows * a.cols <= CACHED { DEPTH } else { STREAMS };
     for i0 in rows.clone().step_by(STRIP) {
         let strip = STRIP.min(rows.end - i0);
-        // SAFETY: the row segment is inside of A, its rows inside C, and `sums` holds `n` rows of `STRIP` floats.
+        // SAFETY: the row segment is inside of A, its rows inside of C, and `sums` has `n` rows of `STRIP` floats.
         unsafe {
             let to = c.wrapping_add(i0 * ldc);
             if add {
