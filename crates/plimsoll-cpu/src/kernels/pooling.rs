@@ -1,7 +1,7 @@
-//! Maximum and average pooling over NHWC tensors, and their gradients.
+//! Max and average pooling over NHWC tensors, and their gradients.
 //!
-//! In two bytes, a few channels at a time are widened, summed or compared in single precision, and rounded once.
-//! A maximum is remembered as one byte, its position in the window: the backward pass needs neither input nor output.
+//! In 16 bits, a few channels at a time are widened, summed or compared in single precision, and rounded once. A
+//! maximum is stored as one byte, its position in the window: the backward pass needs neither input nor output.
 
 use crate::kernels::gemm::run;
 use crate::runtime::threads::ThreadPool;
@@ -31,10 +31,10 @@ pub struct PoolShape {
     pub pad: (usize, usize),
 }
 
-/// The index of a maximum over a window that lies wholly in the padding; its value is zero.
+/// The position of a maximum over a window entirely in the padding; its value is zero.
 pub const NO_POSITION: u8 = u8::MAX;
 
-/// Elements of output a task takes at least; fewer in all run on the caller alone.
+/// Minimum output elements per task; smaller poolings run on the caller's thread.
 const GRAIN: usize = 1 << 13;
 
 impl PoolShape {
@@ -50,7 +50,7 @@ impl PoolShape {
 
     fn check(&self, input: usize, output: usize) {
         let product = |factors: [usize; 4]| factors.iter().try_fold(1usize, |product, factor| product.checked_mul(*factor));
-        // Lengths that wrapped around could equal those of the slices.
+        // Wrapped lengths could equal those of the slices.
         let fits = product([self.batch, self.in_h, self.in_w, self.channels]).is_some()
             && product([self.batch, self.out_h, self.out_w, self.channels]).is_some();
         assert!(fits, "the extents of {self:?} exceed the address space");
@@ -59,7 +59,8 @@ impl PoolShape {
         assert_eq!(output, self.output_len(), "the output of {self:?}");
     }
 
-    /// Visits the positions of a window that are not padding: number inside the window, and where the pixel begins in its image.
+    /// Visits the positions of a window that are not padding: index inside of the window, and the pixel's offset in its
+    /// image.
     #[inline(always)]
     fn for_each_position(&self, y: usize, x: usize, mut visit: impl FnMut(usize, usize)) {
         for ky in 0..self.window.0 {
@@ -71,7 +72,7 @@ impl PoolShape {
         }
     }
 
-    /// Calls `pixel(image, y, x, output offset)` for all pixels, rows of the output being dealt out to the pool.
+    /// Calls `pixel(image, y, x, output offset)` for all pixels; output rows are distributed over the pool.
     fn for_each_pixel(&self, pool: &ThreadPool, pixel: impl Fn(usize, usize, usize, usize) + Sync) {
         let rows = self.batch * self.out_h;
         let each = GRAIN.div_ceil((self.out_w * self.channels).max(1));
@@ -84,12 +85,13 @@ impl PoolShape {
         });
     }
 
-    /// Calls `image(index, gradient of the image's input)` for all images; the windows of one image may overlap, so it is one task's.
+    /// Calls `image(index, gradient of the image's input)` for all images; the windows of one image may overlap, so
+    /// each image is one task.
     fn for_each_image(&self, pool: &ThreadPool, grad_in: &mut [f32], image: impl Fn(usize, &mut [f32]) + Sync) {
         let len = self.in_h * self.in_w * self.channels;
         let grad_in = Shared(grad_in.as_mut_ptr());
         run(pool, self.output_len() > 2 * GRAIN, self.batch, &|index, _| {
-            // SAFETY: images are different parts of the gradient, whose length was checked.
+            // SAFETY: images are disjoint parts of the gradient, whose length was checked.
             image(index, unsafe { grad_in.slice(index * len, len) });
         });
     }
@@ -111,7 +113,8 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
     /// # Safety
-    /// The range lies inside the slice this was made of, and no other slice taken at the same time overlaps it.
+    ///
+    /// The range is inside of the original slice, and no other slice in use at the same time overlaps it.
     #[allow(clippy::mut_from_ref)]
     unsafe fn slice(&self, start: usize, len: usize) -> &mut [T] {
         // SAFETY: the caller's promise.
@@ -119,10 +122,10 @@ impl<T> Shared<T> {
     }
 }
 
-/// Channels that are widened at a time.
+/// Channels widened at a time.
 const CHANNELS: usize = 64;
 
-/// [`max_pool`] of numbers in two bytes.
+/// Like [`max_pool`], in 16 bits.
 ///
 /// # Panics
 /// As [`max_pool`].
@@ -139,7 +142,7 @@ pub fn max_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: FloatView<'_
             let count = CHANNELS.min(shape.channels - start);
             let best = &mut best[..count];
             best.fill(0.0);
-            // SAFETY: every pixel is visited once, and lies inside the tensors.
+            // SAFETY: every pixel is visited once, and is inside of the tensors.
             unsafe {
                 let positions = positions.slice(at + start, count);
                 positions.fill(NO_POSITION);
@@ -153,7 +156,7 @@ pub fn max_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: FloatView<'_
     });
 }
 
-/// [`average_pool`] of numbers in two bytes.
+/// Like [`average_pool`], in 16 bits.
 ///
 /// # Panics
 /// As [`average_pool`].
@@ -168,7 +171,7 @@ pub fn average_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: FloatVie
             let sum = &mut sum[..count];
             sum.fill(0.0);
             let mut members = 0.0f32;
-            // SAFETY: every pixel is visited once, and lies inside the tensors.
+            // SAFETY: every pixel is visited once, and is inside of the tensors.
             unsafe {
                 shape.for_each_position(y, x, |_, from| {
                     members += 1.0;
@@ -182,7 +185,7 @@ pub fn average_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: FloatVie
     });
 }
 
-/// [`max_pool_grad`] in two bytes: every pixel gathers, so that sums are rounded once.
+/// Like [`max_pool_grad`], in 16 bits: every pixel gathers, so that sums are rounded once.
 ///
 /// # Panics
 /// As [`max_pool_grad`].
@@ -195,7 +198,7 @@ pub fn max_pool_grad_halves(pool: &ThreadPool, shape: &PoolShape, grad_out: Floa
     });
 }
 
-/// [`average_pool_grad`] in two bytes: every pixel gathers, so that sums are rounded once.
+/// Like [`average_pool_grad`], in 16 bits: every pixel gathers, so that sums are rounded once.
 ///
 /// # Panics
 /// As [`average_pool_grad`].
@@ -209,8 +212,8 @@ pub fn average_pool_grad_halves(pool: &ThreadPool, shape: &PoolShape, grad_out: 
     });
 }
 
-/// For every pixel of the input and the windows it is in, calls `add` with the sum so far, the pixel's place in the window, the window's gradients, where these
-/// stand, and the window's coordinates.
+/// For every input pixel and each window that covers it, calls `add` with the sum so far, the pixel's position in the
+/// window, the window's gradients, their offset, and the window's coordinates.
 fn gather(
     isa: Isa,
     pool: &ThreadPool,
@@ -219,7 +222,7 @@ fn gather(
     grad_in: HalfViewMut<'_>,
     add: impl Fn(&mut [f32], usize, &[f32], usize, (usize, usize)) + Sync,
 ) {
-    // The window of coordinate `out` that a padded coordinate is in at this place.
+    // The window `out` that covers a padded coordinate at this position.
     let window = |padded: usize, place: usize, stride: usize, extent: usize| {
         let distance = padded.checked_sub(place)?;
         (distance.is_multiple_of(stride) && distance / stride < extent).then_some(distance / stride)
@@ -243,17 +246,19 @@ fn gather(
                         add(sum, ky * shape.window.1 + kx, values, at, (v, u));
                     }
                 }
-                // SAFETY: every pixel of the input is one task's, once.
+                // SAFETY: every input pixel belongs to exactly one task.
                 unsafe { grad_in.store(isa, (row * shape.in_w + x) * shape.channels + start, sum) };
             }
         }
     });
 }
 
-/// The largest element of each window and its position in the window, row by row. Padding never wins, the first of equals does, and NaN beats all.
+/// The maximum of each window and its position in the window, row-major. Padding never wins, the first of equal
+/// elements does, and NaN wins over all.
 ///
 /// # Panics
-/// When a slice does not have the length the shape gives it, or the window has more than 255 elements.
+///
+/// If a slice does not have the length of the shape, or the window has more than 255 elements.
 pub fn max_pool(pool: &ThreadPool, shape: &PoolShape, input: &[f32], output: &mut [f32], positions: &mut [u8]) {
     shape.check(input.len(), output.len());
     assert_eq!(positions.len(), output.len(), "the positions of {shape:?}");
@@ -271,10 +276,11 @@ pub fn max_pool(pool: &ThreadPool, shape: &PoolShape, input: &[f32], output: &mu
     });
 }
 
-/// The gradient of [`max_pool`]: each output's goes to where its maximum was.
+/// The gradient of [`max_pool`]: each output's gradient goes to the position of its maximum.
 ///
 /// # Panics
-/// When a slice does not have the length the shape gives it.
+///
+/// If a slice does not have the length of the shape.
 pub fn max_pool_grad(pool: &ThreadPool, shape: &PoolShape, grad_out: &[f32], positions: &[u8], grad_in: &mut [f32]) {
     shape.check(grad_in.len(), grad_out.len());
     assert_eq!(positions.len(), grad_out.len(), "the positions of {shape:?}");
@@ -292,10 +298,11 @@ pub fn max_pool_grad(pool: &ThreadPool, shape: &PoolShape, grad_out: &[f32], pos
     });
 }
 
-/// The mean of each window over the elements that are not padding; zero where there are none.
+/// The mean of each window over elements that are not padding; zero if there are none.
 ///
 /// # Panics
-/// When a slice does not have the length the shape gives it.
+///
+/// If a slice does not have the length of the shape.
 pub fn average_pool(pool: &ThreadPool, shape: &PoolShape, input: &[f32], output: &mut [f32]) {
     shape.check(input.len(), output.len());
     let isa = Isa::best();
@@ -316,10 +323,11 @@ pub fn average_pool(pool: &ThreadPool, shape: &PoolShape, input: &[f32], output:
     });
 }
 
-/// The gradient of [`average_pool`]: each output's is shared out over its window.
+/// The gradient of [`average_pool`]: each output's gradient is distributed over its window.
 ///
 /// # Panics
-/// When a slice does not have the length the shape gives it.
+///
+/// If a slice does not have the length of the shape.
 pub fn average_pool_grad(pool: &ThreadPool, shape: &PoolShape, grad_out: &[f32], grad_in: &mut [f32]) {
     shape.check(grad_in.len(), grad_out.len());
     let isa = Isa::best();
@@ -339,10 +347,10 @@ pub fn average_pool_grad(pool: &ThreadPool, shape: &PoolShape, grad_out: &[f32],
 }
 
 vectorised! {
-    /// Replaces what is beaten, or not yet set, by the values at a position.
+    /// Replaces smaller or unset values by those at a position.
     fn larger(best: &mut [f32], positions: &mut [u8], values: &[f32], position: u8) {
         for ((best, at), &value) in best.iter_mut().zip(positions).zip(values) {
-            // A NaN compares as not larger, but must get in, and must then stay.
+            // A NaN compares as not larger, but must win, and must then stay.
             let wins = (value > *best) | (value.is_nan() & !best.is_nan()) | (*at == NO_POSITION);
             *best = if wins { value } else { *best };
             *at = if wins { position } else { *at };

@@ -1,17 +1,17 @@
-//! Tensors that stretch to a common shape, as strides over as few dimensions as possible.
+//! Broadcast tensors as strides over as few dimensions as possible.
 
-/// A shape with neighbouring dimensions merged, and how far one step along each of them moves in every tensor.
+/// A shape with merged adjacent dimensions, and the strides of every tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stretched {
     /// The merged dimensions, outermost first; none is 1.
     pub dims: Vec<usize>,
-    /// The mark each merged dimension had.
+    /// The mark of each merged dimension.
     pub marks: Vec<bool>,
-    /// For every tensor, elements moved by one step along each dimension; 0 where it stretches.
+    /// For every tensor, the stride of each dimension; 0 where it is broadcast.
     pub strides: Vec<Vec<usize>>,
 }
 
-/// Merges the dimensions of `dims` along which all tensors move as if they were one. Dimensions with different marks stay apart.
+/// Merges the dimensions of `dims` that are contiguous in all tensors. Dimensions with different marks are not merged.
 ///
 /// A tensor is given by its own dimensions and, if it is a channel view, by the stride of its innermost rows.
 pub(crate) fn collapse(dims: &[usize], marks: &[bool], tensors: &[(&[usize], Option<usize>)]) -> Stretched {
@@ -34,7 +34,7 @@ pub(crate) fn collapse(dims: &[usize], marks: &[bool], tensors: &[(&[usize], Opt
     merged
 }
 
-/// The strides of a tensor of shape `own` over the axes of `dims`, to which it stretches.
+/// The strides of a tensor of shape `own` that is broadcast to `dims`.
 fn strides_over(dims: &[usize], own: &[usize], pitch: Option<usize>) -> Vec<usize> {
     let missing = dims.len() - own.len();
     let mut strides = vec![0; dims.len()];
@@ -49,10 +49,10 @@ fn strides_over(dims: &[usize], own: &[usize], pitch: Option<usize>) -> Vec<usiz
     strides
 }
 
-/// Where position `index` of a row-major walk over `dims` is, in a tensor with these strides.
+/// The offset of position `index` of a row-major iteration over `dims`, in a tensor with these strides.
 #[inline(always)]
 pub(crate) fn offset(dims: &[usize], strides: &[usize], mut index: usize) -> usize {
-    // The outermost coordinate is what is left: most walks have one dimension and need no division.
+    // The outermost coordinate is the remainder: most iterations have one dimension and need no division.
     let Some(outermost) = strides.first() else { return 0 };
     let mut sum = 0;
     for (dim, stride) in dims.iter().zip(strides).skip(1).rev() {

@@ -1,6 +1,6 @@
 //! The instructions of a compiled expression, and the loops that execute them on one tile.
 //!
-//! Every instruction is a loop over groups of lanes, written once and compiled for each family of vector instructions.
+//! Every instruction is a loop over groups of lanes, written once and compiled for each vector instruction set.
 
 use super::broadcast::offset;
 use super::{PitchedRows, math, philox};
@@ -10,23 +10,23 @@ use plimsoll_core::DType;
 use plimsoll_core::expr::{Binary, Unary};
 use plimsoll_core::random::StepRandom;
 
-/// Elements a loop handles at once. Registers have this many floats more than a tile, so that fills may run over.
+/// Elements per loop iteration. Registers have this many floats more than a tile, so that fills may overrun.
 pub(super) const LANES: usize = 16;
 
-/// Where an instruction reads or writes.
+/// The location of an operand or result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// A register: one tile of floats.
     Register(u16),
-    /// An input in its own memory, at the tile.
+    /// An input in memory, at the tile.
     Slot(u16),
-    /// A number that is the same for all elements.
+    /// A value that is the same for all elements.
     Uniform(u16),
-    /// An output in its own memory, at the tile.
+    /// An output in memory, at the tile.
     Output(u16),
 }
 
-/// A place to read, and whether one number there serves the whole tile.
+/// A location to read, and whether a single value there serves the whole tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Operand {
     pub place: Place,
@@ -39,15 +39,15 @@ pub(super) enum Op {
     Binary(Binary),
     Select,
     Copy,
-    /// Fetches by the entry of this number in the list of loads.
+    /// Loads by the entry of this index in the list of loads.
     Load(u16),
-    /// Writes to an output of this type.
+    /// Stores to an output of this type.
     Store(DType),
-    /// Writes to an output that lies between others, by the entry of this number in the list of those.
+    /// Stores to a strided output, by its index in the list of strided outputs.
     Place(u16),
 }
 
-/// An output that lies between others.
+/// A strided output.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed {
     pub output: u16,
@@ -62,45 +62,46 @@ pub(super) struct Instruction {
     pub operands: [Operand; 3],
 }
 
-/// How elements get into a register.
+/// How elements are loaded into a register.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Load {
-    /// From a slot, converted.
+    /// From a slot, with conversion.
     Convert { slot: u16, dtype: DType, single: bool },
-    /// From an input that stretches, run by run of the innermost dimension.
+    /// From a broadcast input, run by run of the innermost dimension.
     Stretched { input: u16, dtype: DType, dims: Vec<usize>, strides: Vec<usize>, run: usize, step: usize },
     /// Random numbers.
     Random { stream: u32 },
-    /// The coordinate along a dimension of `extent` in which a step is `inner` elements long.
+    /// The coordinate along a dimension of `extent` with stride `inner`.
     Coordinate { inner: usize, extent: usize },
 }
 
-/// What the instructions of one tile refer to.
+/// The context of the instructions of one tile.
 pub(super) struct Frame<'a> {
     pub loads: &'a [Load],
     pub file: *mut f32,
-    /// Floats from one register to the next.
+    /// Floats between registers.
     pub pitch: usize,
     pub slots: *const *const u8,
     pub inputs: &'a [*const u8],
     pub uniforms: *mut f32,
     pub outputs: *const *mut u8,
     pub placed: &'a [Placed],
-    /// Where the outputs begin.
+    /// Base addresses of the outputs.
     pub bases: &'a [*mut u8],
     /// The tile's first element.
     pub start: usize,
     pub random: StepRandom,
-    /// What is added to an element's index for its random number.
+    /// Added to an element's index for its random number.
     pub first_random: u64,
 }
 
 impl Frame<'_> {
     /// # Safety
-    /// The place is one that this frame's kernel was compiled with.
+    ///
+    /// The frame's kernel was compiled with this location.
     #[inline(always)]
     pub unsafe fn at(&self, place: Place) -> *mut f32 {
-        // SAFETY: the caller's promise: the tables are as long as the kernel's numbers reach.
+        // SAFETY: guaranteed by the caller: the tables cover all indices of the kernel.
         unsafe {
             match place {
                 Place::Register(i) => self.file.add(i as usize * self.pitch),
@@ -115,8 +116,9 @@ impl Frame<'_> {
 /// Executes instructions on the `n` elements of one tile.
 ///
 /// # Safety
-/// The processor has the instructions; all places the code names are valid in the frame for `n` elements (registers for
-/// [`LANES`] more), inputs may be read and outputs written.
+///
+/// The processor supports the instructions; all locations in the code are valid in the frame for `n` elements
+/// (registers for [`LANES`] more), inputs are readable and outputs writable.
 #[inline(always)]
 pub(super) unsafe fn execute(isa: Isa, code: &[Instruction], frame: &Frame<'_>, n: usize) {
     // SAFETY: the caller's promise.
@@ -131,8 +133,8 @@ pub(super) unsafe fn execute(isa: Isa, code: &[Instruction], frame: &Frame<'_>, 
     }
 }
 
-/// The loops compiled for one family of instructions. Each kind is a function of its own: in one body the compiler would prepare the
-/// constants of all of them whenever one is executed.
+/// The loops compiled for one instruction set. Each kind is a separate function: in one body the compiler would load
+/// the constants of all of them for every instruction.
 macro_rules! family {
     ($name:ident, $fma:literal $(, $features:literal)?) => {
         mod $name {
@@ -143,7 +145,8 @@ macro_rules! family {
             $(#[target_feature(enable = $features)])?
             pub unsafe fn execute(code: &[Instruction], frame: &Frame<'_>, n: usize) {
                 for instruction in code {
-                    // SAFETY: the places are those of the frame's kernel and valid for `n` elements, or for one where an operand is single.
+                    // SAFETY: the locations are those of the frame's kernel and valid for `n` elements, or for one if
+                    // an operand is single.
                     unsafe {
                         let t = Resolved::new(instruction, frame, n);
                         match instruction.op {
@@ -205,9 +208,10 @@ family!(avx512, true, "avx512f,avx2,fma");
 family!(avx2, true, "avx2,fma");
 family!(portable, false);
 
-/// The element at `i`, or the only one.
+/// The element at `i`, or the single one.
 ///
 /// # Safety
+///
 /// `from` is readable there.
 #[inline(always)]
 unsafe fn read<const SINGLE: bool>(from: *const f32, i: usize) -> f32 {
@@ -215,9 +219,10 @@ unsafe fn read<const SINGLE: bool>(from: *const f32, i: usize) -> f32 {
     unsafe { *from.add(if SINGLE { 0 } else { i }) }
 }
 
-/// The lanes at `i`, or the only element in every lane.
+/// The lanes at `i`, or the single element in every lane.
 ///
 /// # Safety
+///
 /// `from` is readable there.
 #[inline(always)]
 unsafe fn read_group<const SINGLE: bool>(from: *const f32, i: usize) -> [f32; LANES] {
@@ -225,8 +230,8 @@ unsafe fn read_group<const SINGLE: bool>(from: *const f32, i: usize) -> [f32; LA
     unsafe { if SINGLE { [*from; LANES] } else { from.add(i).cast::<[f32; LANES]>().read_unaligned() } }
 }
 
-/// One loop over all lanes. The last group is moved back to end with the tile, so some elements are computed twice: nothing may be
-/// written where an operand is, unless it is the operand itself.
+/// A loop over all lanes. The last group is moved back to end with the tile, so some elements are computed twice: a
+/// result must not alias an operand unless it is the operand itself.
 macro_rules! each_lane {
     ($to:expr, $n:expr, $($x:ident: $single:literal = $from:expr),+ => $body:expr) => {{
         if $n < LANES {
@@ -263,7 +268,7 @@ macro_rules! unary {
     };
 }
 
-/// Loops for two operands, of which one may be a single number.
+/// Loops for two operands, of which one may be a single value.
 macro_rules! binary {
     ($t:expr, |$x:ident, $y:ident| $body:expr) => {
         match $t.single {
@@ -274,7 +279,7 @@ macro_rules! binary {
     };
 }
 
-/// An instruction with its places resolved.
+/// An instruction with resolved addresses.
 struct Resolved {
     to: *mut f32,
     a: *const f32,
@@ -286,7 +291,8 @@ struct Resolved {
 
 impl Resolved {
     /// # Safety
-    /// The instruction is of the frame's kernel.
+    ///
+    /// The instruction belongs to the frame's kernel.
     #[inline(always)]
     unsafe fn new(instruction: &Instruction, frame: &Frame<'_>, n: usize) -> Resolved {
         let [a, b, c] = instruction.operands;
@@ -305,7 +311,7 @@ impl Resolved {
 }
 
 impl Resolved {
-    /// The instruction for each run of an output that lies between others.
+    /// The instruction for each run of a strided output.
     #[inline(always)]
     fn each_run(&self, placed: &Placed, frame: &Frame<'_>, mut each: impl FnMut(&Resolved)) {
         let (PitchedRows { length, pitch }, base) = (placed.runs, frame.bases[placed.output as usize]);
@@ -321,7 +327,7 @@ impl Resolved {
 /// As for [`execute`].
 #[inline(always)]
 unsafe fn unary_loop<const FMA: bool>(op: Unary, t: &Resolved) {
-    // SAFETY: the places are valid for `n` elements.
+    // SAFETY: the locations are valid for `n` elements.
     unsafe {
         match op {
             Unary::Neg => unary!(t, |x| -x),
@@ -351,7 +357,7 @@ unsafe fn unary_loop<const FMA: bool>(op: Unary, t: &Resolved) {
 #[inline(always)]
 unsafe fn binary_loop(op: Binary, t: &Resolved) {
     let truth = |holds: bool| if holds { 1.0 } else { 0.0 };
-    // SAFETY: the places are valid for `n` elements, or for one where an operand is single.
+    // SAFETY: the locations are valid for `n` elements, or for one if an operand is single.
     unsafe {
         match op {
             Binary::Add => binary!(t, |x, y| x + y),
@@ -372,7 +378,7 @@ unsafe fn binary_loop(op: Binary, t: &Resolved) {
 /// As for [`execute`].
 #[inline(always)]
 unsafe fn power_loop<const FMA: bool>(t: &Resolved) {
-    // SAFETY: the places are valid for `n` elements, or for one where an operand is single.
+    // SAFETY: the locations are valid for `n` elements, or for one if an operand is single.
     unsafe { binary!(t, |x, y| math::pow::<FMA>(x, y)) }
 }
 
@@ -380,7 +386,7 @@ unsafe fn power_loop<const FMA: bool>(t: &Resolved) {
 /// As for [`execute`].
 #[inline(always)]
 unsafe fn select_loop(t: &Resolved) {
-    // SAFETY: the places are valid for `n` elements, or for one where an operand is single.
+    // SAFETY: the locations are valid for `n` elements, or for one if an operand is single.
     unsafe {
         match t.single {
             [_, true, true] => each_lane!(t.to, t.n, c: false = t.a, x: true = t.b, y: true = t.c => if c != 0.0 { x } else { y }),
@@ -395,7 +401,7 @@ unsafe fn select_loop(t: &Resolved) {
 /// As for [`execute`].
 #[inline(always)]
 unsafe fn copy_loop(t: &Resolved) {
-    // SAFETY: the places are valid for `n` elements, or for one where an operand is single.
+    // SAFETY: the locations are valid for `n` elements, or for one if an operand is single.
     unsafe {
         match t.single[0] {
             true => each_lane!(t.to, t.n, x: true = t.a => x),
@@ -411,17 +417,18 @@ unsafe fn store_loop(dtype: DType, t: &Resolved) {
     with_element!(dtype, E => {
         let to = t.to.cast::<E>();
         for i in 0..t.n {
-            // SAFETY: the places are valid for `n` elements, or for one where an operand is single.
+            // SAFETY: the locations are valid for `n` elements, or for one if an operand is single.
             unsafe { to.add(i).write_unaligned(E::store(*t.a.add(if t.single[0] { 0 } else { i }))) };
         }
     })
 }
 
 /// # Safety
-/// As for [`execute`]; the output is valid wherever its runs lead.
+///
+/// Same as [`execute`]; the output is valid at all of its runs.
 #[inline(always)]
 unsafe fn place_loop(placed: &Placed, frame: &Frame<'_>, t: &Resolved) {
-    // SAFETY: the caller's promise, for a run.
+    // SAFETY: guaranteed by the caller, for a run.
     t.each_run(placed, frame, |run| unsafe {
         match placed.dtype {
             DType::F32 => copy_loop(run),
@@ -430,7 +437,7 @@ unsafe fn place_loop(placed: &Placed, frame: &Frame<'_>, t: &Resolved) {
     });
 }
 
-/// The larger of two numbers; NaN wins.
+/// The maximum of two numbers; NaN propagates.
 #[inline(always)]
 pub(crate) fn larger(x: f32, y: f32) -> f32 {
     let larger = if x > y { x } else { y };
@@ -441,7 +448,7 @@ pub(crate) fn larger(x: f32, y: f32) -> f32 {
 /// `to` is writable for `n + LANES` floats; the inputs are readable over their extents.
 #[inline(always)]
 unsafe fn fetch_loop(load: &Load, frame: &Frame<'_>, to: *mut f32, n: usize) {
-    // SAFETY: slots are readable for the tile, inputs everywhere.
+    // SAFETY: slots are readable for the tile, inputs over their extents.
     unsafe {
         match *load {
             Load::Convert { slot, dtype, single } => with_element!(dtype, E => {
@@ -455,7 +462,7 @@ unsafe fn fetch_loop(load: &Load, frame: &Frame<'_>, to: *mut f32, n: usize) {
                 runs(frame.start, n, run, |row, column, done, length| {
                     let from = from.add(offset(dims, strides, row));
                     if step == 0 {
-                        // Whole groups: what runs over is written again by the next run, or lies behind the tile.
+                        // Whole groups: the overrun is overwritten by the next run, or is beyond the tile.
                         let lanes = [from.read_unaligned().load(); LANES];
                         for group in (0..length).step_by(LANES) {
                             to.add(done + group).cast::<[f32; LANES]>().write_unaligned(lanes);
@@ -482,7 +489,8 @@ unsafe fn fetch_loop(load: &Load, frame: &Frame<'_>, to: *mut f32, n: usize) {
     }
 }
 
-/// Cuts elements `start … start + n` into runs that do not cross a multiple of `run`: calls with row, column, elements done and length.
+/// Splits elements `start … start + n` into runs that do not cross a multiple of `run`: calls with row, column,
+/// elements done and length.
 #[inline(always)]
 fn runs(start: usize, n: usize, run: usize, mut each: impl FnMut(usize, usize, usize, usize)) {
     let (mut row, mut column, mut done) = (start / run, start % run, 0);

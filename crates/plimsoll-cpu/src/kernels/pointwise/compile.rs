@@ -1,7 +1,7 @@
-//! From an expression over a shape to instructions over tiles.
+//! Compiles an expression over a shape to instructions over tiles.
 //!
-//! What is the same for all elements is computed once per run. Inputs that lie in memory as the loops read them are read there;
-//! all others are fetched into registers first. Registers are handed out by last use.
+//! Uniform values are computed once per run. Inputs with a suitable layout are read in place; all others are loaded
+//! into registers first. Registers are allocated by last use.
 
 use super::broadcast::{Stretched, collapse};
 use super::code::{Instruction, LANES, Load, Op, Operand, Place, Placed};
@@ -9,44 +9,44 @@ use super::{InputSpec, OutputSpec};
 use plimsoll_core::DType;
 use plimsoll_core::expr::{Binary, Expr, Term, TermId, Unary};
 
-/// Most elements of a tile: long enough that an instruction's start is small against its loop, short enough for the first cache.
+/// Maximum elements of a tile: long enough to amortize the dispatch of an instruction, short enough for L1.
 const TILE: usize = 512;
-/// Floats of a kernel's registers together: a first-level data cache.
+/// Floats of all registers of a kernel: the size of L1.
 pub(super) const FILE: usize = 8192;
-/// Rows at least this long are walked one at a time: what stretches along or across them is then a single number or a slice.
+/// Minimum row length for row-wise iteration: broadcast operands are then a single value or a slice.
 const LONG_ROW: usize = 256;
-/// Runs of an output at least this long are written by whatever computes them; shorter ones all at once, from a register.
+/// Minimum run length of a strided output for direct stores; shorter runs are stored together from a register.
 const LONG_RUN: usize = 64;
-/// Most inputs and most outputs: their addresses stand in tables on the stack.
+/// Maximum number of inputs and of outputs: their addresses are in tables on the stack.
 pub(super) const SLOTS: usize = 64;
 
-/// The result of compiling: everything but addresses.
+/// A compiled kernel without addresses.
 #[derive(Debug)]
 pub(super) struct Code {
     pub broadcast_dims: Stretched,
-    /// Elements of a row: tiles do not reach over its end.
+    /// Elements of a row: tiles do not cross its end.
     pub row: usize,
     pub tile: usize,
-    /// Tiles that begin at a multiple of this see the same in every hoisted register.
+    /// Tiles that start at a multiple of this share the contents of all hoisted registers.
     pub period: usize,
     pub registers: usize,
-    /// First values of the uniforms; constants are final.
+    /// Initial values of the uniforms; constants are final.
     pub uniforms: Vec<f32>,
-    /// Inputs that are single numbers: input, type, uniform.
+    /// Scalar inputs: input, type, uniform.
     pub uniform_inputs: Vec<(u16, DType, u16)>,
-    /// Instructions on uniforms, run once.
+    /// Instructions on uniforms, executed once.
     pub prologue: Vec<Instruction>,
-    /// Fetches whose result is the same for every tile.
+    /// Loads whose result is the same for every tile.
     pub hoisted: Vec<Instruction>,
     pub body: Vec<Instruction>,
     pub loads: Vec<Load>,
-    /// Outputs that lie between others.
+    /// Strided outputs.
     pub placed: Vec<Placed>,
-    /// For each slot, its input.
+    /// The input of each slot.
     pub slots: Vec<u16>,
-    /// Where each result is after the body.
+    /// The location of each result after the body.
     pub roots: Vec<Operand>,
-    /// What an element costs, in about a tenth of a nanosecond.
+    /// Cost per element, in about a tenth of a nanosecond.
     pub cost: usize,
 }
 
@@ -77,7 +77,7 @@ struct Compiler<'a> {
     sinks: &'a [OutputSpec<'a>],
     code: Code,
     values: Vec<Operand>,
-    /// For every term, the last that reads it; results are read at the end.
+    /// For every term, the last term that reads it; results are read at the end.
     last_use: Vec<usize>,
     free: Vec<u16>,
 }
@@ -152,7 +152,8 @@ impl<'a> Compiler<'a> {
     fn input(&mut self, i: u16) -> Result<Operand, String> {
         let strides = &self.code.broadcast_dims.strides[i as usize];
         let dtype = self.sources[i as usize].dtype;
-        // What an output is written over may be made after the run has begun (by the product whose epilogue this is), so it is never read ahead.
+        // An input that an output overwrites may be produced after the run has started (by the product whose epilogue
+        // this is), so it is never hoisted.
         let written_over = self.sinks.iter().any(|sink| sink.over.contains(&(i as usize)));
         if strides.iter().all(|stride| *stride == 0) && !written_over {
             let value = self.uniform(0.0);
@@ -162,7 +163,7 @@ impl<'a> Compiler<'a> {
         }
         let single = strides.last() == Some(&0);
         let whole = self.code.row == self.code.broadcast_dims.dims.last().copied().unwrap_or(1);
-        // A run of one element is read step by step.
+        // A run of one element is read by strides.
         let steps = strides.last().is_some_and(|stride| *stride > 1);
         if !steps && (whole || self.is_contiguous(i)) {
             if self.code.slots.len() == SLOTS {
@@ -189,7 +190,7 @@ impl<'a> Compiler<'a> {
         };
         if self.code.period.is_multiple_of(own_period) {
             self.code.loads.push(load);
-            // Its own for good: what is fetched once must not be overwritten by a later tile.
+            // Never released: a hoisted load must not be overwritten by a later tile.
             let to = Place::Register(self.new_register());
             let none = Operand { place: to, single: false };
             self.code.hoisted.push(Instruction { op: Op::Load((self.code.loads.len() - 1) as u16), to, operands: [none; 3] });
@@ -236,7 +237,7 @@ impl<'a> Compiler<'a> {
             return to;
         }
         self.code.cost += cost(op);
-        // The loops want one operand that is not single, and a condition that is not.
+        // The loops require one operand, and a condition, that is not a single value.
         let must_spread = match op {
             Op::Select => operands[0].single,
             Op::Unary(_) => operands[0].single,
@@ -248,7 +249,7 @@ impl<'a> Compiler<'a> {
             operands[0] = to;
             to
         });
-        // Taken before the operands' are given back: a loop must not write over what it reads.
+        // Allocated before the operands are released: a result must not alias its operands.
         let to = match self.direct(id) {
             Some(output) => Place::Output(output),
             None => Place::Register(self.register()),
@@ -261,13 +262,14 @@ impl<'a> Compiler<'a> {
         Operand { place: to, single: false }
     }
 
-    /// The output a term may be written to at once: one of single precision, without gaps or in long runs, over no input, or only over inputs read for the last time before.
+    /// The output that a term may be stored to directly: single precision, contiguous or in long runs, overwriting no
+    /// input, or only inputs whose last read is earlier.
     fn direct(&self, id: usize) -> Option<u16> {
         let read_before = |input: &usize| {
             let term = self.expr.terms().iter().position(|term| *term == Term::Input(*input as u16));
             term.is_none_or(|term| term < id && (!matches!(self.values[term].place, Place::Slot(_)) || self.last_use[term] < id))
         };
-        // What lies in runs is not there for others to read.
+        // A strided output cannot be read back by other terms.
         let last = || !self.expr.terms()[id + 1..].iter().any(|term| term.operands().any(|operand| operand as usize == id));
         let mut results = self.expr.roots().iter().zip(self.sinks).enumerate();
         let found = results.find(|(_, (root, sink))| {
@@ -279,13 +281,13 @@ impl<'a> Compiler<'a> {
         found.map(|(output, _)| output as u16)
     }
 
-    /// Stores come last: until then every input may be read where an output will stand.
+    /// Stores come last: until then every input that an output overwrites may be read.
     fn finish(&mut self) -> Result<(), String> {
         if self.sinks.len() > SLOTS {
             return Err(format!("an expression has more than {SLOTS} results"));
         }
         if self.sinks.len() > 1 {
-            // An earlier store may overwrite the input that a later one only hands on.
+            // An earlier store may overwrite the input that a later one only copies.
             for i in 0..self.code.roots.len() {
                 if let Operand { place: Place::Slot(_), .. } = self.code.roots[i] {
                     let to = Place::Register(self.new_register());
@@ -317,7 +319,7 @@ impl<'a> Compiler<'a> {
         (self.code.registers - 1) as u16
     }
 
-    /// Gives back the registers of terms read here for the last time.
+    /// Releases the registers of terms whose last use is here.
     fn release(&mut self, id: usize, terms: &[TermId]) {
         for (i, term) in terms.iter().enumerate() {
             let value = self.values[*term as usize];
@@ -333,7 +335,7 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// The elements of a tile: whole periods and multiples where they fit, else an even share of the row.
+/// The elements of a tile: whole periods and multiples if they fit, otherwise an even share of the row.
 fn tile(row: usize, period: usize, multiple: usize, most: usize) -> usize {
     if row <= most {
         return row;
@@ -345,7 +347,7 @@ fn tile(row: usize, period: usize, multiple: usize, most: usize) -> usize {
     }
 }
 
-/// The longest stretch, if any fits a tile, after which an input that does not follow the rows starts over.
+/// The longest period, if any fits in a tile, after which a broadcast input repeats.
 fn period(broadcast_dims: &Stretched, most: usize) -> usize {
     let elements: usize = broadcast_dims.dims.iter().product();
     let periods = broadcast_dims.strides.iter().map(|strides| {

@@ -1,10 +1,11 @@
-//! Elementary functions in single precision, accurate to a few units in the last place over their whole range.
+//! Elementary functions in single precision, accurate to a few ulps over their whole range.
 //!
-//! Each is a straight line of arithmetic and selections, without calls or branches, so that a loop over one becomes vector
-//! instructions. `FMA` says whether the surrounding function is compiled with fused multiply-add: without it, `mul_add` would be
-//! a call. Comparisons are written so that NaN falls through them.
+//! Each is branch-free arithmetic with selects, so that loops over them vectorize. `FMA` is set if the surrounding
+//! function is compiled with fused multiply-add: without it, `mul_add` would be a call. Comparisons are written so that
+//! NaN propagates.
 //!
-//! The polynomials for the logarithm and the hyperbolic tangent are those of Cephes (Moshier), that of the error function is Juffa's.
+//! The polynomials for the logarithm and the hyperbolic tangent are those of Cephes (Moshier), that of the error
+//! function is Juffa's.
 
 #[inline(always)]
 fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
@@ -31,9 +32,9 @@ fn power_of_two(n: i32) -> f32 {
 /// The exponential.
 #[inline(always)]
 pub fn exp<const FMA: bool>(x: f32) -> f32 {
-    // Adding and taking away this number rounds to an integer, which then also stands in the low bits.
+    // Adding and subtracting this number rounds to an integer, which is then also in the low bits.
     const ROUND: f32 = 12_582_912.0;
-    // Beyond these the result is 0 or infinite; in between the scale below can be written as two powers of two.
+    // Beyond these the result is 0 or infinite; in between the scale below is a product of two powers of two.
     let x = if x < -104.0 { -104.0 } else { x };
     let x = if x > 89.0 { 89.0 } else { x };
     let shifted = fma::<FMA>(x, std::f32::consts::LOG2_E, ROUND);
@@ -43,7 +44,7 @@ pub fn exp<const FMA: bool>(x: f32) -> f32 {
     let rest = fma::<FMA>(whole, 2.121_944_4e-4, rest);
     let series = [1.388_888_9e-3, 8.333_334e-3, 4.166_666_6e-2, 1.666_666_7e-1, 0.5];
     let sum = 1.0 + (rest + rest * rest * polynomial::<FMA, 5>(rest, series));
-    // In two steps, so that results below the normal range are reached through rounding and not through a wrong exponent.
+    // In two steps, so that subnormal results are rounded correctly.
     let half = n >> 1;
     sum * power_of_two(half) * power_of_two(n - half)
 }
@@ -54,7 +55,7 @@ pub fn log<const FMA: bool>(x: f32) -> f32 {
     let tiny = x < f32::MIN_POSITIVE;
     let scaled = if tiny { x * 8_388_608.0 } else { x };
     let bits = scaled.to_bits() as i32;
-    // The exponent for which the mantissa lies between the square roots of 1/2 and 2.
+    // The exponent for which the mantissa is between the square roots of 1/2 and 2.
     const HALF_ROOT: i32 = 0x3f35_04f3;
     let exponent = (bits.wrapping_sub(HALF_ROOT)) >> 23;
     let mantissa = f32::from_bits(bits.wrapping_sub(exponent << 23) as u32);
@@ -105,7 +106,7 @@ pub fn sigmoid<const FMA: bool>(x: f32) -> f32 {
 pub fn softplus<const FMA: bool>(x: f32) -> f32 {
     let small = exp::<FMA>(-x.abs());
     let sum = 1.0 + small;
-    // What rounding took from the sum, given back to first order.
+    // First-order correction of the rounding error of the sum.
     let rest = (small - (sum - 1.0)) / sum;
     let positive = if x > 0.0 { x } else { 0.0 };
     positive + (log::<FMA>(sum) + rest)
@@ -125,12 +126,13 @@ pub fn erf<const FMA: bool>(x: f32) -> f32 {
     let far = polynomial::<FMA, 4>(magnitude, [far, -1.067_778_8e-1, -6.348_467e-1, -1.287_175_1e-1]);
     let far = fma::<FMA>(far, magnitude, -magnitude);
     let far = (1.0 - exp::<FMA>(far)).copysign(x);
-    // Beyond 4 the value is 1 to the last bit, and the polynomial would sooner or later meet infinities of both signs.
+    // Beyond 4 the value rounds to 1, and the polynomial would eventually combine infinities of both signs.
     let far = if magnitude > 4.0 { 1f32.copysign(x) } else { far };
     if magnitude <= 0.921_875 { near } else { far }
 }
 
-/// `a` to the power of `b`. The inner logarithm and exponential are double precision: an error there grows with the result's exponent.
+/// `a` to the power of `b`. The inner logarithm and exponential are in double precision: their error grows with the
+/// result's exponent.
 #[inline(always)]
 pub fn pow<const FMA: bool>(a: f32, b: f32) -> f32 {
     let magnitude = a.abs();
@@ -146,7 +148,7 @@ pub fn pow<const FMA: bool>(a: f32, b: f32) -> f32 {
     if one_anyway { 1.0 } else { power }
 }
 
-/// The logarithm of a number that is not negative, to about twelve digits.
+/// The logarithm of a nonnegative number, to about twelve digits.
 #[inline(always)]
 fn log_double(x: f32) -> f64 {
     // Every single-precision number is normal in double precision.
@@ -155,7 +157,7 @@ fn log_double(x: f32) -> f64 {
     let bits = wide.to_bits() as i64;
     let exponent = (bits - HALF_ROOT) >> 52;
     let mantissa = f64::from_bits((bits - (exponent << 52)) as u64);
-    // The exponent as a number, by the same trick as in `exp`: there is no vector conversion from 64-bit integers everywhere.
+    // Converts the exponent as in `exp`: not every instruction set has a vector conversion from 64-bit integers.
     const SHIFT: f64 = 6_755_399_441_055_744.0;
     let e = f64::from_bits((SHIFT.to_bits() as i64 + exponent) as u64) - SHIFT;
     let s = (mantissa - 1.0) / (mantissa + 1.0);
@@ -172,7 +174,7 @@ fn log_double(x: f32) -> f64 {
     if x >= 0.0 { result } else { f64::NAN }
 }
 
-/// The exponential to about eleven digits, cut where single precision has long become 0 or infinite.
+/// The exponential to about eleven digits, clamped where single precision is 0 or infinite.
 #[inline(always)]
 fn exp_double(x: f64) -> f64 {
     const ROUND: f64 = 6_755_399_441_055_744.0;
@@ -196,7 +198,7 @@ mod tests {
     use plimsoll_core::expr::{Binary, Unary};
     use proptest::prelude::*;
 
-    /// Every function by name, with and without fused multiply-add, and what it is held against.
+    /// Every function by name, with and without fused multiply-add, and its reference.
     type Function = fn(f32) -> f32;
     const FUNCTIONS: [(Unary, Function, Function); 6] = [
         (Unary::Exp, exp::<true>, exp::<false>),
@@ -207,7 +209,7 @@ mod tests {
         (Unary::Erf, erf::<true>, erf::<false>),
     ];
 
-    /// Equal up to a relative 5e-7 (two to four units in the last place), or to the spacing of numbers below the normal range.
+    /// Equal up to a relative 5e-7 (two to four ulps), or to the spacing of subnormal numbers.
     fn close(ours: f32, truth: f64) -> bool {
         if truth.is_nan() || ours.is_nan() {
             return truth.is_nan() && ours.is_nan();

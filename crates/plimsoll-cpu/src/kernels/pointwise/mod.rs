@@ -1,7 +1,7 @@
-//! Pointwise expressions: compiled once into a short register program, run tile by tile in the first-level cache.
+//! Pointwise expressions: compiled once into a short register program, executed tile by tile in L1.
 //!
-//! A tile of every input is read before a tile of any output is written, so an output may stand exactly where an input does. Elements
-//! do not depend on how the work is cut, so results are the same at any number of threads.
+//! A tile of every input is read before a tile of any output is written, so an output may alias an input exactly.
+//! Elements are independent of how the work is split, so results are bit-identical for any number of threads.
 
 pub(crate) mod broadcast;
 mod code;
@@ -40,19 +40,19 @@ pub struct InputSpec<'a> {
 pub struct OutputSpec<'a> {
     /// Its element type.
     pub dtype: DType,
-    /// The inputs whose memory it is written over, which have as many bytes as it has and over which no other output is written; also an input that is
-    /// only there once the kernel runs.
+    /// The inputs whose memory it overwrites: they have the same size, and no other output overwrites them. Includes
+    /// inputs that are produced only while the kernel runs.
     pub over: &'a [usize],
-    /// How it lies between the parts of something wider, if it does.
+    /// Its layout as a slice of a larger tensor, if it is one.
     pub runs: Option<PitchedRows>,
 }
 
-/// A tensor that lies between the parts of something wider: its elements in runs of this length, which begin this far apart.
+/// A slice of a larger tensor: runs of this length with a fixed stride.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PitchedRows {
-    /// Elements of a run.
+    /// Elements per run.
     pub length: usize,
-    /// Elements from where one begins to where the next does.
+    /// Stride of the runs in elements.
     pub pitch: usize,
 }
 
@@ -61,7 +61,7 @@ pub struct Kernel {
     isa: Isa,
     code: Code,
     elements: usize,
-    /// Bytes of an element of each input and output.
+    /// Element sizes of each input and output in bytes.
     sizes: (Vec<usize>, Vec<usize>),
     inputs: Vec<*const u8>,
     outputs: Vec<*mut u8>,
@@ -69,59 +69,63 @@ pub struct Kernel {
     first_random: u64,
 }
 
-// SAFETY: the addresses are only used through `prepare`, `range` and `run`, whose callers vouch for them on whatever thread they run.
+// SAFETY: the addresses are only used through `prepare`, `range` and `run`, whose callers guarantee them on any thread.
 unsafe impl Send for Kernel {}
-// SAFETY: as above; shared use reads the kernel and writes only through output addresses, to ranges the caller keeps apart.
+// SAFETY: as above; shared use reads the kernel and writes only through output addresses, to ranges that the caller
+// keeps disjoint.
 unsafe impl Sync for Kernel {}
 
-/// The registers of one run of tiles, on the stack of the thread that runs it.
+/// The registers of one run of tiles, on the thread's stack.
 #[repr(align(64))]
 struct File(MaybeUninit<[f32; FILE]>);
 
 /// The first result on one tile.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile {
-    /// Its first element's index.
+    /// Index of its first element.
     pub start: usize,
-    /// How many elements.
+    /// Number of elements.
     pub length: usize,
-    /// The values, or the one value all of them have.
+    /// The values, or the single value of all elements.
     pub values: *const f32,
     pub single: bool,
 }
 
 impl Tile {
-    /// The numbers, spread into `buffer` if there is only one.
+    /// The values, broadcast into `buffer` if there is a single one.
     ///
     /// # Safety
-    /// The tile was just handed out, and `buffer` is as long as a tile can be.
+    ///
+    /// The tile was just passed to the sink, and `buffer` has the maximum tile length.
     pub unsafe fn numbers<'a>(&self, buffer: &'a mut [f32]) -> &'a [f32] {
         if self.single {
             // SAFETY: there is one value.
             buffer[..self.length].fill(unsafe { *self.values });
             return &buffer[..self.length];
         }
-        // SAFETY: the values stay until the next tile.
+        // SAFETY: the values are valid until the next tile.
         unsafe { std::slice::from_raw_parts(self.values, self.length) }
     }
 }
 
-/// The cost of one task, about, and its most elements: large enough to be worth handing out.
+/// Approximate cost of a task, and its maximum elements.
 const TASK: usize = 60_000;
 const CHUNK: usize = 16 << 10;
 /// The cost below which waking other threads takes longer than the work.
 const SERIAL: usize = 120_000;
 
 impl Kernel {
-    /// Compiles an expression over `dims`. A kernel without `sinks` stores nothing; it serves reductions.
+    /// Compiles an expression over `dims`. A kernel without `sinks` stores nothing; reductions use it.
     ///
     /// # Errors
-    /// When the expression reads more tensors or holds more numbers at once than there are registers for.
+    ///
+    /// If the expression reads too many tensors or needs too many registers.
     pub fn new(expr: &Expr, dims: &[usize], sources: &[InputSpec<'_>], sinks: &[OutputSpec<'_>]) -> Result<Kernel, String> {
         Kernel::with(Isa::best(), expr, dims, sources, sinks, 1)
     }
 
-    /// [`Kernel::new`] with chosen instructions, and tiles that hold a multiple of `multiple` elements where that is possible.
+    /// Like [`Kernel::new`], with a given instruction set, and tiles that are a multiple of `multiple` elements if
+    /// possible.
     pub(crate) fn with(
         isa: Isa,
         expr: &Expr,
@@ -144,40 +148,41 @@ impl Kernel {
         })
     }
 
-    /// Says where input `i` is.
+    /// Sets the address of input `i`.
     pub fn set_input(&mut self, i: usize, address: *const u8) {
         self.inputs[i] = address;
     }
 
-    /// Says where output `i` goes.
+    /// Sets the address of output `i`.
     pub fn set_output(&mut self, i: usize, address: *mut u8) {
         self.outputs[i] = address;
     }
 
-    /// Most elements of a tile.
+    /// Maximum elements of a tile.
     pub(crate) fn tile(&self) -> usize {
         self.code.tile
     }
 
-    /// Elements after which tiles start over.
+    /// Elements after which tiles restart.
     pub(crate) fn row(&self) -> usize {
         self.code.row
     }
 
-    /// What running over all elements costs, in about a tenth of a nanosecond.
+    /// Cost of all elements, in about a tenth of a nanosecond.
     pub(crate) fn cost(&self) -> usize {
         self.elements * (self.code.cost + 1)
     }
 
-    /// Computes what is the same for all elements. `first_random` is added to an element's index to find its random number.
+    /// Computes uniform values. `first_random` is added to an element's index for its random number.
     ///
     /// # Safety
+    ///
     /// All inputs have addresses that are readable over their extents.
     pub unsafe fn prepare(&mut self, random: StepRandom, first_random: u64) {
         (self.random, self.first_random) = (random, first_random);
         for (input, dtype, uniform) in &self.code.uniform_inputs {
             let from = self.inputs[*input as usize];
-            // SAFETY: the caller's promise; the input has one element.
+            // SAFETY: guaranteed by the caller; the input has one element.
             self.code.uniforms[*uniform as usize] = with_element!(*dtype, E => unsafe { from.cast::<E>().read_unaligned() }.load());
         }
         if self.code.prologue.is_empty() {
@@ -197,14 +202,16 @@ impl Kernel {
             random,
             first_random,
         };
-        // SAFETY: the prologue names uniforms only, and `isa` was found to be supported.
+        // SAFETY: the prologue refers to uniforms only, and `isa` is supported.
         unsafe { execute(self.isa, &self.code.prologue, &frame, 1) };
     }
 
-    /// Runs over all elements, on the pool if that is worth it.
+    /// Runs over all elements, on the pool if that is worthwhile.
     ///
     /// # Safety
-    /// [`Kernel::prepare`] has been called; inputs and outputs have addresses valid over their extents, and overlap as their [`OutputSpec`]s say.
+    ///
+    /// [`Kernel::prepare`] has been called; inputs and outputs have addresses that are valid over their extents, and
+    /// alias only as their [`OutputSpec`]s state.
     pub unsafe fn run(&self, pool: &ThreadPool) {
         if self.elements == 0 {
             return;
@@ -218,25 +225,28 @@ impl Kernel {
         let chunk = self.code.tile * (worth / self.code.tile).max(1);
         pool.run(self.elements.div_ceil(chunk), &|task, _| {
             let start = task * chunk;
-            // SAFETY: the caller's promise; tasks write disjoint elements.
+            // SAFETY: guaranteed by the caller; tasks write disjoint elements.
             unsafe { self.range(start, self.elements.min(start + chunk), |_| {}) };
         });
     }
 
-    /// Runs over elements `start … end`, handing the first result of each tile to `sink`.
+    /// Runs over elements `start … end`, passing the first result of each tile to `sink`.
     ///
     /// # Safety
-    /// As for [`Kernel::run`]; ranges that run at the same time are disjoint.
+    ///
+    /// Same as [`Kernel::run`]; concurrent ranges are disjoint.
     #[inline(always)]
     pub(crate) unsafe fn range(&self, start: usize, end: usize, sink: impl FnMut(Tile)) {
         // SAFETY: the caller's promise.
         unsafe { self.range_of(self.inputs.first().copied().unwrap_or(std::ptr::null()), start, end, sink) }
     }
 
-    /// [`Kernel::range`] with another address for the first input, which has the expression's own shape and is in an output's [`OutputSpec::over`].
+    /// Like [`Kernel::range`], with another address for the first input, which has the expression's own shape and is in
+    /// an output's [`OutputSpec::over`].
     ///
     /// # Safety
-    /// As for [`Kernel::range`]; the first input need only be valid over the range.
+    ///
+    /// Same as [`Kernel::range`]; the first input need only be valid over the range.
     #[inline(always)]
     pub(crate) unsafe fn range_of(&self, first: *const u8, start: usize, end: usize, mut sink: impl FnMut(Tile)) {
         let code = &self.code;
@@ -260,7 +270,8 @@ impl Kernel {
         };
         let hoist = start.is_multiple_of(code.period);
         if hoist && !code.hoisted.is_empty() {
-            // SAFETY: registers hold a tile, and the inputs are readable; one period of them is fetched and then repeated.
+            // SAFETY: registers have the size of a tile, and the inputs are readable; one period is loaded and then
+            // repeated.
             unsafe {
                 execute(self.isa, &code.hoisted, &frame, code.period);
                 code.hoisted.iter().for_each(|load| repeat(frame.at(load.to), code.period, code.tile));
@@ -272,7 +283,7 @@ impl Kernel {
             let length = code.tile.min(code.row - column).min(end - frame.start);
             for (slot, input) in slots.iter_mut().zip(&code.slots) {
                 let strides = &code.broadcast_dims.strides[*input as usize];
-                // A kernel whose row is the whole shape reads through slots only what lies like the shape itself.
+                // If the row is the whole shape, slots only refer to inputs with the layout of the shape.
                 let across = if row == 0 { 0 } else { offset(&code.broadcast_dims.dims[..outer], &strides[..outer], row) };
                 let element = across + if strides.last() == Some(&0) { 0 } else { column };
                 let base = if *input == 0 { first } else { self.inputs[*input as usize] };
@@ -283,7 +294,8 @@ impl Kernel {
             }
             frame.slots = slots.as_ptr().cast();
             frame.outputs = outputs.as_ptr().cast();
-            // SAFETY: the slots and outputs the code names were just written and point at this tile, which lies inside their tensors; registers hold it.
+            // SAFETY: the slots and outputs in the code were just set and point to this tile, which is inside of their
+            // tensors; registers have its size.
             unsafe {
                 if !hoist {
                     execute(self.isa, &code.hoisted, &frame, length);
@@ -291,7 +303,7 @@ impl Kernel {
                 execute(self.isa, &code.body, &frame, length);
             }
             if let Some(root) = code.roots.first() {
-                // SAFETY: the root is a place of this kernel.
+                // SAFETY: the root is a location of this kernel.
                 let values = unsafe { frame.at(root.place) };
                 sink(Tile { start: frame.start, length, values, single: root.single });
             }
@@ -304,15 +316,16 @@ impl Kernel {
     }
 }
 
-/// Repeats the first `period` floats until there are `length`.
+/// Repeats the first `period` floats up to `length`.
 ///
 /// # Safety
-/// `to` is writable for `length` floats, of which the first `period` have been written.
+///
+/// `to` is writable for `length` floats, of which the first `period` are initialized.
 unsafe fn repeat(to: *mut f32, period: usize, length: usize) {
     let mut done = period;
     while done < length {
         let more = done.min(length - done);
-        // SAFETY: the part written so far does not reach into the part that follows it.
+        // SAFETY: source and destination do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(to, to.add(done), more) };
         done += more;
     }

@@ -1,13 +1,13 @@
-//! The step's random numbers, sixteen Philox blocks at a time. The bits are those of `plimsoll_core::random`.
+//! The step's random numbers, sixteen Philox blocks at a time. Bit-identical to `plimsoll_core::random`.
 
 use plimsoll_core::random::{StepRandom, uniform};
 
-/// Blocks made at once: one vector register per word.
+/// Blocks generated at once: one vector register per word.
 const BLOCKS: usize = 16;
-/// Numbers made at once.
+/// Numbers generated at once.
 const GROUP: usize = 4 * BLOCKS;
 
-/// Writes the numbers of elements `first … first + count` of the tensor drawn from `stream`.
+/// Writes the random numbers of elements `first … first + count` of the tensor that uses `stream`.
 ///
 /// # Safety
 /// `to` is writable for `count` floats.

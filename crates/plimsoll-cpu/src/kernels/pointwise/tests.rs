@@ -1,4 +1,4 @@
-//! Kernels against the expression's own evaluation in double precision.
+//! Compares kernels with the expression's own evaluation in double precision.
 
 use super::*;
 use broadcast::{collapse, offset};
@@ -46,7 +46,7 @@ impl Tensor {
         let count: usize = dims.iter().product();
         let mut bytes = vec![0; count * dtype.size()];
         for i in 0..count {
-            // SAFETY: element `i` lies inside the bytes.
+            // SAFETY: element `i` is inside of the bytes.
             with_element!(dtype, E => unsafe { bytes.as_mut_ptr().cast::<E>().add(i).write_unaligned(E::store(number(i))) });
         }
         Tensor { dims: dims.to_vec(), dtype, bytes }
@@ -59,7 +59,7 @@ impl Tensor {
     }
 }
 
-/// Runs an expression; an output takes the place of an input where one is given beside its type.
+/// Runs an expression; an output overwrites the input given beside its type, if any.
 fn run(
     isa: Isa,
     pool: &ThreadPool,
@@ -88,7 +88,7 @@ fn run(
         };
         kernel.set_output(i, address);
     }
-    // SAFETY: all addresses are those of tensors of the right size, and overlap as said.
+    // SAFETY: all addresses are those of tensors of the right size, and alias as stated.
     unsafe {
         kernel.prepare(random, 0);
         kernel.run(pool);
@@ -101,7 +101,7 @@ fn run(
     outputs
 }
 
-/// An expression over `inputs` inputs, written by a list of choices.
+/// An expression over `inputs` inputs, built from a list of choices.
 fn expression(choices: &[(u8, u8, u8, u8)], inputs: usize, rank: usize, results: usize) -> Expr {
     Expr::build_many(|e: &ExprBuilder| {
         let mut terms: Vec<TermId> = (0..inputs as u16).map(|i| e.input(i)).collect();
@@ -121,8 +121,8 @@ fn expression(choices: &[(u8, u8, u8, u8)], inputs: usize, rank: usize, results:
     })
 }
 
-/// Whether a single-precision result is what a double-precision evaluation says, given how far single-precision arithmetic may stray: the
-/// evaluation is repeated on inputs nudged by a rounding error, and the results may differ by that much.
+/// Whether a single-precision result matches a double-precision evaluation within the error of single-precision
+/// arithmetic: the evaluation is repeated on inputs perturbed by a rounding error, and results may differ by that much.
 fn agrees(ours: f32, truth: f64, nudged: f64) -> bool {
     if truth.is_nan() || ours.is_nan() {
         return truth.is_nan() && ours.is_nan();
@@ -131,7 +131,7 @@ fn agrees(ours: f32, truth: f64, nudged: f64) -> bool {
     (f64::from(ours) - truth).abs() <= slack || truth.abs() > 1e30 || f64::from(ours).abs() > 1e30
 }
 
-/// A rounding error more after every function: the expression's terms computed in single precision, one by one.
+/// The expression's terms computed in single precision, with a rounding after every function.
 fn single(expr: &Expr, inputs: &[f32], position: &Position<'_>) -> Vec<f32> {
     use plimsoll_core::expr::Term;
     let mut values: Vec<f32> = vec![];
@@ -151,7 +151,7 @@ fn single(expr: &Expr, inputs: &[f32], position: &Position<'_>) -> Vec<f32> {
     expr.roots().iter().map(|root| values[*root as usize]).collect()
 }
 
-/// Where element `i` of the shape finds its number in a tensor that stretches to it.
+/// The index in a broadcast tensor for element `i` of the shape.
 fn source_index(dims: &[usize], own: &[usize], i: usize) -> usize {
     let broadcast_dims = collapse(dims, &vec![false; dims.len()], &[(own, None)]);
     offset(&broadcast_dims.dims, &broadcast_dims.strides[0], i)
@@ -182,8 +182,8 @@ fn shapes() -> impl Strategy<Value = Vec<usize>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Functions with jumps (floor, comparisons, …) make a rounding error visible as a whole step, so results may also equal what
-    /// single-precision arithmetic gives term by term.
+    /// Discontinuous functions (floor, comparisons, …) amplify a rounding error to a whole step, so results may also
+    /// equal term-by-term single-precision arithmetic.
     #[test]
     fn kernels_compute_what_the_expression_says(
         dims in shapes(),
@@ -202,7 +202,7 @@ proptest! {
         let expr = expression(&choices, inputs.len(), dims.len(), results);
         let count: usize = dims.iter().product();
         let random = StepRandom { seed, step: 3, first_row: 0 };
-        // An output may take the place of an input of its own size that no other output has taken.
+        // An output may overwrite an input of the same size that no other output overwrites.
         let mut taken = vec![];
         let in_place: Vec<Option<usize>> = (0..results).map(|k| {
             let found = (0..inputs.len()).find(|i| over[k] && inputs[*i].bytes.len() == count * 4 && inputs[*i].dtype.size() == 4 && !taken.contains(i));
@@ -235,7 +235,7 @@ proptest! {
             first.get_or_insert(outputs);
         }
 
-        // However the work is cut, the bits are the same.
+        // Results are bit-identical for any split of the work.
         let first = first.expect("there is always an instruction set");
         for threads in [2, 3] {
             let outputs = run(Isa::best(), &ThreadPool::new(threads).unwrap(), &expr, &dims, &inputs, &outputs, random);
@@ -266,7 +266,7 @@ fn large_kernels_give_the_same_bits_on_any_number_of_threads() {
     assert!((runs[0].number(at) - expected).abs() < 1e-4 * expected.abs());
 }
 
-/// Products hand over their results block by block, wherever the blocks begin.
+/// Matrix products pass their results block by block, from any start.
 #[test]
 fn blocks_of_a_result_are_finished_like_the_whole() {
     for dims in [[40, 10], [9, 64], [6, 300], [3, 1500], [1, 1]] {
@@ -291,7 +291,7 @@ fn blocks_of_a_result_are_finished_like_the_whole() {
             kernel.set_input(0, address);
             kernel.set_output(0, address);
             let count = dims[0] * dims[1];
-            // SAFETY: all addresses are those of tensors of the right size, and overlap as said.
+            // SAFETY: all addresses are those of tensors of the right size, and alias as stated.
             unsafe {
                 kernel.prepare(StepRandom::default(), 0);
                 (0..count).step_by(cut).for_each(|start| kernel.range(start, count.min(start + cut), |_| {}));
@@ -301,7 +301,8 @@ fn blocks_of_a_result_are_finished_like_the_whole() {
     }
 }
 
-/// What an expression writes between others is what it writes by itself, and nothing beside it is touched: runs of any length, in every type, on every processor.
+/// A strided output equals the contiguous one, and elements between runs are not touched: runs of any length, in every
+/// type, on every instruction set.
 #[test]
 fn a_result_in_runs_is_the_same_and_leaves_what_lies_between() {
     let expr = Expr::build(|e| e.binary(Binary::Max, e.add(e.mul(e.input(0), e.input(1)), e.coordinate(1)), e.constant(0.0)));
@@ -321,7 +322,8 @@ fn a_result_in_runs_is_the_same_and_leaves_what_lies_between() {
                 let mut whole = vec![0xA5u8; rows * pitch * size];
                 inputs.iter().enumerate().for_each(|(i, tensor)| kernel.set_input(i, tensor.bytes.as_ptr()));
                 kernel.set_output(0, whole[before * size..].as_mut_ptr());
-                // SAFETY: all addresses are those of tensors of the right size, and the runs lie inside the whole.
+                // SAFETY: all addresses are those of tensors of the right size, and the runs are inside of the larger
+                // tensor.
                 unsafe {
                     kernel.prepare(StepRandom::default(), 0);
                     kernel.run(&ThreadPool::new(2).unwrap());

@@ -1,4 +1,4 @@
-//! The args back.
+//! Backpropagation through time.
 
 use super::forward::in_single;
 use super::gates::{self, GruBack, LstmBack};
@@ -10,14 +10,14 @@ use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use plimsoll_core::ops::{Cell, RecurrentGradInputs};
 
-/// A args back and its tensors, as [`plimsoll_core::ops::RecurrentGrad`] describes them.
+/// The arguments of the backward pass, as [`plimsoll_core::ops::RecurrentGrad`] describes them.
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardArgs {
     /// Extents.
     pub shape: RecurrentShape,
-    /// What is read.
+    /// Input tensors.
     pub inputs: RecurrentGradInputs<TensorPtr>,
-    /// Gradient of the projected input, possibly where the gates are, or where a simple cell's states or their gradients are.
+    /// Gradient of the projected input; may alias the gates, or a simple cell's states or their gradients.
     pub d_x: TensorPtr,
     /// For a GRU, gradient of the products with the recurrent kernel.
     pub d_recurrent: Option<TensorPtr>,
@@ -27,7 +27,7 @@ pub struct BackwardArgs {
     pub d_state: Option<TensorPtr>,
 }
 
-/// Floats of workspace [`backward`] needs on a pool of `threads`, whatever the types; it never falls when the batch grows.
+/// Floats of workspace for [`backward`] on a pool of `threads`, for any types; monotone in the batch.
 pub fn backward_workspace(shape: &RecurrentShape, threads: usize) -> usize {
     if shape.batch == 0 {
         return 0;
@@ -35,25 +35,29 @@ pub fn backward_workspace(shape: &RecurrentShape, threads: usize) -> usize {
     shared(shape) + per_worker(shape) * shape.slots(threads) + LINE
 }
 
-/// The packed kernels, one in single precision if it has another type, and the bias.
+/// The packed kernels, a single-precision copy if the kernel has another type, and the bias.
 fn shared(shape: &RecurrentShape) -> usize {
     let (n, wide) = (shape.units, shape.wide());
     Panel::len(wide, n) + Panel::len(n, n) + (n * wide).next_multiple_of(LINE) + padded(wide)
 }
 
-/// Four states of each row, its gates and products where the tensors do not hold them, and an LSTM's cell states of all steps.
+/// Four states per row, its gates and products where the tensors cannot be used, and an LSTM's cell states of all
+/// steps.
 fn per_worker(shape: &RecurrentShape) -> usize {
     let cells = if shape.cell == Cell::Lstm { shape.steps + 1 } else { 0 };
     shape.rows() * ((4 + cells) * shape.stride() + 2 * padded(shape.wide()))
 }
 
-/// Walks back over all steps.
+/// Runs the backward pass over all steps.
 ///
 /// # Safety
-/// The tensors have the extents of the shape and their types, and overlap only where [`BackwardArgs`] says so; the ones that a cell has are there.
+///
+/// The tensors have the extents and types of the shape, and alias only as [`BackwardArgs`] states; the tensors of the
+/// cell are present.
 ///
 /// # Panics
-/// When `workspace` is shorter than [`backward_workspace`] asks for.
+///
+/// If `workspace` is shorter than [`backward_workspace`].
 pub unsafe fn backward(pool: &ThreadPool, args: &BackwardArgs, workspace: &mut [f32]) {
     // SAFETY: passed on to the caller.
     unsafe { backward_with(Isa::best(), pool, args, workspace) }
@@ -76,7 +80,7 @@ pub unsafe fn backward_with(isa: Isa, pool: &ThreadPool, args: &BackwardArgs, wo
     }
     let scratch = gemm::aligned(workspace);
     let (n, wide) = (shape.units, shape.wide());
-    // SAFETY: the parts add up to `shared`; the tensors are there by the caller's promise.
+    // SAFETY: the parts sum to `shared`; the caller guarantees the tensors.
     unsafe {
         let single = scratch.add(Panel::len(wide, n) + Panel::len(n, n));
         let bias = single.add((n * wide).next_multiple_of(LINE));
@@ -98,17 +102,17 @@ struct Pass<'a> {
     args: &'a BackwardArgs,
     /// The kernel, transposed.
     turned: Panel,
-    /// The part of the kernel that a GRU's candidate is made with.
+    /// The part of the kernel for a GRU's candidate.
     candidate: Option<Panel>,
     bias: &'a [f32],
 }
 
-/// A block's parts of the scratch, a row pointer each.
+/// A block's parts of the workspace, one pointer per row.
 struct Parts {
     dh: [*mut f32; MOST_ROWS],
     dc: [*mut f32; MOST_ROWS],
     q: [*mut f32; MOST_ROWS],
-    /// A row of states in single precision, where the tensor has another type.
+    /// A row of states in single precision, if the tensor has another type.
     state: [*mut f32; MOST_ROWS],
     gates: [*mut f32; MOST_ROWS],
     inner: [*mut f32; MOST_ROWS],
@@ -117,10 +121,11 @@ struct Parts {
 }
 
 impl Pass<'_> {
-    /// Walks a block of rows back over all steps.
+    /// Runs a block of rows backward over all steps.
     ///
     /// # Safety
-    /// The tensors are as [`backward`] asks, and `scratch` has [`per_worker`] floats that nobody else uses.
+    ///
+    /// The tensors satisfy the contract of [`backward`], and `scratch` has [`per_worker`] exclusive floats.
     unsafe fn block(&self, block: usize, scratch: *mut f32) {
         let (isa, shape) = (self.isa, &self.args.shape);
         let BackwardArgs { inputs, d_x, d_recurrent, d_first, d_state, .. } = *self.args;
@@ -138,10 +143,11 @@ impl Pass<'_> {
             cells: part(4).wrapping_add(2 * shape.rows() * padded(wide)),
         };
         let floats = |from: *const f32, count: usize| {
-            // SAFETY: rows of scratch or of a tensor, as long as the step they are used in.
+            // SAFETY: rows of the workspace or of a tensor, with the length of the current step.
             unsafe { std::slice::from_raw_parts(from, count) }
         };
-        // SAFETY: rows and steps lie inside the tensors, rows of scratch inside their parts, and no two of them overlap.
+        // SAFETY: rows and steps are inside of the tensors, workspace rows inside of their parts, and no two of them
+        // overlap.
         unsafe {
             for (i, row) in rows.clone().enumerate() {
                 parts.dh[i].write_bytes(0, n);
@@ -191,7 +197,7 @@ impl Pass<'_> {
                             Cell::Simple(activation) => gates::simple_back(isa, activation, line, dh),
                         }
                     } else {
-                        // Nothing of a skipped step reaches its input; the state's gradient passes through unchanged.
+                        // A skipped step has no input gradient; the state's gradient passes through unchanged.
                         own.write_bytes(0, wide);
                         if d_recurrent.is_some() {
                             inner.write_bytes(0, wide);
@@ -240,7 +246,7 @@ impl Pass<'_> {
                     }
                     let there = shape.at(row, step, wide);
                     let gates = all.single(there).unwrap_or(parts.gates[i]);
-                    // An output gate says nothing about the cell.
+                    // The output gate does not affect the cell state.
                     all.load(isa, there, 3 * n, gates);
                     let before = std::slice::from_raw_parts(cell(at), n);
                     gates::lstm_cells(
@@ -254,10 +260,11 @@ impl Pass<'_> {
         }
     }
 
-    /// The hidden states that the step which comes `at`-th found, for a GRU; elsewhere nobody asks.
+    /// The hidden states before the `at`-th step, for a GRU; unused for other cells.
     ///
     /// # Safety
-    /// As for [`Pass::block`].
+    ///
+    /// Same as [`Pass::block`].
     unsafe fn states_before(&self, block: usize, at: usize, parts: &Parts) -> [*const f32; MOST_ROWS] {
         let (shape, inputs) = (&self.args.shape, &self.args.inputs);
         let mut before = parts.state.map(<*mut f32>::cast_const);
@@ -270,7 +277,7 @@ impl Pass<'_> {
                 Some(earlier) => (inputs.hidden, shape.at(row, shape.step(earlier), n)),
                 None => (inputs.before, row * n),
             };
-            // SAFETY: the row lies inside its tensor, or becomes zeros.
+            // SAFETY: the row is inside of its tensor, or is set to zeros.
             unsafe {
                 match source {
                     Some(source) => match source.single(place) {

@@ -1,4 +1,4 @@
-//! The args over all steps.
+//! The forward pass over all steps.
 
 use super::panel::Panel;
 use super::tensor_ptr::TensorPtr;
@@ -9,22 +9,22 @@ use crate::simd::Isa;
 use plimsoll_core::DType;
 use plimsoll_core::ops::{Cell, RecurrentInputs};
 
-/// A args and its tensors, as [`plimsoll_core::ops::Recurrent`] describes them.
+/// The arguments of the forward pass, as [`plimsoll_core::ops::Recurrent`] describes them.
 #[derive(Clone, Copy, Debug)]
 pub struct ForwardArgs {
     /// Extents.
     pub shape: RecurrentShape,
-    /// What is read.
+    /// Input tensors.
     pub inputs: RecurrentInputs<TensorPtr>,
     /// Hidden states.
     pub hidden: TensorPtr,
-    /// Activated gates of an LSTM or a GRU, possibly where the projected input is.
+    /// Activated gates of an LSTM or a GRU; may alias the projected input.
     pub gates: Option<TensorPtr>,
     /// The last cell state of an LSTM.
     pub last: Option<TensorPtr>,
 }
 
-/// Floats of workspace [`forward`] needs on a pool of `threads`, whatever the types; it never falls when the batch grows.
+/// Floats of workspace for [`forward`] on a pool of `threads`, for any types; monotone in the batch.
 pub fn forward_workspace(shape: &RecurrentShape, threads: usize) -> usize {
     if shape.batch == 0 {
         return 0;
@@ -32,25 +32,28 @@ pub fn forward_workspace(shape: &RecurrentShape, threads: usize) -> usize {
     shared(shape) + per_worker(shape) * shape.slots(threads) + LINE
 }
 
-/// The packed kernel, one in single precision if it has another type, and the bias.
+/// The packed kernel, a single-precision copy if the kernel has another type, and the bias.
 fn shared(shape: &RecurrentShape) -> usize {
     let (n, wide) = (shape.units, shape.wide());
-    // A GRU's is packed in two parts.
+    // A GRU's kernel is packed in two parts.
     Panel::len(n, wide) + Panel::len(n, n) + (n * wide).next_multiple_of(LINE) + padded(wide)
 }
 
-/// Two states and a product of each row, and its sums where the tensors do not hold them.
+/// Two states and a product per row, and its sums where the tensors cannot be used.
 fn per_worker(shape: &RecurrentShape) -> usize {
     shape.rows() * (3 * shape.stride() + padded(shape.wide()))
 }
 
-/// Walks over all steps.
+/// Runs the forward pass over all steps.
 ///
 /// # Safety
-/// The tensors have the extents of the shape and their types, and overlap only where [`ForwardArgs`] says so; the ones that a cell has are there.
+///
+/// The tensors have the extents and types of the shape, and alias only as [`ForwardArgs`] states; the tensors of the
+/// cell are present.
 ///
 /// # Panics
-/// When `workspace` is shorter than [`forward_workspace`] asks for.
+///
+/// If `workspace` is shorter than [`forward_workspace`].
 pub unsafe fn forward(pool: &ThreadPool, args: &ForwardArgs, workspace: &mut [f32]) {
     // SAFETY: passed on to the caller.
     unsafe { forward_with(Isa::best(), pool, args, workspace) }
@@ -73,7 +76,7 @@ pub unsafe fn forward_with(isa: Isa, pool: &ThreadPool, args: &ForwardArgs, work
     }
     let scratch = gemm::aligned(workspace);
     let (n, wide) = (shape.units, shape.wide());
-    // SAFETY: the parts add up to `shared`; the tensors are there by the caller's promise.
+    // SAFETY: the parts sum to `shared`; the caller guarantees the tensors.
     unsafe {
         let single = scratch.add(Panel::len(n, wide) + Panel::len(n, n));
         let bias = single.add((n * wide).next_multiple_of(LINE));
@@ -81,7 +84,7 @@ pub unsafe fn forward_with(isa: Isa, pool: &ThreadPool, args: &ForwardArgs, work
             given.load(isa, 0, wide, bias);
         }
         let kernel = in_single(isa, args.inputs.kernel, n, wide, single);
-        // The candidate of a GRU has a product of its own.
+        // The candidate of a GRU has a separate product.
         let first = if shape.cell == Cell::Gru { 2 * n } else { wide };
         let sums = Panel::pack(isa, pool, Matrix { cols: first, ..kernel }, scratch.add(0));
         let candidate = (shape.cell == Cell::Gru)
@@ -115,10 +118,11 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Walks a block of rows over all steps.
+    /// Runs a block of rows over all steps.
     ///
     /// # Safety
-    /// The tensors are as [`forward`] asks, and `scratch` has [`per_worker`] floats that nobody else uses.
+    ///
+    /// The tensors satisfy the contract of [`forward`], and `scratch` has [`per_worker`] exclusive floats.
     unsafe fn block(&self, block: usize, scratch: *mut f32) {
         let (isa, shape) = (self.isa, &self.args.shape);
         let ForwardArgs { inputs, hidden, gates, last, .. } = *self.args;
@@ -131,7 +135,8 @@ impl Pass<'_> {
         let spare: [_; MOST_ROWS] = rows_of(part(3), padded(wide));
         let from = h.map(<*mut f32>::cast_const);
         let results = gates.unwrap_or(hidden);
-        // SAFETY: rows and steps lie inside the tensors, rows of scratch inside their parts, and no two of them overlap.
+        // SAFETY: rows and steps are inside of the tensors, workspace rows inside of their parts, and no two of them
+        // overlap.
         unsafe {
             for (i, row) in rows.clone().enumerate() {
                 for (to, given) in [(h[i], inputs.hidden), (c[i], inputs.state)] {

@@ -1,10 +1,10 @@
-//! The arithmetic of one row of one step, vectorised over units.
+//! The arithmetic of one row of one step, vectorized over units.
 
 use crate::kernels::pointwise::{sigmoid, tanh};
 use crate::simd::{Isa, dispatch};
 use plimsoll_core::ops::Activation;
 
-/// A row of an LSTM: sums become gates, and with them the states.
+/// A row of an LSTM: computes gates from sums, then the states.
 pub(super) fn lstm(isa: Isa, row: &mut [f32], c: &mut [f32], h: &mut [f32], kept: bool) {
     dispatch!(isa, lstm_row(row: &mut [f32] = row, c: &mut [f32] = c, h: &mut [f32] = h, kept: bool = kept));
 }
@@ -26,7 +26,7 @@ fn lstm_row<const FMA: bool>(row: &mut [f32], c: &mut [f32], h: &mut [f32], kept
     }
 }
 
-/// A row of a GRU, whose candidate's product `q` stands apart.
+/// A row of a GRU, whose candidate's product `q` is separate.
 pub(super) fn gru(isa: Isa, row: &mut [f32], q: &[f32], bias: &[f32], h: &mut [f32], kept: bool) {
     dispatch!(isa, gru_row(row: &mut [f32] = row, q: &[f32] = q, bias: &[f32] = bias, h: &mut [f32] = h, kept: bool = kept));
 }
@@ -49,7 +49,7 @@ fn gru_row<const FMA: bool>(row: &mut [f32], q: &[f32], bias: &[f32], h: &mut [f
     }
 }
 
-/// A row of a simple cell: sums become the state.
+/// A row of a simple cell: computes the state from sums.
 pub(super) fn simple(isa: Isa, activation: Activation, row: &mut [f32]) {
     match activation {
         Activation::Tanh => dispatch!(isa, tanh_row(row: &mut [f32] = row)),
@@ -76,7 +76,7 @@ fn cells_row<const FMA: bool>(row: &[f32], before: &[f32], after: &mut [f32]) {
     }
 }
 
-/// What the args back over a row of an LSTM reads and changes besides the row of gates, which become their sums' gradients.
+/// Operands of an LSTM's backward row besides the row of gates, which is overwritten by the gradients of its sums.
 pub(super) struct LstmBack<'a> {
     pub before: &'a [f32],
     pub after: &'a [f32],
@@ -84,7 +84,8 @@ pub(super) struct LstmBack<'a> {
     pub dc: &'a mut [f32],
 }
 
-/// One row back over a step of an LSTM. Nothing of `dh` is left: what the states before get comes through the kernel.
+/// The backward pass of one row and step of an LSTM. `dh` is consumed: the previous state's gradient comes through the
+/// kernel.
 pub(super) fn lstm_back(isa: Isa, row: &mut [f32], states: LstmBack<'_>) {
     dispatch!(isa, lstm_back_row(row: &mut [f32] = row, states: LstmBack<'_> = states));
 }
@@ -107,7 +108,7 @@ fn lstm_back_row<const FMA: bool>(row: &mut [f32], states: LstmBack<'_>) {
     }
 }
 
-/// What the args back over a row of a GRU reads and changes besides the row of gates.
+/// Operands of a GRU's backward row besides the row of gates.
 pub(super) struct GruBack<'a> {
     /// The state before the step.
     pub h: &'a [f32],
@@ -115,11 +116,11 @@ pub(super) struct GruBack<'a> {
     pub q: &'a [f32],
     pub bias: &'a [f32],
     pub dh: &'a mut [f32],
-    /// Gradient of the products, where that of the row is the projected input's.
+    /// Gradient of the products; that of the projected input overwrites the row.
     pub inner: &'a mut [f32],
 }
 
-/// One row back over a step of a GRU. What is left of `dh` goes straight to the state before.
+/// The backward pass of one row and step of a GRU. The remainder in `dh` goes directly to the previous state.
 pub(super) fn gru_back(isa: Isa, row: &mut [f32], states: GruBack<'_>) {
     dispatch!(isa, gru_back_row(row: &mut [f32] = row, states: GruBack<'_> = states));
 }
@@ -141,7 +142,7 @@ fn gru_back_row<const FMA: bool>(row: &mut [f32], states: GruBack<'_>) {
     }
 }
 
-/// One row back over a step of a simple cell: the row holds states and then their sums' gradients.
+/// The backward pass of one row and step of a simple cell: the row has states, then the gradients of their sums.
 pub(super) fn simple_back(isa: Isa, activation: Activation, row: &mut [f32], dh: &mut [f32]) {
     dispatch!(isa, simple_back_row(activation: Activation = activation, row: &mut [f32] = row, dh: &mut [f32] = dh));
 }

@@ -1,8 +1,9 @@
-//! Recurrent layers: a block of rows goes through all steps on one thread, so that threads never wait for each other between steps.
+//! Recurrent layers: a block of rows runs through all steps on one thread, so that threads do not synchronize between
+//! steps.
 //!
-//! The recurrent kernel is packed once per run (`panel`); a step is one product of the block's states with it, straight onto the projected input
-//! where that stands, and the arithmetic of the gates while the result is hot (`gates`). Rows do not see each other and their sums do not
-//! depend on the block they are in, so results are the same at any number of threads.
+//! The recurrent kernel is packed once per run (`panel`). A step is one product of the block's states with it,
+//! accumulated onto the projected input in place, followed by the gates while the result is in cache (`gates`). Rows
+//! are independent and their sums do not depend on the block, so results are bit-identical for any number of threads.
 
 mod backward;
 mod forward;
@@ -20,10 +21,10 @@ use plimsoll_core::ops::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The extents of a args.
+/// The extents of a recurrent layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecurrentShape {
-    /// What happens in a step.
+    /// The recurrence.
     pub cell: Cell,
     /// Sequences.
     pub batch: usize,
@@ -35,10 +36,11 @@ pub struct RecurrentShape {
     pub reverse: bool,
 }
 
-/// Most rows of a block.
+/// Maximum rows of a block.
 const MOST_ROWS: usize = 16;
 
-/// Floats of a packed kernel above which a block takes twice as many rows, to read it half as often: it no longer fits a core's own cache.
+/// Floats of a packed kernel above which a block has twice as many rows, to read it half as often: it no longer fits in
+/// L2.
 const LARGE: usize = 1 << 18;
 
 impl RecurrentShape {
@@ -47,7 +49,7 @@ impl RecurrentShape {
         self.cell.gates() * self.units
     }
 
-    /// Rows of a block: as many as a tile of the product has, by shape alone.
+    /// Rows of a block: as many as a tile of the product, by shape alone.
     fn rows(&self) -> usize {
         if self.units * self.wide() > LARGE { MOST_ROWS } else { MOST_ROWS / 2 }
     }
@@ -60,27 +62,27 @@ impl RecurrentShape {
         index * self.rows()..self.batch.min((index + 1) * self.rows())
     }
 
-    /// Blocks that may be under way at once: more parts of a workspace would never be used.
+    /// Number of concurrent blocks: more workspaces would never be used.
     fn slots(&self, threads: usize) -> usize {
         threads.max(1).min(self.blocks())
     }
 
-    /// The step that comes `at`-th.
+    /// The step that is processed `at`-th.
     fn step(&self, at: usize) -> usize {
         if self.reverse { self.steps - 1 - at } else { at }
     }
 
-    /// Where a row's step begins in a tensor of `features` per step.
+    /// The offset of a row's step in a tensor of `features` per step.
     fn at(&self, row: usize, step: usize, features: usize) -> usize {
         (row * self.steps + step) * features
     }
 
-    /// Floats from one row of a scratch tensor to the next: padded, lest rows of a power of two fall on the same cache sets.
+    /// Row stride of workspace tensors in floats, padded to avoid set conflicts for powers of two.
     fn stride(&self) -> usize {
         padded(self.units)
     }
 
-    /// Whether waking threads is worth it.
+    /// Whether waking threads is worthwhile.
     fn parallel(&self) -> bool {
         const SERIAL: usize = 1 << 19;
         (self.batch * self.steps).saturating_mul(self.units * self.wide()) >= SERIAL
@@ -91,12 +93,12 @@ fn padded(features: usize) -> usize {
     features.next_multiple_of(LINE) + LINE
 }
 
-/// Row pointers of a scratch tensor.
+/// Row pointers of a workspace tensor.
 fn rows_of<const N: usize>(start: *mut f32, stride: usize) -> [*mut f32; N] {
     std::array::from_fn(|row| start.wrapping_add(row * stride))
 }
 
-/// Runs every block once, each with the index of a part of the workspace that no other block uses at the same time.
+/// Runs every block once, each with the index of a workspace that is exclusive to it.
 fn for_each_block(pool: &ThreadPool, shape: &RecurrentShape, run: &(dyn Fn(usize, usize) + Sync)) {
     let next = AtomicUsize::new(0);
     let task = |slot: usize, _: usize| {

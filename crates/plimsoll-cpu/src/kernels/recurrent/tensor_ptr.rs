@@ -1,4 +1,4 @@
-//! Floating-point tensors of any type at an address, read and written a row at a time.
+//! Floating-point tensors of any type at an address, read and written by rows.
 
 use crate::simd::element::{Element, with_element};
 use crate::simd::{Isa, vectorised};
@@ -13,18 +13,18 @@ pub struct TensorPtr {
     pub dtype: DType,
 }
 
-// SAFETY: a description of memory; the functions that use it demand its validity, on whatever thread they run.
+// SAFETY: a descriptor of memory; the functions that use it require its validity on any thread.
 unsafe impl Send for TensorPtr {}
 // SAFETY: as above; tasks write disjoint rows.
 unsafe impl Sync for TensorPtr {}
 
 impl TensorPtr {
-    /// Element `at`, if it is single precision and can be used in place.
+    /// The address of element `at`, if it is single precision and can be used in place.
     pub(super) fn single(self, at: usize) -> Option<*mut f32> {
         (self.dtype == DType::F32).then(|| self.ptr.cast::<f32>().wrapping_add(at))
     }
 
-    /// Copies `count` elements from `at` on to `to`, which may be where they already are.
+    /// Copies `count` elements from `at` on to `to`, which may be the same address.
     ///
     /// # Safety
     /// Both sides are valid for the elements and are the same or do not overlap.
@@ -39,7 +39,7 @@ impl TensorPtr {
         }
     }
 
-    /// Copies `count` elements from `from`, which may be where they are to go.
+    /// Copies `count` elements from `from`, which may be the same address.
     ///
     /// # Safety
     /// As for [`TensorPtr::load`].
@@ -54,10 +54,11 @@ impl TensorPtr {
         }
     }
 
-    /// Whether an element is not zero.
+    /// Whether an element is nonzero.
     ///
     /// # Safety
-    /// The element is there.
+    ///
+    /// The element is in bounds.
     pub(super) unsafe fn is_set(self, at: usize) -> bool {
         // SAFETY: the caller's promise.
         with_element!(self.dtype, E => unsafe { self.ptr.cast::<E>().add(at).read_unaligned() }.load() != 0.0)

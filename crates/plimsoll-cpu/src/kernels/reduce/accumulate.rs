@@ -1,13 +1,13 @@
-//! The loops that bring numbers together, over many lanes or along short rows.
+//! The inner loops of reductions, over many lanes or along short rows.
 //!
-//! A lane's state is two numbers: the sum, or the largest; for log-sum-exp the largest and the sum relative to it; for the index of the
-//! largest the largest and the bits of its index.
+//! A lane's state is two numbers: the sum or the maximum; for log-sum-exp the maximum and the sum relative to it; for
+//! argmax the maximum and the bits of its index.
 
 use crate::kernels::pointwise::{exp, larger, log};
 use crate::simd::{Isa, dispatch};
 use plimsoll_core::ops::Reduction;
 
-/// Most lanes summed side by side.
+/// Maximum lanes accumulated side by side.
 pub(super) const WIDTH: usize = 512;
 
 /// The states of up to [`WIDTH`] lanes.
@@ -23,7 +23,8 @@ impl Accumulators {
         Accumulators { first: [first; WIDTH], second: [0.0; WIDTH] }
     }
 
-    /// Shows lanes `at … at + numbers.len()` one number each. Lane `at` is at index `row`, each following one `step` further.
+    /// Accumulates one number into each of the lanes `at … at + numbers.len()`. Lane `at` has index `row`, each
+    /// following one `step` more.
     pub fn add(&mut self, isa: Isa, kind: Reduction, at: usize, numbers: &[f32], row: u32, step: u32) {
         let end = at + numbers.len();
         let (first, second) = (&mut self.first[at..end], &mut self.second[at..end]);
@@ -31,12 +32,12 @@ impl Accumulators {
             row: u32 = row, step: u32 = step))
     }
 
-    /// Brings the first `width` lanes of another into these.
+    /// Combines the first `width` lanes of another into these.
     pub fn join(&mut self, isa: Isa, kind: Reduction, other: &Accumulators, width: usize) {
         join(isa, kind, (&mut self.first[..width], &mut self.second[..width]), (&other.first[..width], &other.second[..width]));
     }
 
-    /// Brings `count` neighbouring groups of `width` lanes together in the first, by halves, so that sums stay accurate.
+    /// Combines `count` adjacent groups of `width` lanes into the first, by pairwise halving, for accuracy.
     pub fn gather(&mut self, isa: Isa, kind: Reduction, width: usize, mut count: usize) {
         while count > 1 {
             let kept = count.div_ceil(2) * width;
@@ -48,13 +49,13 @@ impl Accumulators {
     }
 }
 
-/// Brings states together lane by lane.
+/// Combines states lane by lane.
 pub(super) fn join(isa: Isa, kind: Reduction, into: (&mut [f32], &mut [f32]), other: (&[f32], &[f32])) {
     let ((a, b), (c, d)) = (into, other);
     dispatch!(isa, join_loop(kind: Reduction = kind, a: &mut [f32] = a, b: &mut [f32] = b, c: &[f32] = c, d: &[f32] = d))
 }
 
-/// The result of a lane; the index of the largest by its bits.
+/// The result of a lane; for argmax the index by its bits.
 pub(super) fn finish(kind: Reduction, first: f32, second: f32) -> f32 {
     match kind {
         Reduction::Sum | Reduction::Max => first,
@@ -68,13 +69,13 @@ pub(super) fn rows(isa: Isa, kind: Reduction, numbers: &[f32], length: usize, re
     dispatch!(isa, rows_loop(kind: Reduction = kind, numbers: &[f32] = numbers, length: usize = length, results: &mut [f32] = results))
 }
 
-/// What exponents are taken relative to. Infinities cannot be subtracted, and need not be: their exponentials are exact.
+/// The offset of exponents. Infinities cannot be subtracted and need not be: their exponentials are exact.
 #[inline(always)]
 fn level(largest: f32) -> f32 {
     if largest.abs() == f32::INFINITY { 0.0 } else { largest }
 }
 
-/// Whether `x` is to be taken instead of `best`, which came earlier. The first NaN counts as the largest.
+/// Whether `x` replaces the earlier `best`. The first NaN counts as the maximum.
 #[inline(always)]
 fn beats(x: f32, best: f32) -> bool {
     x > best || (x.is_nan() & !best.is_nan())
@@ -130,7 +131,7 @@ fn join_loop<const FMA: bool>(kind: Reduction, a: &mut [f32], b: &mut [f32], c: 
 /// Accumulators a longer row is summed in.
 const GROUP: usize = 16;
 
-/// The sum of a row: sixteen lanes side by side, then the lanes by halves.
+/// The sum of a row: sixteen lanes side by side, then pairwise halving of the lanes.
 #[inline(always)]
 fn row_sum(row: &[f32]) -> f32 {
     if row.len() < GROUP {
@@ -180,7 +181,7 @@ fn rows_loop<const FMA: bool>(kind: Reduction, numbers: &[f32], length: usize, r
                 *result = f32::from_bits(best.1);
             }
         }
-        // Over all rows at once, so that the exponentials fill whole vectors however short the rows are.
+        // Over all rows at once, so that the exponentials fill whole vectors even for short rows.
         Reduction::LogSumExp => {
             let mut shares = [0.0; WIDTH];
             let shares = &mut shares[..numbers.len()];

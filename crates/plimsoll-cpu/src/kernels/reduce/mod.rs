@@ -1,8 +1,9 @@
 //! Reductions of an expression along axes.
 //!
-//! The shape becomes rows of neighbouring columns that are reduced together; rows and columns are cut by shape alone, so sums have the
-//! same bits at any number of threads. Many numbers are summed in many lanes, lanes are brought together by halves, and long lanes
-//! are cut, so that rounding errors grow slowly. Sums over a batch are cut by its rows, whose number does not matter (`cut.rs`).
+//! The shape becomes rows of adjacent columns that are reduced together; rows and columns are split by shape alone, so
+//! sums are bit-identical for any number of threads. Lanes are combined by pairwise halving and long lanes are split,
+//! so that rounding errors grow slowly. Sums over a batch are split by the extents of one row, independent of the
+//! number of rows (`partition`).
 
 mod accumulate;
 mod partition;
@@ -33,30 +34,30 @@ pub struct Reducer {
     initial: Option<*const f32>,
 }
 
-// SAFETY: the addresses are only used by `run`, whose caller vouches for them.
+// SAFETY: the addresses are only used by `run`, whose caller guarantees them.
 unsafe impl Send for Reducer {}
 // SAFETY: as above.
 unsafe impl Sync for Reducer {}
 
-/// Most tasks a reduction is cut into when its results alone are too few to go around.
+/// Maximum tasks per reduction if its results alone are too few.
 const TASKS: usize = 64;
-/// Elements of a task, about.
+/// Approximate elements per task.
 const CHUNK: usize = 64 << 10;
-/// Numbers a lane adds up before its sum is put aside.
+/// Numbers that a lane accumulates before its sum is flushed.
 const BLOCK: usize = 128;
 /// The cost below which waking other threads takes longer than the work.
 const SERIAL: usize = 120_000;
 
-/// The shape as `[kept, reduced, columns]`, where the first two may be several dimensions woven into each other.
+/// The shape as `[kept, reduced, columns]`, where the first two may consist of several interleaved dimensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Layout {
-    /// Dimensions that stay, with the distance of their steps.
+    /// Kept dimensions with their strides.
     kept: (Vec<usize>, Vec<usize>),
-    /// Dimensions that are reduced, but for the innermost.
+    /// Reduced dimensions with their strides, except for the innermost.
     reduced: (Vec<usize>, Vec<usize>),
-    /// The innermost dimension that is reduced.
+    /// The innermost reduced dimension.
     rows: usize,
-    /// The innermost dimension, if it stays.
+    /// The innermost dimension, if it is kept.
     columns: usize,
 }
 
@@ -81,7 +82,7 @@ impl Layout {
         Layout { kept: part(false), reduced: part(true), rows, columns }
     }
 
-    /// How often the columns are reduced.
+    /// Number of groups: results per column.
     fn groups(&self) -> usize {
         self.kept.0.iter().product()
     }
@@ -91,7 +92,7 @@ impl Layout {
         self.rows * self.reduced.0.iter().product::<usize>()
     }
 
-    /// Where row `row` of group `group` begins.
+    /// The offset of row `row` of group `group`.
     fn start(&self, group: usize, row: usize) -> usize {
         let inner = row % self.rows * self.columns;
         offset(&self.kept.0, &self.kept.1, group) + offset(&self.reduced.0, &self.reduced.1, row / self.rows) + inner
@@ -102,7 +103,7 @@ impl Layout {
     }
 }
 
-/// Floats of workspace a reduction needs; it never falls when a dimension grows.
+/// Floats of workspace of a reduction; monotone in every dimension.
 pub fn workspace_len(dims: &[usize], axes: &[usize], kind: Reduction) -> usize {
     let layout = Layout::new(dims, axes);
     let partition = Partition::new(&layout, dims, axes, kind);
@@ -114,8 +115,8 @@ pub fn workspace_len(dims: &[usize], axes: &[usize], kind: Reduction) -> usize {
     if worth > 1 { TASKS * 2 * layout.columns.min(WIDTH) } else { 0 }
 }
 
-/// Whether rows of results, each of `elements` for each of its innermost `columns`, are the same bits whatever their number, if they are at least `least`. A single
-/// row of single results is reduced in another way.
+/// Whether rows of results, each of `elements` for each of its innermost `columns`, are bit-identical for any number of
+/// rows, at least `least`. A single row of single results is reduced differently.
 pub(crate) fn results_alone(least: usize, elements: usize, columns: usize) -> bool {
     (least > 1 || columns > 1) && (elements.saturating_mul(columns) < 2 * CHUNK || least >= TASKS)
 }
@@ -124,7 +125,8 @@ impl Reducer {
     /// Compiles the reduction of an expression over `dims` along `axes`.
     ///
     /// # Errors
-    /// When the expression is too large; see [`Kernel::new`].
+    ///
+    /// If the expression is too large; see [`Kernel::new`].
     pub fn new(expr: &Expr, dims: &[usize], axes: &[usize], kind: Reduction, sources: &[InputSpec<'_>]) -> Result<Reducer, String> {
         let layout = Layout::new(dims, axes);
         let unit = if layout.columns > 1 { layout.columns } else { layout.rows };
@@ -134,29 +136,31 @@ impl Reducer {
         Ok(Reducer { isa: Isa::best(), kind, kernel, layout, partition, output, partials, initial: None })
     }
 
-    /// Says where input `i` is.
+    /// Sets the address of input `i`.
     pub fn set_input(&mut self, i: usize, address: *const u8) {
         self.kernel.set_input(i, address);
     }
 
-    /// Says where the result goes, and where its workspace of [`workspace_len`] floats is.
+    /// Sets the addresses of the result and of its workspace of [`workspace_len`] floats.
     pub fn set_output(&mut self, output: *mut u8, workspace: *mut f32) {
         (self.output, self.partials) = (output.cast(), workspace);
     }
 
-    /// Sets the address of the sum that this one resumes from: the address of the result, or memory apart from it.
+    /// Sets the address of the sum to accumulate onto: the address of the result, or disjoint memory.
     ///
     /// # Panics
-    /// When this is no sum over the first dimension.
+    ///
+    /// If this is not a sum over the first dimension.
     pub fn set_initial(&mut self, before: *const u8) {
         assert!(self.partition.in_order, "only sums over the first dimension resume from others");
         self.initial = Some(before.cast());
     }
 
-    /// Reduces.
+    /// Runs the reduction.
     ///
     /// # Safety
-    /// Inputs, output and workspace have addresses valid over their extents, and do not overlap.
+    ///
+    /// Inputs, output and workspace have addresses that are valid over their extents, and do not overlap.
     pub unsafe fn run(&mut self, pool: &ThreadPool, random: StepRandom, first_random: u64) {
         // SAFETY: the caller's promise.
         unsafe { self.kernel.prepare(random, first_random) };
@@ -180,12 +184,12 @@ impl Reducer {
         // SAFETY: tasks write disjoint results or partial results.
         run(groups * blocks * chunks, &|task, _| unsafe { this.columns(task / chunks / blocks, task / chunks % blocks, task % chunks) });
         if chunks > 1 {
-            // SAFETY: all partial results are there.
+            // SAFETY: all partial results are complete.
             (0..groups * blocks).for_each(|task| unsafe { this.gather(task / blocks, task % blocks) });
         }
     }
 
-    /// Whether whole rows fit into tiles, and there is one result for each.
+    /// Whether whole rows fit in tiles, with one result per row.
     fn has_short_rows(&self) -> bool {
         let Layout { kept, reduced, rows, columns } = &self.layout;
         let woven = kept.0.len() != 1 || !reduced.0.is_empty() || *columns != 1;
@@ -193,12 +197,14 @@ impl Reducer {
     }
 
     /// # Safety
-    /// As for [`Reducer::run`]; the results are this call's own.
+    ///
+    /// Same as [`Reducer::run`]; the results are exclusive to this call.
     unsafe fn short_rows(&self, start: usize, end: usize) {
         let length = self.layout.rows;
         let reduce = |tile: Tile| {
             let mut spread = [0.0; WIDTH];
-            // SAFETY: tiles consist of whole rows, whose results are this call's own; single values are spread first.
+            // SAFETY: tiles consist of whole rows, whose results are exclusive to this call; single values are
+            // broadcast first.
             unsafe {
                 let numbers = tile.numbers(&mut spread);
                 let results = std::slice::from_raw_parts_mut(self.output.add(tile.start / length), tile.length / length);
@@ -212,9 +218,10 @@ impl Reducer {
     /// Reduces one chunk of rows in one block of columns of one group.
     ///
     /// # Safety
-    /// As for [`Reducer::run`]; the results or partial results are this call's own.
+    ///
+    /// Same as [`Reducer::run`]; the results or partial results are exclusive to this call.
     unsafe fn columns(&self, group: usize, block: usize, chunk: usize) {
-        // SAFETY: the caller's promise; the results or partial results are this call's own.
+        // SAFETY: guaranteed by the caller; the results or partial results are exclusive to this call.
         unsafe {
             let (lanes, left, width) = self.lanes(group, block, self.partition.rows(&self.layout, chunk));
             if self.partition.chunks == 1 {
@@ -227,7 +234,7 @@ impl Reducer {
         }
     }
 
-    /// The states of one block of columns of one group over some rows, the first column and how many there are.
+    /// The states of one block of columns of one group over some rows, its first column and number of columns.
     ///
     /// # Safety
     /// As for [`Reducer::run`].
@@ -236,7 +243,7 @@ impl Reducer {
         let (mut row, end) = (rows.start, rows.end);
         let left = block * WIDTH;
         let width = WIDTH.min(layout.columns - left);
-        // Narrow rows lie side by side in the lanes.
+        // Narrow rows are side by side in the lanes.
         let narrow = layout.columns <= WIDTH;
         let count = if narrow { WIDTH / width } else { 1 };
 
@@ -245,7 +252,7 @@ impl Reducer {
         let mut added = 0;
         while row < end {
             let start = layout.start(group, row) + left;
-            // As many rows as follow each other in memory.
+            // As many rows as are contiguous in memory.
             let together = if narrow { (layout.rows - row % layout.rows).min(end - row) } else { 1 };
             let mut seen = 0;
             let reduce = |tile: Tile| {
@@ -255,7 +262,7 @@ impl Reducer {
                 while !numbers.is_empty() {
                     let at = seen % (count * width);
                     let first_row = (row + seen / width) as u32;
-                    // Indices need rows that begin at their lanes; all else may take what fits.
+                    // Argmax needs rows that start at their lanes; other reductions take as many as fit.
                     let most = if self.kind == Reduction::ArgMax && width > 1 { width - at % width } else { count * width - at };
                     let (now, later) = numbers.split_at(most.min(numbers.len()));
                     lanes.add(self.isa, self.kind, at, now, first_row, u32::from(width == 1));
@@ -270,7 +277,7 @@ impl Reducer {
                     }
                 }
             };
-            // SAFETY: the rows lie inside the shape.
+            // SAFETY: the rows are inside of the shape.
             unsafe { self.kernel.range(start, start + together * width, reduce) };
             row += together;
         }
@@ -281,15 +288,16 @@ impl Reducer {
         (lanes, left, width)
     }
 
-    /// Brings the chunks of one block of columns together, by halves.
+    /// Combines the chunks of one block of columns by pairwise halving.
     ///
     /// # Safety
-    /// As for [`Reducer::run`]; all chunks are done.
+    ///
+    /// Same as [`Reducer::run`]; all chunks are complete.
     unsafe fn gather(&self, group: usize, block: usize) {
         let left = block * WIDTH;
         let width = WIDTH.min(self.layout.columns - left);
         let mut count = self.partition.chunks;
-        // SAFETY: the parts are different ones.
+        // SAFETY: the parts are disjoint.
         unsafe {
             while count > 1 {
                 let kept = count.div_ceil(2);
@@ -305,10 +313,11 @@ impl Reducer {
     }
 
     /// # Safety
-    /// Nobody else uses the results of these columns.
+    ///
+    /// The results of these columns are exclusive to this call.
     unsafe fn store(&self, group: usize, left: usize, first: &[f32], second: &[f32]) {
         for (i, (first, second)) in first.iter().zip(second).enumerate() {
-            // SAFETY: the columns lie inside the result.
+            // SAFETY: the columns are inside of the result.
             unsafe { *self.output.add(group * self.layout.columns + left + i) = finish(self.kind, *first, *second) };
         }
     }
@@ -316,12 +325,13 @@ impl Reducer {
     /// The partial states of a task.
     ///
     /// # Safety
-    /// Nobody else uses that task's part of the workspace.
+    ///
+    /// That task's part of the workspace is exclusive to this call.
     #[allow(clippy::mut_from_ref, reason = "the parts lie in the workspace, not in the reducer")]
     unsafe fn partial(&self, group: usize, block: usize, chunk: usize, width: usize) -> (&mut [f32], &mut [f32]) {
         let task = (group * self.layout.column_blocks() + block) * self.partition.chunks + chunk;
         let pitch = self.layout.columns.min(WIDTH);
-        // SAFETY: the partition keeps the number of tasks at `TASKS`, which `workspace_len` accounts for.
+        // SAFETY: the partition limits the number of tasks to `TASKS`, which `workspace_len` accounts for.
         unsafe {
             let start = self.partials.add(task * 2 * pitch);
             (std::slice::from_raw_parts_mut(start, width), std::slice::from_raw_parts_mut(start.add(pitch), width))

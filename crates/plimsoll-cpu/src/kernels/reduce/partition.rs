@@ -1,27 +1,28 @@
-//! How rows are cut into chunks, and sums over a batch, which are taken chunk after chunk.
+//! Splits rows into chunks, and sums over a batch, whose chunks are accumulated in order.
 //!
-//! A sum over the first dimension is cut by what one of its rows holds, never by how many there are: chunk after chunk is added to the sum so far. So
-//! a sum that stops where a chunk ends and resumes later performs the same additions in the same order.
+//! A sum over the first dimension is split by the extents of one of its rows, never by their number, and chunks are
+//! added to the running sum in order. A sum that stops at a chunk boundary and resumes later therefore performs the
+//! same additions in the same order.
 
 use super::accumulate::WIDTH;
 use super::{CHUNK, Layout, Reducer, TASKS};
 use plimsoll_core::ops::Reduction;
 use std::ops::Range;
 
-/// Most chunks of a sum that are taken side by side.
+/// Maximum chunks of a sum computed in parallel.
 const WAVE: usize = 4 * TASKS;
 
-/// How the rows that are reduced to one are cut.
+/// How the rows that are reduced to one are split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Partition {
-    /// Rows after which the partition starts over.
+    /// Rows per period of the partition.
     stretch: usize,
-    /// Chunks of a stretch, and rows of a chunk.
+    /// Chunks per period, and rows per chunk.
     parts: usize,
     each: usize,
-    /// Chunks in all.
+    /// Total number of chunks.
     pub chunks: usize,
-    /// Whether they are added one after another.
+    /// Whether they are added in order.
     pub in_order: bool,
 }
 
@@ -46,13 +47,13 @@ impl Partition {
         (start + part * self.each).min(end)..(start + (part + 1) * self.each).min(end)
     }
 
-    /// How many chunks that are added in order are taken side by side; none if there are results enough to go around.
+    /// Number of ordered chunks computed in parallel; none if there are enough results to parallelize over.
     pub fn side_by_side(&self, layout: &Layout) -> Option<usize> {
         let tasks = (layout.groups() * layout.column_blocks()).max(1);
         Some((WAVE / tasks).min(self.chunks)).filter(|chunks| *chunks > 1)
     }
 
-    /// Floats for the sums of chunks taken side by side, or a bound that does not fall where there are other results for more columns.
+    /// Floats for the sums of parallel chunks, or a bound that is monotone in the columns.
     pub fn workspace_len(&self, layout: &Layout) -> usize {
         let results = layout.groups() * layout.columns;
         match self.chunks {
@@ -63,28 +64,29 @@ impl Partition {
     }
 }
 
-/// Rows of the batch that a chunk takes, and how many chunks a single one is cut into, by the rows and columns of one.
+/// Batch rows per chunk, and chunks per batch row, from the rows and columns of one.
 fn unit(rows: usize, columns: usize) -> (usize, usize) {
     let elements = rows.saturating_mul(columns).max(1);
     (power_of_two(CHUNK / elements), (elements / CHUNK).clamp(1, rows.max(1)))
 }
 
-/// The largest power of two that is not larger, at least 1: what many kernels put their sums aside after is then a multiple of what few do.
+/// The largest power of two that is at most `most`, at least 1: flush intervals of different kernels are then multiples
+/// of each other.
 pub(crate) fn power_of_two(most: usize) -> usize {
     1 << most.max(1).ilog2()
 }
 
-/// Whether a sum over leading axes, of which each row of the batch has `rows` with `columns`, can be taken in pieces of this many rows of the batch, each continuing
-/// from the sum so far, without a difference.
+/// Whether a sum over leading axes, with `rows` of `columns` per batch row, can be accumulated over pieces of this many
+/// batch rows, bit-identically.
 pub(crate) fn sums_resume(rows: usize, columns: usize, piece: usize) -> bool {
     piece.is_multiple_of(unit(rows, columns).0)
 }
 
-/// What is done for a task, by its number and the worker's.
+/// A task, called with its index and the worker's.
 type Task<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
 impl Reducer {
-    /// Adds up chunk after chunk.
+    /// Accumulates the chunks in order.
     ///
     /// # Safety
     /// As for [`Reducer::run`].
@@ -92,7 +94,7 @@ impl Reducer {
         let (layout, chunks) = (&self.layout, self.partition.chunks);
         let (groups, blocks, columns) = (layout.groups(), layout.column_blocks(), layout.columns);
         let results = groups * columns;
-        // SAFETY: the results are this call's own; their initial values are at the same address or apart.
+        // SAFETY: the results are exclusive to this call; their initial values are at the same address or disjoint.
         unsafe {
             match self.initial {
                 Some(before) if before != self.output.cast_const() => self.output.copy_from_nonoverlapping(before, results),
@@ -119,7 +121,7 @@ impl Reducer {
         for start in (0..chunks).step_by(wave) {
             let count = wave.min(chunks - start);
             let partial = |group: usize, block: usize, chunk: usize| {
-                // SAFETY: a wave has space for all columns of its chunks, which are different parts of the workspace.
+                // SAFETY: a wave has space for all columns of its chunks, which are disjoint parts of the workspace.
                 unsafe { self.partials.add((chunk * groups + group) * columns + block * WIDTH) }
             };
             run(groups * blocks * count, &|task, _| {

@@ -1,4 +1,4 @@
-//! Reductions against a plain walk in double precision.
+//! Compares reductions with a plain loop in double precision.
 
 use super::*;
 use plimsoll_core::DType;
@@ -18,7 +18,7 @@ fn run(pool: &ThreadPool, expr: &Expr, dims: &[usize], axes: &[usize], kind: Red
     output
 }
 
-/// The groups of numbers that are brought together, in the order of the results.
+/// The groups of numbers that are reduced together, in the order of the results.
 fn groups(dims: &[usize], axes: &[usize], numbers: &[f64]) -> Vec<Vec<f64>> {
     let kept: usize = (0..dims.len()).filter(|axis| !axes.contains(axis)).map(|axis| dims[axis]).product();
     let mut groups = vec![vec![]; kept];
@@ -125,7 +125,7 @@ fn infinities_and_broken_numbers_come_through() {
     let (inf, nan) = (f32::INFINITY, f32::NAN);
     let pool = ThreadPool::new(1).unwrap();
     let rows = [[-inf, -inf, -inf], [-inf, 1.0, -inf], [inf, 1.0, -inf], [nan, 1.0, 2.0], [5.0, nan, inf]];
-    // Short rows, and columns of lanes, of the same numbers.
+    // Short rows and columns of lanes with the same numbers.
     let flat: Vec<f32> = rows.iter().flatten().copied().collect();
     let turned: Vec<f32> = (0..3).flat_map(|i| rows.iter().map(move |row| row[i])).collect();
     for kind in [Reduction::Max, Reduction::LogSumExp, Reduction::ArgMax] {
@@ -144,7 +144,7 @@ fn nothing_to_reduce_gives_the_neutral_number() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// The expression inside runs over stretched inputs like any other.
+    /// The expression may have broadcast inputs.
     #[test]
     fn fused_expressions_are_reduced(dims in prop::collection::vec(1usize..40, 1..4), mask: u8, stretch: u8, which in 0usize..3) {
         let axes: Vec<usize> = (0..dims.len()).filter(|axis| mask >> axis & 1 == 1).collect();
@@ -167,7 +167,7 @@ proptest! {
         }
     }
 
-    /// A sum that stops where it may and goes on has the bits of one that did not stop, however many rows the batch has.
+    /// A sum that stops at an allowed row and resumes is bit-identical to an uninterrupted one, for any batch.
     #[test]
     fn sums_go_on_where_they_stopped(
         image in prop::collection::vec(1usize..30, 1..4), kept in 0usize..3, columns in prop::sample::select(vec![1usize, 3, 16, 300, 700]),
@@ -195,7 +195,7 @@ proptest! {
             reducer.set_input(0, part.as_ptr().cast());
             reducer.set_output(output.as_mut_ptr().cast(), workspace.as_mut_ptr());
             if let Some(sum) = &sum {
-                // In place, or from elsewhere.
+                // In place, or from another address.
                 reducer.set_initial(if rest == 0 { output.as_ptr().cast() } else { sum.as_ptr().cast() });
             }
             // SAFETY: all addresses are those of vectors of the right size.
