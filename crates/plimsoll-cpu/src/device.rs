@@ -35,7 +35,7 @@ impl CpuDevice {
     /// A device that computes on `threads` threads, the caller's included.
     ///
     /// # Errors
-    /// When the operating system refuses to start a thread.
+    /// If the operating system refuses to start a thread.
     pub fn new(threads: usize) -> Result<CpuDevice, DeviceError> {
         Ok(CpuDevice { pool: Arc::new(ThreadPool::new(threads)?), copier: Mutex::new(None) })
     }

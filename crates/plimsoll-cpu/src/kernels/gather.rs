@@ -47,7 +47,7 @@ impl TableShape {
     /// `indices` is readable for more than `i` elements.
     #[inline(always)]
     unsafe fn row(&self, indices: *const u8, i: usize) -> Option<usize> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let row = unsafe {
             match self.indices {
                 DType::U8 => usize::from(*indices.add(i)),

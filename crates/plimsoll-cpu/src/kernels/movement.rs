@@ -184,13 +184,13 @@ impl Kernel {
     }
 
     /// # Safety
-    /// As for [`StridedCopy::run`].
+    /// Same as [`StridedCopy::run`].
     unsafe fn copy(&self, part: usize, from: *const u8, to: *mut u8) {
         match *self {
             Kernel::Runs { row, bytes } => {
                 let each = (CHUNK / bytes.max(1)).max(1);
                 for i in part * each..row.extent.min((part + 1) * each) {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     unsafe { std::ptr::copy_nonoverlapping(from.add(i * row.from), to.add(i * row.to), bytes) };
                 }
             }
@@ -199,7 +199,7 @@ impl Kernel {
                 let bottom = down.extent.min(top + SIDE);
                 for left in (0..across.extent).step_by(SIDE) {
                     let right = across.extent.min(left + SIDE);
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     unsafe {
                         match element {
                             1 => square::<u8>((top, bottom, down), (left, right, across), from, to),
@@ -215,7 +215,7 @@ impl Kernel {
 }
 
 /// # Safety
-/// As for [`StridedCopy::run`]; `T` is as large as an element.
+/// Same as [`StridedCopy::run`]; `T` is as large as an element.
 unsafe fn square<T: Copy>(down: (usize, usize, Dim), across: (usize, usize, Dim), from: *const u8, to: *mut u8) {
     for i in down.0..down.1 {
         for j in across.0..across.1 {

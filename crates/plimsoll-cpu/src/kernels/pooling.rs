@@ -25,7 +25,7 @@ pub struct PoolShape {
     pub out_w: usize,
     /// The window.
     pub window: (usize, usize),
-    /// Input pixels between neighbouring windows.
+    /// Input pixels between neighboring windows.
     pub stride: (usize, usize),
     /// Padding above and to the left; that below and to the right follows from the output's extents.
     pub pad: (usize, usize),
@@ -117,7 +117,7 @@ impl<T> Shared<T> {
     /// The range is inside of the original slice, and no other slice in use at the same time overlaps it.
     #[allow(clippy::mut_from_ref)]
     unsafe fn slice(&self, start: usize, len: usize) -> &mut [T] {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
     }
 }
@@ -128,7 +128,7 @@ const CHANNELS: usize = 64;
 /// Like [`max_pool`], in 16 bits.
 ///
 /// # Panics
-/// As [`max_pool`].
+/// Same as [`max_pool`].
 pub fn max_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: FloatView<'_>, output: HalfViewMut<'_>, positions: &mut [u8]) {
     shape.check(input.len, output.len);
     assert_eq!(positions.len(), output.len, "the positions of {shape:?}");
@@ -159,7 +159,7 @@ pub fn max_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: FloatView<'_
 /// Like [`average_pool`], in 16 bits.
 ///
 /// # Panics
-/// As [`average_pool`].
+/// Same as [`average_pool`].
 pub fn average_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: FloatView<'_>, output: HalfViewMut<'_>) {
     shape.check(input.len, output.len);
     let isa = Isa::best();
@@ -188,7 +188,7 @@ pub fn average_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: FloatVie
 /// Like [`max_pool_grad`], in 16 bits: every pixel gathers, so that sums are rounded once.
 ///
 /// # Panics
-/// As [`max_pool_grad`].
+/// Same as [`max_pool_grad`].
 pub fn max_pool_grad_halves(pool: &ThreadPool, shape: &PoolShape, grad_out: FloatView<'_>, positions: &[u8], grad_in: HalfViewMut<'_>) {
     shape.check(grad_in.len, grad_out.len);
     assert_eq!(positions.len(), grad_out.len, "the positions of {shape:?}");
@@ -201,7 +201,7 @@ pub fn max_pool_grad_halves(pool: &ThreadPool, shape: &PoolShape, grad_out: Floa
 /// Like [`average_pool_grad`], in 16 bits: every pixel gathers, so that sums are rounded once.
 ///
 /// # Panics
-/// As [`average_pool_grad`].
+/// Same as [`average_pool_grad`].
 pub fn average_pool_grad_halves(pool: &ThreadPool, shape: &PoolShape, grad_out: FloatView<'_>, grad_in: HalfViewMut<'_>) {
     shape.check(grad_in.len, grad_out.len);
     let isa = Isa::best();

@@ -62,7 +62,7 @@ impl FloatTensor {
     /// # Safety
     /// The numbers are there in this run, and nobody writes them meanwhile.
     unsafe fn read<'a>(self, inputs: &StepInputs<'a>) -> FloatView<'a> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { FloatView::new(self.address.resolve(inputs), self.dtype, self.count) }
     }
 
@@ -71,7 +71,7 @@ impl FloatTensor {
     /// # Safety
     /// The memory is valid for them in this run, and nothing else accesses it meanwhile.
     unsafe fn halves<'a>(self, inputs: &StepInputs<'a>) -> Option<HalfViewMut<'a>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         self.dtype.is_half().then(|| unsafe { HalfViewMut::new(self.address.resolve(inputs), self.dtype, self.count) })
     }
 
@@ -79,7 +79,7 @@ impl FloatTensor {
     /// It is a tensor of floats, which are there in this run, and nobody writes them meanwhile.
     unsafe fn slice<'a>(self, inputs: &StepInputs<'a>) -> &'a [f32] {
         debug_assert_eq!(self.dtype, DType::F32);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { std::slice::from_raw_parts(self.address.resolve(inputs).cast(), self.count) }
     }
 
@@ -87,7 +87,7 @@ impl FloatTensor {
     /// It is a tensor of floats, which are there in this run, and nobody else uses them meanwhile.
     unsafe fn floats<'a>(self, inputs: &StepInputs<'a>) -> &'a mut [f32] {
         debug_assert_eq!(self.dtype, DType::F32);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { F32Tensor { address: self.address, count: self.count }.write(inputs) }
     }
 }
@@ -96,7 +96,7 @@ impl F32Tensor {
     /// # Safety
     /// The floats are there in this run, and nobody else uses them meanwhile.
     unsafe fn write<'a>(self, inputs: &StepInputs<'a>) -> &'a mut [f32] {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { std::slice::from_raw_parts_mut(self.address.resolve(inputs).cast(), self.count) }
     }
 }
@@ -125,19 +125,19 @@ pub(super) struct Expression {
 
 impl Expression {
     /// # Safety
-    /// As for [`Kernel::prepare`].
+    /// Same as [`Kernel::prepare`].
     unsafe fn prepare(&mut self, inputs: &StepInputs<'_>) {
         self.moving.iter().for_each(|(i, address)| self.kernel.set_input(*i, address.resolve(inputs)));
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.kernel.prepare(inputs.random, first_random(&inputs.random, self.row)) };
     }
 
     /// Applies it to a block of a matrix with `columns` columns, which is its first input and its output.
     ///
     /// # Safety
-    /// As for [`Kernel::range`].
+    /// Same as [`Kernel::range`].
     unsafe fn finish(&self, columns: usize, rows: Range<usize>, part: Range<usize>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             if part.len() == columns {
                 self.kernel.range(rows.start * columns, rows.end * columns, |_| {});
@@ -156,12 +156,12 @@ impl Expression {
 unsafe fn store(isa: Isa, finish: Option<&Expression>, to: &HalfViewMut<'_>, columns: usize, pitch: Option<usize>, block: &OutputBlock) {
     let Some(expression) = finish else {
         let pitch = pitch.unwrap_or(columns);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return block.rows.clone().for_each(|row| unsafe { to.store(isa, row * pitch + block.columns.start, block.row(row)) });
     };
     // The first input is the block, as if it stood in a whole result.
     let origin = |values: *const f32, index: usize| values.wrapping_sub(index).cast::<u8>();
-    // SAFETY: the caller's promise; the block is there over the ranges.
+    // SAFETY: guaranteed by the caller; the block is there over the ranges.
     unsafe {
         if block.columns.len() == columns && block.is_dense() {
             let (start, end) = (block.rows.start * columns, block.rows.end * columns);
@@ -495,7 +495,7 @@ fn floats<'a>(output: &'a mut [f32], pitch: Option<usize>, epilogue: gemm::Epilo
 /// Both tensors are valid.
 unsafe fn resume_from(before: Option<&F32Tensor>, to: *mut f32, inputs: &StepInputs<'_>) -> WriteMode {
     let Some(before) = before else { return WriteMode::Set };
-    // SAFETY: the caller's promise; the plan lays them at the same place or at places apart.
+    // SAFETY: guaranteed by the caller; the plan lays them at the same place or at places apart.
     unsafe {
         let from: *const f32 = before.address.resolve(inputs).cast();
         if from != to {
@@ -506,10 +506,10 @@ unsafe fn resume_from(before: Option<&F32Tensor>, to: *mut f32, inputs: &StepInp
 }
 
 /// # Safety
-/// As for [`Kernel::prepare`].
+/// Same as [`Kernel::prepare`].
 unsafe fn prepared<'a>(epilogue: &'a mut Option<Box<Expression>>, inputs: &StepInputs<'_>) -> Option<&'a Expression> {
     let expression = epilogue.as_deref_mut()?;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { expression.prepare(inputs) };
     Some(expression)
 }

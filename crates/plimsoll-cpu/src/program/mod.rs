@@ -82,7 +82,7 @@ impl CpuProgram {
     /// Resolves `program` for exactly `rows` rows.
     ///
     /// # Errors
-    /// When an op is used in a way no kernel supports, or the memories are not this device's or too small.
+    /// If an op is used in a way no kernel supports, or the memories are not this device's or too small.
     pub fn load(
         pool: &Arc<ThreadPool>,
         copier: Option<&Arc<Copier>>,

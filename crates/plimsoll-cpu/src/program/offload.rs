@@ -82,7 +82,7 @@ impl OffloadCopies {
     /// The locks of the memories are held and nothing runs.
     pub unsafe fn make(&self, step: usize) -> Result<(), DeviceError> {
         match self.steps.binary_search(&step) {
-            // SAFETY: promised by the caller.
+            // SAFETY: guaranteed by the caller.
             Ok(copy) => unsafe { self.jobs[copy].execute() },
             Err(_) => Ok(()),
         }

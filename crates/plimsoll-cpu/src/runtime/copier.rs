@@ -32,16 +32,16 @@ impl Job {
     /// Executes the copy.
     ///
     /// # Safety
-    /// `address` is valid for `size` bytes, which nothing else writes during the call, nor reads if the copy writes them. The bytes are initialised.
+    /// `address` is valid for `size` bytes, which nothing else writes during the call, nor reads if the copy writes them. The bytes are initialized.
     pub unsafe fn execute(&self) -> Result<(), DeviceError> {
         if self.size == 0 {
             return Ok(());
         }
         if self.out {
-            // SAFETY: promised by the caller.
+            // SAFETY: guaranteed by the caller.
             self.backing.write(self.offset, unsafe { std::slice::from_raw_parts(self.address, self.size) })
         } else {
-            // SAFETY: promised by the caller.
+            // SAFETY: guaranteed by the caller.
             self.backing.read(self.offset, unsafe { std::slice::from_raw_parts_mut(self.address, self.size) })
         }
     }
@@ -87,7 +87,7 @@ unsafe impl Send for Jobs {}
 
 impl Copier {
     /// # Errors
-    /// When the operating system refuses to start a thread.
+    /// If the operating system refuses to start a thread.
     pub fn new() -> Result<Copier, DeviceError> {
         Copier::start(&mut spawn)
     }

@@ -26,7 +26,7 @@ unsafe impl Sync for HostBuffer {}
 
 impl HostBuffer {
     /// # Errors
-    /// When the system does not give the memory.
+    /// If the system does not give the memory.
     pub fn new(device: &str, size: Bytes) -> Result<HostBuffer, DeviceError> {
         let refused = |reason: &str| DeviceError::OutOfMemory { device: device.to_string(), size, reason: reason.to_string() };
         let bytes = usize::try_from(size.0).map_err(|_| refused("it is more than can be addressed"))?;

@@ -89,7 +89,7 @@ impl ThreadPool {
     /// A pool of `threads` threads, the caller of [`ThreadPool::run`] included; one thread (or zero) spawns none.
     ///
     /// # Errors
-    /// When the operating system refuses to start a thread; those already started are stopped.
+    /// If the operating system refuses to start a thread; those already started are stopped.
     pub fn new(threads: usize) -> Result<ThreadPool, DeviceError> {
         ThreadPool::start(threads, &mut spawn)
     }

@@ -7,10 +7,10 @@ use plimsoll_core::DType;
 /// `to = from · scale`
 ///
 /// # Safety
-/// The processor has `isa`, and `from` is readable for as many elements of the type as `to` has.
+/// The processor supports `isa`, and `from` is readable for as many elements of the type as `to` has.
 pub(crate) unsafe fn load(isa: Isa, dtype: DType, from: *const u8, scale: f32, to: &mut [f32]) {
     with_element!(dtype, E => {
-        // SAFETY: the caller's promise; every type is aligned where a plan puts it.
+        // SAFETY: guaranteed by the caller; every type is aligned where a plan puts it.
         let from = unsafe { std::slice::from_raw_parts(from.cast::<E>(), to.len()) };
         dispatch!(isa, scaled(from: &[E] = from, scale: f32 = scale, to: &mut [f32] = to))
     });
@@ -19,10 +19,10 @@ pub(crate) unsafe fn load(isa: Isa, dtype: DType, from: *const u8, scale: f32, t
 /// `to += from`
 ///
 /// # Safety
-/// As for [`load`].
+/// Same as [`load`].
 pub(crate) unsafe fn add(isa: Isa, dtype: DType, from: *const u8, to: &mut [f32]) {
     with_element!(dtype, E => {
-        // SAFETY: the caller's promise; every type is aligned where a plan puts it.
+        // SAFETY: guaranteed by the caller; every type is aligned where a plan puts it.
         let from = unsafe { std::slice::from_raw_parts(from.cast::<E>(), to.len()) };
         dispatch!(isa, added(from: &[E] = from, to: &mut [f32] = to))
     });
@@ -31,7 +31,7 @@ pub(crate) unsafe fn add(isa: Isa, dtype: DType, from: *const u8, to: &mut [f32]
 /// `to = from · scale`
 ///
 /// # Safety
-/// The processor has `isa`, and `to` is writable for as many elements of the type as `from` has.
+/// The processor supports `isa`, and `to` is writable for as many elements of the type as `from` has.
 pub(crate) unsafe fn store(isa: Isa, dtype: DType, from: &[f32], scale: f32, to: *mut u8) {
     with_element!(dtype, E => {
         // SAFETY: as above.

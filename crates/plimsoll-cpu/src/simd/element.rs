@@ -128,7 +128,7 @@ pub(crate) unsafe fn any_non_finite(dtype: DType, from: *const u8, count: usize)
     if !dtype.is_float() {
         return false;
     }
-    // SAFETY: the caller's promise; reads are unaligned.
+    // SAFETY: guaranteed by the caller; reads are unaligned.
     with_element!(dtype, E => (0..count).any(|i| unsafe { !from.cast::<E>().add(i).read_unaligned().load().is_finite() }))
 }
 
@@ -152,7 +152,7 @@ mod tests {
         for (value, bits) in [(1.0, 0x3c00), (65_504.0, 0x7bff), (65_519.9, 0x7bff), (65_520.0, 0x7c00), (1e9, 0x7c00), (-0.0, 0x8000)] {
             assert_eq!(F16::store(value).0, bits, "{value}");
         }
-        // Halfway between two neighbours the even one is taken; the smallest subnormal is 2⁻²⁴.
+        // Halfway between two neighbors the even one is taken; the smallest subnormal is 2⁻²⁴.
         let step = 2f32.powi(-10);
         assert_eq!(F16::store(1.0 + step / 2.0).0, 0x3c00);
         assert_eq!(F16::store(1.0 + 1.5 * step).0, 0x3c02);

@@ -30,7 +30,7 @@ impl<'a> FloatView<'a> {
     /// The bits of numbers of two bytes.
     ///
     /// # Panics
-    /// When the type is neither f16 nor bf16.
+    /// If the type is neither f16 nor bf16.
     pub fn of_bits(bits: &'a [u16], dtype: DType) -> FloatView<'a> {
         assert!(dtype.is_half(), "{dtype} has not two bytes");
         FloatView { ptr: bits.as_ptr().cast(), dtype, len: bits.len(), memory: PhantomData }
@@ -42,7 +42,7 @@ impl<'a> FloatView<'a> {
     /// They are readable for as long as this lives.
     ///
     /// # Panics
-    /// When the type is none of f32, f16 and bf16.
+    /// If the type is none of f32, f16 and bf16.
     pub unsafe fn new(ptr: *const u8, dtype: DType, len: usize) -> FloatView<'a> {
         assert!(dtype == DType::F32 || dtype.is_half(), "kernels read f32, f16 and bf16, not {dtype}");
         FloatView { ptr, dtype, len, memory: PhantomData }
@@ -56,21 +56,21 @@ impl<'a> FloatView<'a> {
     /// Where a number is; cast to the type that most are.
     ///
     /// # Safety
-    /// As for [`pointer::add`].
+    /// Same as [`pointer::add`].
     #[inline(always)]
     pub(crate) unsafe fn at(&self, i: usize) -> *const f32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.ptr.add(i * self.dtype.size()) }.cast()
     }
 
     /// `len` numbers from `start` on: in place, or widened to `to`.
     ///
     /// # Safety
-    /// The processor has `isa`, the numbers are there, and `to` is writable for them if they have two bytes.
+    /// The processor supports `isa`, the numbers are there, and `to` is writable for them if they have two bytes.
     #[inline(always)]
     pub(crate) unsafe fn fetch_to(&self, isa: Isa, start: usize, len: usize, to: *mut f32) -> *const f32 {
         debug_assert!(start + len <= self.len);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             if !self.is_half() {
                 return self.at(start);
@@ -83,14 +83,14 @@ impl<'a> FloatView<'a> {
     /// `len` numbers from `start` on: in place, or widened into `buffer`.
     ///
     /// # Safety
-    /// The processor has `isa`, the numbers are there, and `buffer` is long enough.
+    /// The processor supports `isa`, the numbers are there, and `buffer` is long enough.
     #[inline(always)]
     pub(crate) unsafe fn fetch<'b>(&self, isa: Isa, start: usize, len: usize, buffer: &'b mut [f32]) -> &'b [f32]
     where
         'a: 'b,
     {
         debug_assert!(start + len <= self.len);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             if !self.is_half() {
                 return std::slice::from_raw_parts(self.at(start), len);
@@ -122,7 +122,7 @@ impl<'a> HalfViewMut<'a> {
     /// The memory is valid for `len` elements for as long as this lives, and nothing else accesses it.
     ///
     /// # Panics
-    /// When the type is neither f16 nor bf16.
+    /// If the type is neither f16 nor bf16.
     pub unsafe fn new(ptr: *mut u8, dtype: DType, len: usize) -> HalfViewMut<'a> {
         assert!(dtype.is_half(), "{dtype} has not two bytes");
         HalfViewMut { ptr, dtype, len, memory: PhantomData }
@@ -135,7 +135,7 @@ impl<'a> HalfViewMut<'a> {
     #[inline(always)]
     pub(crate) unsafe fn store(&self, isa: Isa, start: usize, values: &[f32]) {
         debug_assert!(start + values.len() <= self.len);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { narrow(isa, self.dtype, values.as_ptr(), self.ptr.cast::<u16>().add(start), values.len()) }
     }
 }
@@ -146,7 +146,7 @@ impl<'a> HalfViewMut<'a> {
 /// It is there.
 #[inline(always)]
 pub(crate) unsafe fn load_one(dtype: DType, from: *const f32) -> f32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match dtype {
             DType::F16 => from.cast::<F16>().read_unaligned().load(),
@@ -166,17 +166,17 @@ macro_rules! for_each_vector {
             #[allow(clippy::too_many_arguments)]
             #[target_feature(enable = "avx512f")]
             unsafe fn avx512<const BF16: bool>($($argument: $ty),*) {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { $body::<crate::simd::Zmm, BF16>($($argument),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[allow(clippy::too_many_arguments)]
             #[target_feature(enable = "avx2,fma,f16c")]
             unsafe fn avx2<const BF16: bool>($($argument: $ty),*) {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { $body::<crate::simd::Ymm, BF16>($($argument),*) }
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 match (isa, dtype == DType::BF16) {
                     #[cfg(target_arch = "x86_64")]
@@ -200,7 +200,7 @@ for_each_vector! {
     /// `to = from`, widened; `from` is cast to the type most numbers have.
     ///
     /// # Safety
-    /// The processor has `isa`; `from` is readable for `len` numbers of two bytes and `to` writable for as many of four.
+    /// The processor supports `isa`; `from` is readable for `len` numbers of two bytes and `to` writable for as many of four.
     fn widen = widen_run(from: *const f32, to: *mut f32, len: usize)
 }
 
@@ -208,19 +208,19 @@ for_each_vector! {
     /// `to = from`, rounded to nearest.
     ///
     /// # Safety
-    /// The processor has `isa`; `from` is readable for `len` numbers of four bytes and `to` writable for as many of two.
+    /// The processor supports `isa`; `from` is readable for `len` numbers of four bytes and `to` writable for as many of two.
     fn narrow = narrow_run(from: *const f32, to: *mut u16, len: usize)
 }
 
 /// # Safety
-/// As for [`widen`].
+/// Same as [`widen`].
 #[inline(always)]
 pub(crate) unsafe fn widen_run<V: Vector, const BF16: bool>(from: *const f32, to: *mut f32, len: usize) {
     let from = from.cast::<u16>();
     let dtype = if BF16 { DType::BF16 } else { DType::F16 };
     let whole = len - len % V::LANES;
     let mut i = 0;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         while i < whole {
             V::load_half(from.add(i), BF16).store(to.add(i));
@@ -234,12 +234,12 @@ pub(crate) unsafe fn widen_run<V: Vector, const BF16: bool>(from: *const f32, to
 }
 
 /// # Safety
-/// As for [`narrow`].
+/// Same as [`narrow`].
 #[inline(always)]
 unsafe fn narrow_run<V: Vector, const BF16: bool>(from: *const f32, to: *mut u16, len: usize) {
     let whole = len - len % V::LANES;
     let mut i = 0;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         while i < whole {
             V::load(from.add(i)).store_half(to.add(i), BF16);
@@ -257,7 +257,7 @@ unsafe fn narrow_run<V: Vector, const BF16: bool>(from: *const f32, to: *mut u16
 mod tests {
     use super::*;
 
-    /// All numbers of two bytes and what lies in the middle between neighbours, on every family of vectors, tails included.
+    /// All numbers of two bytes and what lies in the middle between neighbors, on every family of vectors, tails included.
     #[test]
     fn vectors_convert_as_single_numbers_do() {
         let bits: Vec<u16> = (0..=u16::MAX).chain(0..5).collect();

@@ -104,17 +104,17 @@ macro_rules! vectorised {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             unsafe fn avx2($($argument: $type),*) {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { plain($($argument),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
             unsafe fn avx512($($argument: $type),*) {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { plain($($argument),*) }
             }
             debug_assert!(isa.supported());
-            // SAFETY: the caller's promise; an `Isa` exists only where the processor has it.
+            // SAFETY: guaranteed by the caller; an `Isa` exists only where the processor has it.
             unsafe {
                 match isa {
                     #[cfg(target_arch = "x86_64")]

@@ -219,7 +219,7 @@ impl Module {
     ///
     /// The code is a complete image from NVRTC: the driver does not receive its length.
     pub unsafe fn new(context: &Arc<Context>, code: &[u8]) -> Result<Module, DriverError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let raw = unsafe { result::module::load_data(code.as_ptr().cast()) }?;
         Ok(Module { raw, context: Arc::clone(context) })
     }

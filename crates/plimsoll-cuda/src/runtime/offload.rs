@@ -222,7 +222,7 @@ impl Transfer {
     /// Both sides have this size and stay valid until the stream has executed the copy.
     unsafe fn start(&self, stream: &Stream) -> Result<(), DriverError> {
         let host = self.on_host as *mut std::ffi::c_void;
-        // SAFETY: promised by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self.direction {
                 Direction::Out => sys::cuMemcpyDtoHAsync_v2(host, self.on_device, self.bytes, stream.raw),

@@ -20,7 +20,7 @@ pub(crate) struct Clock {
     fastest: f32,
     /// Time of the micro-batches of the current batch.
     begun: Duration,
-    /// When the last micro-batch was submitted, on devices that run asynchronously.
+    /// If the last micro-batch was submitted, on devices that run asynchronously.
     handed_over: Option<Instant>,
     waiting: Waiting,
     waited: Option<Duration>,

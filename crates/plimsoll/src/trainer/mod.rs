@@ -126,7 +126,7 @@ impl Trainer {
     /// Loss and metrics over a dataset, without training.
     ///
     /// # Errors
-    /// When the rows do not fit the model, or cannot be read.
+    /// If the rows do not fit the model, or cannot be read.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Scores> {
         if self.spec.inference_only {
             return Err(Error::Config("this trainer is for predictions only; it cannot evaluate".to_string()));
@@ -169,7 +169,7 @@ impl Trainer {
     /// nodes.
     ///
     /// # Errors
-    /// When the device fails.
+    /// If the device fails.
     pub fn profile_own_step(&self, costs: &mut CostTable, limit: Duration) -> Result<usize> {
         let device = self.device_in_use()?;
         self.with_step(|graph, rows| cost::profile_own_step(costs, &*device, graph, rows, limit))?
@@ -178,7 +178,7 @@ impl Trainer {
     /// The device it computes on, opened on first use.
     ///
     /// # Errors
-    /// When there is no such device.
+    /// If there is no such device.
     pub fn device_in_use(&self) -> Result<Arc<dyn Device>> {
         self.open_device().map(|opened| Arc::clone(&opened.device))
     }
@@ -209,7 +209,7 @@ impl Trainer {
     /// Writes the weights as safetensors, atomically.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn save_weights(&mut self, path: &Path) -> Result<()> {
         tensors::save_weights(&self.opened()?.executor, path)
     }
@@ -217,7 +217,7 @@ impl Trainer {
     /// Reads weights that [`save_weights`](Trainer::save_weights) wrote for the same model.
     ///
     /// # Errors
-    /// When the file cannot be read, or has the weights of another model.
+    /// If the file cannot be read, or has the weights of another model.
     pub fn load_weights(&mut self, path: &Path) -> Result<()> {
         tensors::load_weights(&mut self.opened()?.executor, path)
     }

@@ -40,7 +40,7 @@ use std::collections::HashMap;
 /// ```
 ///
 /// # Errors
-/// When `dtype` is not a real type of two bytes, or the graph is not legal.
+/// If `dtype` is not a real type of two bytes, or the graph is not legal.
 pub fn mixed(old: &Graph, dtype: DType) -> Result<Graph, GraphError> {
     mixed_with(old, dtype, Columns::Narrowed)
 }
@@ -57,7 +57,7 @@ pub enum Columns {
 /// [`mixed`], with a choice of how columns are read.
 ///
 /// # Errors
-/// As [`mixed`].
+/// Same as [`mixed`].
 pub fn mixed_with(old: &Graph, dtype: DType, columns: Columns) -> Result<Graph, GraphError> {
     if !dtype.is_half() {
         return Err(old.error(format!("activations are stored in bf16 or f16 for mixed precision, not in {dtype}")));

@@ -68,7 +68,7 @@ fn pieces(shape: &AttentionShape, d_q: DType) -> [usize; 14] {
     ]
 }
 
-/// Floats of workspace that [`backward`] needs on a pool of `threads`, for a gradient of the queries in this type.
+/// Floats of workspace for [`backward`] on a pool of `threads`, for a gradient of the queries in this type.
 pub fn backward_workspace(shape: &AttentionShape, d_q: DType, threads: usize) -> usize {
     lines(&pieces(shape, d_q)) * threads.max(1) + LINE
 }
@@ -83,17 +83,17 @@ pub fn backward_workspace(shape: &AttentionShape, d_q: DType, threads: usize) ->
 ///
 /// If the workspace is shorter than [`backward_workspace`].
 pub unsafe fn backward(pool: &ThreadPool, shape: &AttentionShape, tensors: &Backward, workspace: &mut [f32]) {
-    // SAFETY: passed on to the caller.
+    // SAFETY: same contract as this function.
     unsafe { backward_with(Isa::best(), pool, shape, tensors, workspace) }
 }
 
-/// [`backward`] with chosen instructions.
+/// Like [`backward`], with a given instruction set.
 ///
 /// # Safety
-/// As for [`backward`].
+/// Same as [`backward`].
 ///
 /// # Panics
-/// As [`backward`], and when the processor lacks `isa`.
+/// Same as [`backward`], or if the processor does not support `isa`.
 pub unsafe fn backward_with(isa: Isa, pool: &ThreadPool, shape: &AttentionShape, tensors: &Backward, workspace: &mut [f32]) {
     assert!(isa.supported(), "this processor has no {isa:?}");
     assert!(workspace.len() >= backward_workspace(shape, tensors.d_q.dtype, pool.threads()), "the workspace of {shape:?}");

@@ -42,17 +42,17 @@ impl DropoutMask {
 ///
 /// The processor supports `isa`, and the tile is valid and exclusive.
 pub(super) unsafe fn draw(isa: Isa, dropout_mask: &DropoutMask, tile: Tile) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { dispatch!(isa, unsafe draw_rows(dropout_mask: &DropoutMask = dropout_mask, tile: Tile = tile)) }
 }
 
 /// # Safety
-/// As for [`draw`].
+/// Same as [`draw`].
 #[inline(always)]
 unsafe fn draw_rows<const FMA: bool>(dropout_mask: &DropoutMask, tile: Tile) {
     let (rate, kept) = (dropout_mask.dropout.rate(), dropout_mask.dropout.kept());
     for i in 0..tile.rows {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let row = unsafe {
             let row = tile.start.add(i * tile.stride);
             random_numbers(row, tile.columns, &dropout_mask.random, dropout_mask.dropout.stream, tile.first + i as u64 * tile.next);
@@ -68,16 +68,16 @@ unsafe fn draw_rows<const FMA: bool>(dropout_mask: &DropoutMask, tile: Tile) {
 ///
 /// Same as [`draw`], for both tiles.
 pub(super) unsafe fn apply(isa: Isa, factors: *const f32, tile: Tile) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { dispatch!(isa, unsafe apply_rows(factors: *const f32 = factors, tile: Tile = tile)) }
 }
 
 /// # Safety
-/// As for [`apply`].
+/// Same as [`apply`].
 #[inline(always)]
 unsafe fn apply_rows<const FMA: bool>(factors: *const f32, tile: Tile) {
     for i in 0..tile.rows {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let (row, factors) = unsafe {
             let at = i * tile.stride;
             (std::slice::from_raw_parts_mut(tile.start.add(at), tile.columns), std::slice::from_raw_parts(factors.add(at), tile.columns))

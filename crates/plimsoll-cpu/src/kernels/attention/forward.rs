@@ -45,7 +45,7 @@ fn pieces(shape: &AttentionShape) -> [usize; 9] {
     [chunk * depth, chunk * depth, chunk, chunk, tile * depth, Right::transposed_len(tile, depth), queries * tile, tile, factors]
 }
 
-/// Floats of workspace that [`forward`] needs on a pool of `threads`.
+/// Floats of workspace for [`forward`] on a pool of `threads`.
 pub fn forward_workspace(shape: &AttentionShape, threads: usize) -> usize {
     lines(&pieces(shape)) * threads.max(1) + LINE
 }
@@ -60,17 +60,17 @@ pub fn forward_workspace(shape: &AttentionShape, threads: usize) -> usize {
 ///
 /// If the workspace is shorter than [`forward_workspace`].
 pub unsafe fn forward(pool: &ThreadPool, shape: &AttentionShape, tensors: &Forward, workspace: &mut [f32]) {
-    // SAFETY: passed on to the caller.
+    // SAFETY: same contract as this function.
     unsafe { forward_with(Isa::best(), pool, shape, tensors, workspace) }
 }
 
-/// [`forward`] with chosen instructions.
+/// Like [`forward`], with a given instruction set.
 ///
 /// # Safety
-/// As for [`forward`].
+/// Same as [`forward`].
 ///
 /// # Panics
-/// As [`forward`], and when the processor lacks `isa`.
+/// Same as [`forward`], or if the processor does not support `isa`.
 pub unsafe fn forward_with(isa: Isa, pool: &ThreadPool, shape: &AttentionShape, tensors: &Forward, workspace: &mut [f32]) {
     assert!(isa.supported(), "this processor has no {isa:?}");
     assert!(workspace.len() >= forward_workspace(shape, pool.threads()), "the workspace of {shape:?}");

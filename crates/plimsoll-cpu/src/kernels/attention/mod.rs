@@ -96,7 +96,7 @@ impl HeadsPtr {
     /// They are readable, and `to` is writable for `count · depth` floats.
     unsafe fn load(&self, isa: Isa, (place, number): (usize, usize), (count, depth): (usize, usize), scale: f32, to: *mut f32) {
         for i in 0..count {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let to = std::slice::from_raw_parts_mut(to.add(i * depth), depth);
                 convert::load(isa, self.dtype, self.at(place + i, number), scale, to);
@@ -126,7 +126,7 @@ impl KeyMask {
     ///
     /// The mask is readable there.
     unsafe fn load(&self, isa: Isa, first: usize, to: &mut [f32]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { convert::load(isa, self.dtype, self.start.wrapping_add(first * self.dtype.size()), 1.0, to) };
         to.iter_mut().for_each(|to| *to = if *to == 0.0 { f32::NEG_INFINITY } else { 0.0 });
     }

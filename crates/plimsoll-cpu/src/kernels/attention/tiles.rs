@@ -43,7 +43,7 @@ impl Right {
         let width = Shape::of(isa).columns;
         for (sliver, column) in (0..columns).step_by(width).enumerate() {
             let part = width.min(columns - column);
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { pack::transpose(from.add(column * depth), depth as isize, 1, part, depth, to.add(sliver * depth * width), width) };
         }
         Right { start: to, step: width, sliver: depth * width, width, columns }

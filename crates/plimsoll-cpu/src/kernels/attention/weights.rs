@@ -68,17 +68,17 @@ pub(super) struct Running<'a> {
 ///
 /// The processor supports `isa`, and the tile is valid and exclusive.
 pub(super) unsafe fn online_softmax(isa: Isa, products: Products<'_>, running: Running<'_>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { dispatch!(isa, unsafe online_softmax_rows(products: Products<'_> = products, running: Running<'_> = running)) }
 }
 
 /// # Safety
-/// As for [`online_softmax`].
+/// Same as [`online_softmax`].
 #[inline(always)]
 unsafe fn online_softmax_rows<const FMA: bool>(products: Products<'_>, running: Running<'_>) {
     let Running { largest, sums, values, depth } = running;
     for i in 0..products.rows {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let row = unsafe { products.row(i, f32::NEG_INFINITY) };
         let mut most = [f32::NEG_INFINITY; LANES];
         for line in &*row {
@@ -113,7 +113,7 @@ unsafe fn online_softmax_rows<const FMA: bool>(products: Products<'_>, running: 
 ///
 /// Same as [`online_softmax`]; `slopes` is a tile with the layout of the scores.
 pub(super) unsafe fn softmax_from_logsumexp(isa: Isa, products: Products<'_>, logarithms: &[f32], slopes: *mut f32, deltas: &[f32]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         dispatch!(
             isa,
@@ -128,7 +128,7 @@ pub(super) unsafe fn softmax_from_logsumexp(isa: Isa, products: Products<'_>, lo
 }
 
 /// # Safety
-/// As for [`softmax_from_logsumexp`].
+/// Same as [`softmax_from_logsumexp`].
 #[inline(always)]
 unsafe fn softmax_rows_from_logsumexp<const FMA: bool>(products: Products<'_>, logarithms: &[f32], slopes: *mut f32, deltas: &[f32]) {
     for i in 0..products.rows {

@@ -49,9 +49,9 @@ impl Run {
     }
 
     /// # Safety
-    /// As for [`Run::sum`].
+    /// Same as [`Run::sum`].
     unsafe fn pass(&self, isa: Isa, taps: &[Tap], add: bool) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: same contract as this function.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
@@ -163,7 +163,7 @@ impl Meeting {
     ///
     /// The processor supports `isa`; all pointers are valid for all pixels, taps and channels.
     pub unsafe fn add(&self, isa: Isa, taps: usize) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: same contract as this function.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
@@ -194,7 +194,7 @@ unsafe fn meet_avx512(meeting: &Meeting, taps: usize) {
 /// The contract of [`Meeting::add`].
 #[inline(always)]
 unsafe fn meet<V: Vector>(meeting: &Meeting, taps: usize) {
-    // SAFETY: passed on to the caller.
+    // SAFETY: same contract as this function.
     unsafe {
         match taps {
             1 => meet_taps::<V, 1>(meeting),
@@ -229,7 +229,7 @@ unsafe fn meet_taps<V: Vector, const N: usize>(meeting: &Meeting) {
 /// The contract of [`Meeting::add`].
 #[inline(always)]
 unsafe fn meet_channels<V: Vector, const N: usize, const C: usize>(meeting: &Meeting, channel: usize, mask: V::Mask) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let load = |from: *const f32, c: usize| {
             let from = from.add(c * V::LANES);

@@ -72,16 +72,16 @@ impl Scratch {
     /// The row is in bounds, and the workspace was laid out for 16-bit operands.
     unsafe fn line(&self, isa: Isa, tensor: &FloatView<'_>, row: usize, place: usize, scratch: *mut f32) -> *const f32 {
         let to = scratch.wrapping_add(self.offsets()[0] + place * self.source.0.next_multiple_of(LINE));
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { tensor.fetch_to(isa, row * self.source.0, self.source.0, to) }
     }
 
     /// `len` floats of the tensor in the filter's place.
     ///
     /// # Safety
-    /// As for [`Scratch::line`].
+    /// Same as [`Scratch::line`].
     unsafe fn filter(&self, isa: Isa, tensor: &FloatView<'_>, start: usize, scratch: *mut f32) -> *const f32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { tensor.fetch_to(isa, start, self.filter, scratch.wrapping_add(self.offsets()[1])) }
     }
 
@@ -93,7 +93,7 @@ impl Scratch {
     /// The pixel is in bounds.
     unsafe fn result(&self, target: &SharedOutput<'_>, pixel: usize, channels: usize, scratch: *mut f32) -> (*mut f32, usize) {
         match target.floats() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             Some(floats) => (unsafe { floats.row(pixel) }, floats.pitch),
             None => (scratch.wrapping_add(self.offsets()[2]), channels),
         }
@@ -372,7 +372,7 @@ impl Phase {
 unsafe fn spread_row(shape: &ConvShape, from: *const f32, to: *mut f32) {
     let many = shape.group_out();
     for value in 0..shape.in_w * shape.in_c {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { std::slice::from_raw_parts_mut(to.add(value * many), many).fill(*from.add(value)) };
     }
 }
@@ -386,7 +386,7 @@ unsafe fn gather_row(shape: &ConvShape, from: *const f32, to: *mut f32, apart: u
     let many = shape.group_out();
     for pixel in 0..shape.in_w {
         for channel in 0..shape.in_c {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let spread = from.add((pixel * shape.in_c + channel) * many);
                 *to.add(pixel * apart + channel) = std::slice::from_raw_parts(spread, many).iter().sum();

@@ -75,10 +75,10 @@ pub fn forward(
     forward_with(Isa::best(), pool, shape, input, filter, target, workspace);
 }
 
-/// [`forward`] with chosen instructions.
+/// Like [`forward`], with a given instruction set.
 ///
 /// # Panics
-/// As [`forward`], and when the processor lacks `isa`.
+/// Same as [`forward`], or if the processor does not support `isa`.
 pub fn forward_with(
     isa: Isa,
     pool: &ThreadPool,

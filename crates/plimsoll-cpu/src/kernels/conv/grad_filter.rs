@@ -60,10 +60,10 @@ pub fn grad_filter(
     grad_filter_with(Isa::best(), pool, shape, write, input, grad_out, grad, workspace);
 }
 
-/// [`grad_filter`] with chosen instructions.
+/// Like [`grad_filter`], with a given instruction set.
 ///
 /// # Panics
-/// As [`grad_filter`], and when the processor lacks `isa`.
+/// Same as [`grad_filter`], or if the processor does not support `isa`.
 #[allow(clippy::too_many_arguments)]
 pub fn grad_filter_with(
     isa: Isa,
@@ -191,7 +191,7 @@ impl Pass<'_> {
             }
             return;
         }
-        // SAFETY: passed on to the caller.
+        // SAFETY: same contract as this function.
         unsafe {
             if !in_place(shape) || self.input.is_half() || self.grad_out.is_half() {
                 self.packed(group, elements, rows, to, add, scratch);
@@ -204,7 +204,7 @@ impl Pass<'_> {
     /// Reads the patches in place: for few output channels, where a copy would not be reused enough.
     ///
     /// # Safety
-    /// As for [`Pass::block`]; the shape is not padded.
+    /// Same as [`Pass::block`]; the shape is not padded.
     unsafe fn in_place(&self, group: usize, elements: Range<usize>, rows: Range<usize>, to: Out, add: bool) {
         let shape = self.shape;
         let mut table = [[std::ptr::null::<f32>(); MAX_ROWS]; SEGMENTS];
@@ -249,7 +249,7 @@ impl Pass<'_> {
     /// Packs patches into k-major panels first.
     ///
     /// # Safety
-    /// As for [`Pass::block`].
+    /// Same as [`Pass::block`].
     unsafe fn packed(&self, group: usize, elements: Range<usize>, rows: Range<usize>, to: Out, add: bool, scratch: *mut f32) {
         let shape = self.shape;
         let tile_rows = Shape::of(self.isa).rows;
@@ -354,7 +354,7 @@ impl Pass<'_> {
     /// They are in bounds, and the destination is writable for them.
     #[inline(always)]
     unsafe fn copy(&self, from: usize, count: usize, to: *mut f32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match (self.input.dtype, count) {
                 (_, 8) => to.cast::<[f32; 8]>().write_unaligned(self.eight(from)),
@@ -386,7 +386,7 @@ impl Pass<'_> {
     /// They are in bounds.
     #[inline(always)]
     unsafe fn eight(&self, from: usize) -> [f32; 8] {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let from = self.input.at(from);
             match self.input.dtype {

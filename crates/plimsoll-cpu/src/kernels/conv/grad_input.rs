@@ -50,10 +50,10 @@ pub fn grad_input(
     grad_input_with(Isa::best(), pool, shape, grad_out, filter, target, workspace);
 }
 
-/// [`grad_input`] with chosen instructions.
+/// Like [`grad_input`], with a given instruction set.
 ///
 /// # Panics
-/// As [`grad_input`], and when the processor lacks `isa`.
+/// Same as [`grad_input`], or if the processor does not support `isa`.
 pub fn grad_input_with(
     isa: Isa,
     pool: &ThreadPool,

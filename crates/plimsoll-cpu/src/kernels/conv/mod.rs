@@ -43,11 +43,11 @@ pub struct ConvShape {
     pub k_h: usize,
     /// Filter width.
     pub k_w: usize,
-    /// Input pixels between neighbouring outputs.
+    /// Input pixels between neighboring outputs.
     pub stride: (usize, usize),
     /// Zeros above and to the left of the input; those below and to the right follow from the output's extents.
     pub pad: (usize, usize),
-    /// Input pixels between neighbouring taps.
+    /// Input pixels between neighboring taps.
     pub dilation: (usize, usize),
     /// Number of groups (grouped convolution).
     pub groups: usize,

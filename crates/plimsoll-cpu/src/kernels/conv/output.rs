@@ -32,7 +32,7 @@ impl OutputRows {
     /// It is in bounds.
     #[inline(always)]
     pub unsafe fn row(self, row: usize) -> *mut f32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.first.add(row * self.pitch) }
     }
 }
@@ -93,9 +93,9 @@ impl<'a> ConvOutput<'a> {
     /// Computes a plain product of `columns` columns.
     ///
     /// # Safety
-    /// As for [`gemm::gemm`].
+    /// Same as [`gemm::gemm`].
     pub(super) unsafe fn multiply(self, isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix, columns: usize, workspace: &mut [f32]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self.shared(columns) {
                 SharedOutput::Floats(output, epilogue) => {
@@ -127,7 +127,7 @@ impl SharedOutput<'_> {
             SharedOutput::Floats(_, None) => {}
             SharedOutput::Blocks(take) => {
                 let stride = columns.len();
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 take(&unsafe { OutputBlock::new(rows, columns, block, stride) });
             }
         }

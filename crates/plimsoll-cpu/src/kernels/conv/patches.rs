@@ -160,7 +160,7 @@ for_each_vector! {
 }
 
 /// # Safety
-/// As for [`widen_patches`].
+/// Same as [`widen_patches`].
 #[inline(always)]
 unsafe fn widen_patches_run<V: Vector, const BF16: bool>(
     runs: *const *const f32,
@@ -172,7 +172,7 @@ unsafe fn widen_patches_run<V: Vector, const BF16: bool>(
 ) {
     for segment in 0..segments {
         for pixel in 0..pixels {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let run = (*runs.add(segment * PIXELS + pixel)).cast::<u16>().add(offset);
                 widen_run::<V, BF16>(run.cast(), to.add(pixel * WIDENED + segment * length), length);
@@ -205,6 +205,6 @@ pub(super) fn block_of(pixels: usize, filter: usize) -> usize {
 ///
 /// The workspace has `each` floats for every worker.
 pub(super) unsafe fn part(workspace: Out, worker: usize, each: usize) -> *mut f32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { workspace.add(worker * each.next_multiple_of(LINE)) }
 }

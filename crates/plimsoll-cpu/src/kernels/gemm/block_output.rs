@@ -93,17 +93,17 @@ pub fn blocks_workspace_len(m: usize, n: usize, k: usize, threads: usize) -> usi
 ///
 /// If `a.cols != b.rows`, or `workspace` is shorter than [`blocks_workspace_len`].
 pub unsafe fn gemm_blocks(pool: &ThreadPool, a: Matrix, b: Matrix, workspace: &mut [f32], take: BlockConsumer<'_>) {
-    // SAFETY: passed on to the caller.
+    // SAFETY: same contract as this function.
     unsafe { gemm_blocks_with(Isa::best(), pool, a, b, workspace, take) }
 }
 
-/// [`gemm_blocks`] with chosen instructions.
+/// Like [`gemm_blocks`], with a given instruction set.
 ///
 /// # Safety
-/// As for [`gemm_blocks`].
+/// Same as [`gemm_blocks`].
 ///
 /// # Panics
-/// As [`gemm_blocks`], and when the processor lacks `isa`.
+/// Same as [`gemm_blocks`], or if the processor does not support `isa`.
 pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix, workspace: &mut [f32], take: BlockConsumer<'_>) {
     assert!(isa.supported(), "this processor has no {isa:?}");
     assert_eq!(a.cols, b.rows, "a product of [{}, {}] and [{}, {}]", a.rows, a.cols, b.rows, b.cols);

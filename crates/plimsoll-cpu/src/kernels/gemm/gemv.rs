@@ -29,7 +29,7 @@ impl MatVec {
     /// The processor supports `isa`; [`MatVec::fits`] holds; the matrix and `x` are readable over its rows and columns,
     /// `y` is writable over its rows and overlaps neither.
     pub unsafe fn run(&self, isa: Isa) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: same contract as this function.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]

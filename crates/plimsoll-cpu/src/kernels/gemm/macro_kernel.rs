@@ -77,7 +77,7 @@ impl Product {
     /// Like [`Product::block`], if A is a row or B a column.
     ///
     /// # Safety
-    /// As for [`Product::block`].
+    /// Same as [`Product::block`].
     unsafe fn vector_block(&self, rows: Range<usize>, columns: Range<usize>, ks: Range<usize>, c: *mut f32, ldc: usize, accumulate: bool) {
         // SAFETY: the ranges are in bounds of the matrices and C.
         unsafe {
@@ -98,7 +98,7 @@ impl Product {
     /// [`PanelProduct::run_ready`] requires.
     ///
     /// # Safety
-    /// As for [`Product::block`].
+    /// Same as [`Product::block`].
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn rank_k_update(
         &self,
@@ -157,7 +157,7 @@ impl Product {
     ///
     /// They are inside of B.
     pub unsafe fn right(&self, ks: &Range<usize>) -> Matrix {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         Matrix { ptr: unsafe { self.b.at(ks.start, 0) }, rows: ks.len(), ..self.b }
     }
 }
@@ -190,12 +190,12 @@ impl Left {
     unsafe fn pack(isa: Isa, a: &Matrix, rows: Range<usize>, k: usize, depth: usize, tile: usize, to: *mut f32) -> Left {
         if a.col_stride == 1 {
             let stride = depth.next_multiple_of(LINE) + LINE;
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { pack::rows_of_a(isa, a, rows.start, rows.len(), k, depth, to, stride) };
             return Left::Strided { ptr: to, row: stride as isize, step: 1 };
         }
         if a.row_stride == 1 && tile == 8 && rows.len().is_multiple_of(8) {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { pack::panels_of_eight(isa, a, rows.start, rows.len(), k, depth, to, depth + PAD) };
             return Left::Panels { ptr: to, depth };
         }

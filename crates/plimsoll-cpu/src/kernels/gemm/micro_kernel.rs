@@ -65,7 +65,7 @@ impl Tile {
     #[inline]
     pub unsafe fn run(&self, isa: Isa) {
         let vectors = self.columns.div_ceil(isa.lanes()) - 1;
-        // SAFETY: passed on to the caller; the tables hold a kernel for each row and vector count it may name.
+        // SAFETY: same contract as this function; the tables hold a kernel for each row and vector count it may name.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]

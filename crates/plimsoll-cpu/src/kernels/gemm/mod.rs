@@ -74,7 +74,7 @@ impl Matrix {
     #[inline(always)]
     pub(crate) unsafe fn at(&self, row: usize, col: usize) -> *const f32 {
         let elements = row as isize * self.row_stride + col as isize * self.col_stride;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.ptr.byte_offset(elements * self.dtype.size() as isize) }
     }
 }
@@ -105,10 +105,10 @@ unsafe impl Sync for Out {}
 
 impl Out {
     /// # Safety
-    /// As for [`pointer::add`].
+    /// Same as [`pointer::add`].
     #[inline(always)]
     pub unsafe fn add(self, count: usize) -> *mut f32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.0.add(count) }
     }
 }
@@ -155,17 +155,17 @@ pub unsafe fn gemm(
     workspace: &mut [f32],
     epilogue: Epilogue,
 ) {
-    // SAFETY: passed on to the caller.
+    // SAFETY: same contract as this function.
     unsafe { gemm_with(Isa::best(), pool, write, a, b, c, ldc, workspace, epilogue) }
 }
 
-/// [`gemm`] with chosen instructions.
+/// Like [`gemm`], with a given instruction set.
 ///
 /// # Safety
-/// As for [`gemm`].
+/// Same as [`gemm`].
 ///
 /// # Panics
-/// As [`gemm`], and when the processor lacks `isa`.
+/// Same as [`gemm`], or if the processor does not support `isa`.
 #[allow(clippy::too_many_arguments)]
 pub unsafe fn gemm_with(
     isa: Isa,

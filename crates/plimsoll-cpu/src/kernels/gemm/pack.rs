@@ -60,7 +60,7 @@ pub(super) unsafe fn panel_of_a(a: &Matrix, row: usize, rows: usize, k: usize, d
 #[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn panels_of_eight(isa: Isa, a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32, stride: usize) {
     if a.dtype.is_half() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { widen_panels(isa, a.dtype, a.at(row, k), a.col_stride, rows, depth, to, stride) };
     }
     for j in 0..depth {
@@ -84,7 +84,7 @@ for_each_vector! {
 }
 
 /// # Safety
-/// As for [`panels_of_eight`].
+/// Same as [`panels_of_eight`].
 #[inline(always)]
 unsafe fn widen_panels_run<V: Vector, const BF16: bool>(
     from: *const f32,
@@ -130,7 +130,7 @@ for_each_vector! {
 }
 
 /// # Safety
-/// As for [`widen_slivers`].
+/// Same as [`widen_slivers`].
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
 unsafe fn widen_slivers_run<V: Vector, const BF16: bool>(
@@ -144,7 +144,7 @@ unsafe fn widen_slivers_run<V: Vector, const BF16: bool>(
     lanes: usize,
 ) {
     for k in 0..rows {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let from = from.cast::<u16>().offset(k as isize * step);
             let (mut column, mut start) = (0, to);
@@ -162,7 +162,7 @@ unsafe fn widen_slivers_run<V: Vector, const BF16: bool>(
 /// Like [`transpose`], for a 16-bit matrix, a few columns at a time.
 ///
 /// # Safety
-/// The processor has `isa`, and both sides are valid for the elements named.
+/// The processor supports `isa`, and both sides are valid for the elements named.
 #[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn transpose_halves(
     isa: Isa,
@@ -181,7 +181,7 @@ pub(super) unsafe fn transpose_halves(
     for i in (0..columns).step_by(SIDE) {
         for j in (0..depth).step_by(SIDE) {
             let (wide, deep) = (SIDE.min(columns - i), SIDE.min(depth - j));
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 for column in 0..wide {
                     let from = from.offset((i + column) as isize * outer + j as isize * inner);
@@ -209,7 +209,7 @@ pub(crate) unsafe fn transpose(from: *const f32, outer: isize, inner: isize, col
     }
     for j in 0..depth {
         for i in 0..columns {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { *to.add(j * width + i) = *from.offset(i as isize * outer + j as isize * inner) };
         }
     }
@@ -218,7 +218,7 @@ pub(crate) unsafe fn transpose(from: *const f32, outer: isize, inner: isize, col
 /// Like [`transpose`], in blocks of 8 × 8, the last of which overlap their neighbors.
 ///
 /// # Safety
-/// As for [`transpose`]; both extents are at least eight.
+/// Same as [`transpose`]; both extents are at least eight.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 unsafe fn transpose_blocks(from: *const f32, outer: isize, columns: usize, depth: usize, to: *mut f32, width: usize) {

@@ -58,7 +58,7 @@ impl PanelProduct<'_> {
     /// Like [`PanelProduct::run`], over slivers of B that [`PanelProduct::pack`] wrote to `slivers`, for all columns.
     ///
     /// # Safety
-    /// As for [`PanelProduct::run`].
+    /// Same as [`PanelProduct::run`].
     #[inline]
     pub unsafe fn run_ready(&self, slivers: *const f32, mut left: impl FnMut(Range<usize>, &mut Tile)) {
         let group = self.width() * self.group();
@@ -90,7 +90,7 @@ impl PanelProduct<'_> {
     /// All tiles of a group of columns, with its slivers packed at `packed` or B read in place.
     ///
     /// # Safety
-    /// As for [`PanelProduct::run`].
+    /// Same as [`PanelProduct::run`].
     #[inline(always)]
     unsafe fn tiles(&self, group: Range<usize>, packed: Option<*const f32>, left: &mut impl FnMut(Range<usize>, &mut Tile)) {
         let shape = Shape::of(self.isa);
@@ -135,7 +135,7 @@ impl PanelProduct<'_> {
     /// Packs the columns of a group in slivers; the last one is padded to whole vectors.
     ///
     /// # Safety
-    /// As for [`PanelProduct::run`]; `to` is writable for the group.
+    /// Same as [`PanelProduct::run`]; `to` is writable for the group.
     pub unsafe fn pack(&self, group: Range<usize>, to: *mut f32) {
         let (depth, width, lanes) = (self.depth(), self.width(), Shape::of(self.isa).lanes);
         for segment in 0..self.segments {

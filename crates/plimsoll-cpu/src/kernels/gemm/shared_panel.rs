@@ -15,7 +15,7 @@ pub(super) fn panel(m: usize, n: usize, k: usize) -> usize {
 /// A product without split-K.
 ///
 /// # Safety
-/// As for [`super::gemm`]; `scratch` has [`per_worker`] floats for each thread and `panel` those of [`panel()`].
+/// Same as [`super::gemm`]; `scratch` has [`per_worker`] floats for each thread and `panel` those of [`panel()`].
 #[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn multiply(
     pool: &ThreadPool,

@@ -121,7 +121,7 @@ impl Frame<'_> {
 /// (registers for [`LANES`] more), inputs are readable and outputs writable.
 #[inline(always)]
 pub(super) unsafe fn execute(isa: Isa, code: &[Instruction], frame: &Frame<'_>, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
@@ -141,7 +141,7 @@ macro_rules! family {
             use super::*;
 
             /// # Safety
-            /// As for [`super::execute`].
+            /// Same as [`super::execute`].
             $(#[target_feature(enable = $features)])?
             pub unsafe fn execute(code: &[Instruction], frame: &Frame<'_>, n: usize) {
                 for instruction in code {
@@ -165,10 +165,10 @@ macro_rules! family {
             }
 
             /// # Safety
-            /// As for [`super::execute`].
+            /// Same as [`super::execute`].
             #[inline(always)]
             unsafe fn apply(op: Op, t: &Resolved) {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     match op {
                         Op::Unary(op) => unary(op, t),
@@ -193,11 +193,11 @@ macro_rules! family {
     };
     (@loop $fma:literal, $name:ident, $body:expr, ($($argument:ident: $ty:ty),*) $(, $features:literal)?) => {
         /// # Safety
-        /// As for [`super::execute`].
+        /// Same as [`super::execute`].
         #[inline(never)]
         $(#[target_feature(enable = $features)])?
         unsafe fn $name($($argument: $ty),*) {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { $body($($argument),*) }
         }
     };
@@ -215,7 +215,7 @@ family!(portable, false);
 /// `from` is readable there.
 #[inline(always)]
 unsafe fn read<const SINGLE: bool>(from: *const f32, i: usize) -> f32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { *from.add(if SINGLE { 0 } else { i }) }
 }
 
@@ -226,7 +226,7 @@ unsafe fn read<const SINGLE: bool>(from: *const f32, i: usize) -> f32 {
 /// `from` is readable there.
 #[inline(always)]
 unsafe fn read_group<const SINGLE: bool>(from: *const f32, i: usize) -> [f32; LANES] {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { if SINGLE { [*from; LANES] } else { from.add(i).cast::<[f32; LANES]>().read_unaligned() } }
 }
 
@@ -296,7 +296,7 @@ impl Resolved {
     #[inline(always)]
     unsafe fn new(instruction: &Instruction, frame: &Frame<'_>, n: usize) -> Resolved {
         let [a, b, c] = instruction.operands;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             Resolved {
                 to: frame.at(instruction.to),
@@ -324,7 +324,7 @@ impl Resolved {
 }
 
 /// # Safety
-/// As for [`execute`].
+/// Same as [`execute`].
 #[inline(always)]
 unsafe fn unary_loop<const FMA: bool>(op: Unary, t: &Resolved) {
     // SAFETY: the locations are valid for `n` elements.
@@ -353,7 +353,7 @@ unsafe fn unary_loop<const FMA: bool>(op: Unary, t: &Resolved) {
 }
 
 /// # Safety
-/// As for [`execute`].
+/// Same as [`execute`].
 #[inline(always)]
 unsafe fn binary_loop(op: Binary, t: &Resolved) {
     let truth = |holds: bool| if holds { 1.0 } else { 0.0 };
@@ -375,7 +375,7 @@ unsafe fn binary_loop(op: Binary, t: &Resolved) {
 }
 
 /// # Safety
-/// As for [`execute`].
+/// Same as [`execute`].
 #[inline(always)]
 unsafe fn power_loop<const FMA: bool>(t: &Resolved) {
     // SAFETY: the locations are valid for `n` elements, or for one if an operand is single.
@@ -383,7 +383,7 @@ unsafe fn power_loop<const FMA: bool>(t: &Resolved) {
 }
 
 /// # Safety
-/// As for [`execute`].
+/// Same as [`execute`].
 #[inline(always)]
 unsafe fn select_loop(t: &Resolved) {
     // SAFETY: the locations are valid for `n` elements, or for one if an operand is single.
@@ -398,7 +398,7 @@ unsafe fn select_loop(t: &Resolved) {
 }
 
 /// # Safety
-/// As for [`execute`].
+/// Same as [`execute`].
 #[inline(always)]
 unsafe fn copy_loop(t: &Resolved) {
     // SAFETY: the locations are valid for `n` elements, or for one if an operand is single.
@@ -411,7 +411,7 @@ unsafe fn copy_loop(t: &Resolved) {
 }
 
 /// # Safety
-/// As for [`execute`].
+/// Same as [`execute`].
 #[inline(always)]
 unsafe fn store_loop(dtype: DType, t: &Resolved) {
     with_element!(dtype, E => {

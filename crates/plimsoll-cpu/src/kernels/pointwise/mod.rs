@@ -217,7 +217,7 @@ impl Kernel {
             return;
         }
         if pool.threads() == 1 || self.cost() < SERIAL {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { self.range(0, self.elements, |_| {}) };
             return;
         }
@@ -237,7 +237,7 @@ impl Kernel {
     /// Same as [`Kernel::run`]; concurrent ranges are disjoint.
     #[inline(always)]
     pub(crate) unsafe fn range(&self, start: usize, end: usize, sink: impl FnMut(Tile)) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.range_of(self.inputs.first().copied().unwrap_or(std::ptr::null()), start, end, sink) }
     }
 

@@ -59,17 +59,17 @@ fn per_worker(shape: &RecurrentShape) -> usize {
 ///
 /// If `workspace` is shorter than [`backward_workspace`].
 pub unsafe fn backward(pool: &ThreadPool, args: &BackwardArgs, workspace: &mut [f32]) {
-    // SAFETY: passed on to the caller.
+    // SAFETY: same contract as this function.
     unsafe { backward_with(Isa::best(), pool, args, workspace) }
 }
 
-/// [`backward`] with chosen instructions.
+/// Like [`backward`], with a given instruction set.
 ///
 /// # Safety
-/// As for [`backward`].
+/// Same as [`backward`].
 ///
 /// # Panics
-/// As [`backward`], and when the processor lacks `isa`.
+/// Same as [`backward`], or if the processor does not support `isa`.
 pub unsafe fn backward_with(isa: Isa, pool: &ThreadPool, args: &BackwardArgs, workspace: &mut [f32]) {
     assert!(isa.supported(), "this processor has no {isa:?}");
     let shape = &args.shape;
@@ -225,7 +225,7 @@ impl Pass<'_> {
     /// The cell states of all steps, recomputed from the gates.
     ///
     /// # Safety
-    /// As for [`Pass::block`], for an LSTM.
+    /// Same as [`Pass::block`], for an LSTM.
     unsafe fn cells(&self, block: usize, parts: &Parts) {
         let (isa, shape, inputs) = (self.isa, &self.args.shape, &self.args.inputs);
         let (n, wide, stride) = (shape.units, shape.wide(), shape.stride());

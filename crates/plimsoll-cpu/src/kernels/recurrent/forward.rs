@@ -55,17 +55,17 @@ fn per_worker(shape: &RecurrentShape) -> usize {
 ///
 /// If `workspace` is shorter than [`forward_workspace`].
 pub unsafe fn forward(pool: &ThreadPool, args: &ForwardArgs, workspace: &mut [f32]) {
-    // SAFETY: passed on to the caller.
+    // SAFETY: same contract as this function.
     unsafe { forward_with(Isa::best(), pool, args, workspace) }
 }
 
-/// [`forward`] with chosen instructions.
+/// Like [`forward`], with a given instruction set.
 ///
 /// # Safety
-/// As for [`forward`].
+/// Same as [`forward`].
 ///
 /// # Panics
-/// As [`forward`], and when the processor lacks `isa`.
+/// Same as [`forward`], or if the processor does not support `isa`.
 pub unsafe fn forward_with(isa: Isa, pool: &ThreadPool, args: &ForwardArgs, workspace: &mut [f32]) {
     assert!(isa.supported(), "this processor has no {isa:?}");
     let shape = &args.shape;
@@ -100,7 +100,7 @@ pub unsafe fn forward_with(isa: Isa, pool: &ThreadPool, args: &ForwardArgs, work
 /// # Safety
 /// The kernel is `[rows, columns]`, and `to` is writable for it.
 pub(super) unsafe fn in_single(isa: Isa, kernel: TensorPtr, rows: usize, columns: usize, to: *mut f32) -> Matrix {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if kernel.dtype != DType::F32 {
             kernel.load(isa, 0, rows * columns, to);

@@ -29,7 +29,7 @@ impl TensorPtr {
     /// # Safety
     /// Both sides are valid for the elements and are the same or do not overlap.
     pub(super) unsafe fn load(self, isa: Isa, at: usize, count: usize, to: *mut f32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self.single(at) {
                 Some(from) if from == to => {}
@@ -42,9 +42,9 @@ impl TensorPtr {
     /// Copies `count` elements from `from`, which may be the same address.
     ///
     /// # Safety
-    /// As for [`TensorPtr::load`].
+    /// Same as [`TensorPtr::load`].
     pub(super) unsafe fn store(self, isa: Isa, at: usize, count: usize, from: *const f32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self.single(at) {
                 Some(to) if to.cast_const() == from => {}
@@ -60,7 +60,7 @@ impl TensorPtr {
     ///
     /// The element is in bounds.
     pub(super) unsafe fn is_set(self, at: usize) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         with_element!(self.dtype, E => unsafe { self.ptr.cast::<E>().add(at).read_unaligned() }.load() != 0.0)
     }
 }
@@ -74,7 +74,7 @@ vectorised! {
         with_element!(from.dtype, E => {
             let from = from.ptr.cast::<E>().wrapping_add(at);
             for (i, to) in to.iter_mut().enumerate() {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 *to = unsafe { from.add(i).read_unaligned() }.load();
             }
         })
@@ -90,7 +90,7 @@ vectorised! {
         with_element!(to.dtype, E => {
             let to = to.ptr.cast::<E>().wrapping_add(at);
             for (i, from) in from.iter().enumerate() {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { to.add(i).write_unaligned(E::store(*from)) };
             }
         })

@@ -162,7 +162,7 @@ impl Reducer {
     ///
     /// Inputs, output and workspace have addresses that are valid over their extents, and do not overlap.
     pub unsafe fn run(&mut self, pool: &ThreadPool, random: StepRandom, first_random: u64) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.kernel.prepare(random, first_random) };
         let this = &*self;
         let parallel = pool.threads() > 1 && this.kernel.cost() >= SERIAL;
@@ -178,7 +178,7 @@ impl Reducer {
         }
         let (blocks, chunks) = (layout.column_blocks(), this.partition.chunks);
         if this.partition.in_order {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             return unsafe { this.in_order(&run) };
         }
         // SAFETY: tasks write disjoint results or partial results.
@@ -211,7 +211,7 @@ impl Reducer {
                 rows(self.isa, self.kind, numbers, length, results);
             }
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.kernel.range(start * length, end * length, reduce) };
     }
 
@@ -237,7 +237,7 @@ impl Reducer {
     /// The states of one block of columns of one group over some rows, its first column and number of columns.
     ///
     /// # Safety
-    /// As for [`Reducer::run`].
+    /// Same as [`Reducer::run`].
     unsafe fn lanes(&self, group: usize, block: usize, rows: Range<usize>) -> (Accumulators, usize, usize) {
         let layout = &self.layout;
         let (mut row, end) = (rows.start, rows.end);

@@ -89,7 +89,7 @@ impl Reducer {
     /// Accumulates the chunks in order.
     ///
     /// # Safety
-    /// As for [`Reducer::run`].
+    /// Same as [`Reducer::run`].
     pub(super) unsafe fn in_order(&self, run: &dyn for<'a> Fn(usize, &'a Task<'a>)) {
         let (layout, chunks) = (&self.layout, self.partition.chunks);
         let (groups, blocks, columns) = (layout.groups(), layout.column_blocks(), layout.columns);
@@ -111,7 +111,7 @@ impl Reducer {
         let Some(wave) = self.partition.side_by_side(layout) else {
             run(groups * blocks, &|task, _| {
                 for chunk in 0..chunks {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     let (lanes, left, width) = unsafe { self.lanes(task / blocks, task % blocks, self.partition.rows(layout, chunk)) };
                     put(task / blocks * columns + left, &lanes.first[..width], begins(chunk));
                 }
@@ -126,7 +126,7 @@ impl Reducer {
             };
             run(groups * blocks * count, &|task, _| {
                 let (chunk, task) = (task / (groups * blocks), task % (groups * blocks));
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     let (lanes, _, width) = self.lanes(task / blocks, task % blocks, self.partition.rows(layout, start + chunk));
                     partial(task / blocks, task % blocks, chunk).copy_from_nonoverlapping(lanes.first.as_ptr(), width);

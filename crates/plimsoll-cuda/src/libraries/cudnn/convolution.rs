@@ -71,7 +71,7 @@ impl Convolution {
                 let Some(way) = dnn.with(|handle| ExecutionPlan::new(config, request.dtype, workspace, Target::open(handle))) else {
                     continue;
                 };
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 match unsafe { way.execute(dnn, addresses) } {
                     Ok(()) => return Ok(Convolution { handle: Arc::clone(dnn), way, _asked: asked }),
                     Err(error) => refusal = error,
@@ -88,7 +88,7 @@ impl Convolution {
     /// The addresses are tensors of the requested extents and workspace of the requested size, valid until the stream
     /// has executed it.
     pub unsafe fn run(&self, addresses: [u64; 4]) -> Result<(), String> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.way.execute(&self.handle, addresses) }
     }
 }
@@ -113,7 +113,7 @@ impl ExecutionPlan {
     }
 
     /// # Safety
-    /// As for [`Convolution::run`].
+    /// Same as [`Convolution::run`].
     unsafe fn execute(&self, dnn: &Cudnn, [image, filter, result, workspace]: [u64; 4]) -> Result<(), String> {
         let functions = dnn.functions;
         let addresses = Descriptor::new(functions, kind::ADDRESSES)?
