@@ -203,22 +203,22 @@ pub struct Graph {
     pub(crate) joining: ConcatStrategy,
     /// The rewritten concat outputs, by their original ids; all if empty.
     pub(crate) joined: Vec<ValueId>,
-    /// Whether slice writes are fused with their producers, where the device can.
+    /// Whether slice writes are fused into their producers where the device supports it.
     pub(crate) concats_fused: bool,
     scope: Vec<String>,
     phase: Option<Phase>,
 }
 
-/// What a node computes, apart from where its result is written: what kernels, timers and proofs need.
+/// The computation of a node without a fused slice write, for kernels, timers and proofs.
 #[derive(Clone, Debug)]
 pub struct EffectiveOp<'a> {
-    /// The op; of a fused slice write, its producer.
+    /// The op; for a fused slice write, its producer.
     pub op: &'a Op,
     /// The inputs of that op.
     pub inputs: &'a [ValueId],
     /// The outputs of the node: for a slice write, the larger tensor.
     pub outputs: &'a [ValueId],
-    /// The slice that is written, and its type, if the result goes into a larger tensor.
+    /// The slice and its type, if the result is written into a larger tensor.
     pub slice: Option<(&'a SliceWrite, TensorType)>,
 }
 

@@ -1,4 +1,4 @@
-//! What expressions, products and convolutions write to: a tensor of its own, or a slice of a concat output.
+//! The output of expressions, products and convolutions: a separate tensor, or a slice of a concat output.
 
 use super::instruction::{Address, Expression, F32Tensor, FloatTensor, KernelCall};
 use super::lower::{Lowering, conv_shape, fixed, random_row};
@@ -9,7 +9,7 @@ use plimsoll_core::graph::Node;
 use plimsoll_core::ops::{FusedSliceWrite, SliceWrite};
 use plimsoll_core::{DType, Op, Shape, TensorType, ValueId};
 
-/// Where a kernel writes its result.
+/// The output of a kernel.
 pub(super) struct Destination {
     /// The value that is complete afterwards: the concat output, if this is a slice of one.
     value: ValueId,
@@ -19,10 +19,10 @@ pub(super) struct Destination {
     pub runs: Option<PitchedRows>,
 }
 
-/// Whether a kernel writes parts in rows that lie as far apart as they do in a concat output, with the bits that they would have by themselves. Expressions write anything
-/// anywhere; the rows of products are those of the whole, or all of them are in one piece.
+/// Whether a kernel can write its output with the row stride of a concat output, bit-identical to a contiguous one.
+/// Expressions write any layout; products need the rows of the concat output, or a contiguous slice.
 pub(crate) fn fuses_slice_write(maker: &Op, part: &TensorType, place: &SliceWrite) -> bool {
-    // A product of one column takes another way where rows are apart.
+    // A product of one column uses another kernel with strided rows.
     let rows_of_columns = || place.axis + 1 == part.shape.rank() && part.shape.last().and_then(|dim| dim.as_fixed()).is_some_and(|n| n > 1);
     let stored = part.dtype == DType::F32 || part.dtype.is_half();
     let anywhere = matches!(maker, Op::Pointwise(_));
@@ -30,12 +30,12 @@ pub(crate) fn fuses_slice_write(maker: &Op, part: &TensorType, place: &SliceWrit
 }
 
 impl Lowering<'_> {
-    /// A tensor of its own.
+    /// A separate tensor.
     pub fn own(&self, value: ValueId) -> Result<Destination, String> {
         Ok(Destination { value, ty: self.program.graph.ty(value).clone(), address: self.address(value)?, runs: None })
     }
 
-    /// What a node writes: a tensor of its own, or a slice of the concat output.
+    /// The output of a node: a separate tensor, or a slice of the concat output.
     pub fn destination(&self, node: &Node) -> Result<Destination, String> {
         let own = self.own(node.outputs[0])?;
         let Some((place, part)) = self.program.graph.effective_op(node).slice else { return Ok(own) };
@@ -52,7 +52,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// A fused slice write, preceded by a copy of the concat output so far where that is read again.
+    /// A fused slice write, preceded by a copy of the concat output so far if that is read again.
     pub fn fused_slice_write(&self, op: &FusedSliceWrite, node: &Node, workspace: F32Tensor) -> Result<KernelCall, String> {
         let (effective_op, output) = (self.program.graph.effective_op(node), self.address(node.outputs[0])?);
         let mut copies = Vec::new();
@@ -66,7 +66,7 @@ impl Lowering<'_> {
         let copied = KernelCall::Copy { copies, output, zeros: None };
         let to = self.destination(node)?;
         if to.dims(self.rows).contains(&0) {
-            // A piece of a batch that ended before it.
+            // An empty piece: the batch ended before it.
             return Ok(copied);
         }
         let made = self.make(effective_op.op, effective_op.inputs, &to, workspace)?;
@@ -77,7 +77,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// The instruction for an expression with one result, a product, a convolution or the gradient of one by its input.
+    /// The instruction for an expression with one result, a product, a convolution or its input gradient.
     pub fn make(&self, op: &Op, inputs: &[ValueId], to: &Destination, workspace: F32Tensor) -> Result<KernelCall, String> {
         Ok(match op {
             Op::Pointwise(op) => KernelCall::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, std::slice::from_ref(to))?)),
@@ -117,7 +117,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// An expression over a shape, its results to these places.
+    /// An expression over a shape with these outputs.
     pub fn expression(&self, expr: &Expr, shape: &Shape, inputs: &[ValueId], to: &[Destination]) -> Result<Expression, String> {
         let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
         let over: Vec<Vec<usize>> = to.iter().map(|to| self.overlaps(inputs, to)).collect::<Result<_, _>>()?;
@@ -131,8 +131,8 @@ impl Lowering<'_> {
         Ok(Expression { kernel, moving, row: random_row(shape) })
     }
 
-    /// An expression over a result where it stands: the result is its first input and its output. A result of two bytes stands in scratch until
-    /// then, as single precision and without gaps.
+    /// An in-place expression over a result, which is its first input and its output. Until then, a 16-bit result is in
+    /// the workspace, contiguous and in single precision.
     fn epilogue(&self, expr: Option<&Expr>, rest: &[ValueId], to: &Destination) -> Result<Option<Box<Expression>>, String> {
         let Some(expr) = expr else { return Ok(None) };
         let (own, dims): (_, Vec<Vec<usize>>) = (to.dims(self.rows), rest.iter().map(|input| self.dims(*input)).collect());
@@ -148,7 +148,7 @@ impl Lowering<'_> {
         Ok(Some(Box::new(Expression { kernel, moving, row: random_row(&to.ty.shape) })))
     }
 
-    /// The inputs that a result is written over.
+    /// The inputs that a result overwrites.
     fn overlaps(&self, inputs: &[ValueId], to: &Destination) -> Result<Vec<usize>, String> {
         let range = |value: ValueId| -> Result<Option<(usize, usize)>, String> {
             let value = self.program.graph.spread(value);
@@ -157,7 +157,7 @@ impl Lowering<'_> {
                 _ => None,
             })
         };
-        // What else is in a whole is nothing that a part may be made of while it is written.
+        // A slice must not be computed from other parts of the concat output while it is written.
         let own = range(to.value)?;
         let alone = to.ty == *self.program.graph.ty(to.value);
         let mut found = Vec::new();
@@ -181,7 +181,7 @@ impl Destination {
         self.ty.shape.bind(rows)
     }
 
-    /// How many elements there are.
+    /// Number of elements.
     pub fn count(&self, rows: usize) -> usize {
         self.ty.shape.elements().bind(rows)
     }
@@ -190,12 +190,13 @@ impl Destination {
         self.ty.dtype
     }
 
-    /// How far the rows of a matrix are apart, if others stand between them.
+    /// Row stride of a matrix, if it is not contiguous.
     fn pitch(&self) -> Option<usize> {
         self.runs.map(|runs| runs.pitch)
     }
 
-    /// As what a kernel writes real numbers to, in single precision or two bytes: up to its last element, with what others made in between.
+    /// The output as real numbers in single precision or 16 bits: up to its last element, including elements of other
+    /// slices in between.
     fn stored(&self, rows: usize) -> Result<FloatTensor, String> {
         if self.ty.dtype != DType::F32 && !self.ty.dtype.is_half() {
             return Err(format!("computes with f32, f16 and bf16, but {} is {}; cast it first", self.value, self.ty));

@@ -1,4 +1,4 @@
-//! One instruction of a loaded program: a kernel with everything it needs but the addresses that change from run to run.
+//! One instruction of a loaded program: a kernel with all operands except the addresses that change between runs.
 
 use crate::kernels::attention::{self, AttentionShape, Backward, Forward};
 use crate::kernels::conv::{self, ConvOutput, ConvShape};
@@ -32,7 +32,7 @@ unsafe impl Send for Address {}
 unsafe impl Sync for Address {}
 
 impl Address {
-    /// The address in this run. What the host gives is never written to.
+    /// The address in this run. Inputs from the host are never written.
     #[inline(always)]
     fn resolve(self, inputs: &StepInputs<'_>) -> *mut u8 {
         match self {
@@ -50,7 +50,7 @@ pub(super) struct F32Tensor {
     pub count: usize,
 }
 
-/// A tensor of real numbers in single precision or two bytes.
+/// A tensor of real numbers in single precision or 16 bits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FloatTensor {
     pub address: Address,
@@ -60,23 +60,26 @@ pub(super) struct FloatTensor {
 
 impl FloatTensor {
     /// # Safety
-    /// The numbers are there in this run, and nobody writes them meanwhile.
+    ///
+    /// The elements are valid in this run, and no one writes them concurrently.
     unsafe fn read<'a>(self, inputs: &StepInputs<'a>) -> FloatView<'a> {
         // SAFETY: guaranteed by the caller.
         unsafe { FloatView::new(self.address.resolve(inputs), self.dtype, self.count) }
     }
 
-    /// Where results of two bytes go; none if they are floats.
+    /// The output of 16-bit results; none if they are floats.
     ///
     /// # Safety
-    /// The memory is valid for them in this run, and nothing else accesses it meanwhile.
+    ///
+    /// The memory is valid for them in this run, and exclusive.
     unsafe fn halves<'a>(self, inputs: &StepInputs<'a>) -> Option<HalfViewMut<'a>> {
         // SAFETY: guaranteed by the caller.
         self.dtype.is_half().then(|| unsafe { HalfViewMut::new(self.address.resolve(inputs), self.dtype, self.count) })
     }
 
     /// # Safety
-    /// It is a tensor of floats, which are there in this run, and nobody writes them meanwhile.
+    ///
+    /// It is a tensor of floats that are valid in this run, and no one writes them concurrently.
     unsafe fn slice<'a>(self, inputs: &StepInputs<'a>) -> &'a [f32] {
         debug_assert_eq!(self.dtype, DType::F32);
         // SAFETY: guaranteed by the caller.
@@ -84,7 +87,8 @@ impl FloatTensor {
     }
 
     /// # Safety
-    /// It is a tensor of floats, which are there in this run, and nobody else uses them meanwhile.
+    ///
+    /// It is a tensor of floats that are valid in this run and exclusive.
     unsafe fn floats<'a>(self, inputs: &StepInputs<'a>) -> &'a mut [f32] {
         debug_assert_eq!(self.dtype, DType::F32);
         // SAFETY: guaranteed by the caller.
@@ -94,7 +98,8 @@ impl FloatTensor {
 
 impl F32Tensor {
     /// # Safety
-    /// The floats are there in this run, and nobody else uses them meanwhile.
+    ///
+    /// The floats are valid in this run and exclusive.
     unsafe fn write<'a>(self, inputs: &StepInputs<'a>) -> &'a mut [f32] {
         // SAFETY: guaranteed by the caller.
         unsafe { std::slice::from_raw_parts_mut(self.address.resolve(inputs).cast(), self.count) }
@@ -114,12 +119,12 @@ impl TypedTensor {
     }
 }
 
-/// A compiled expression whose inputs may move from run to run.
+/// A compiled expression whose input addresses may change between runs.
 pub(super) struct Expression {
     pub kernel: Kernel,
-    /// The inputs that do.
+    /// The inputs whose addresses change.
     pub moving: Vec<(usize, Address)>,
-    /// How far the first random number moves with the first row.
+    /// Random numbers per row of the batch.
     pub row: u64,
 }
 
@@ -148,20 +153,21 @@ impl Expression {
     }
 }
 
-/// Stores a finished block of a result of `columns` columns in two bytes, behind the expression that follows it, if one does. Its rows are `pitch` numbers apart
-/// if others stand between them, which the expression knows.
+/// Stores a complete block of a result of `columns` columns in 16 bits, after applying the epilogue, if there is one.
+/// With `pitch`, rows have this stride, which the epilogue includes.
 ///
 /// # Safety
-/// The block's place in the result may be written; as for [`Kernel::range`].
+///
+/// The block's range of the result is writable; otherwise same as [`Kernel::range`].
 unsafe fn store(isa: Isa, finish: Option<&Expression>, to: &HalfViewMut<'_>, columns: usize, pitch: Option<usize>, block: &OutputBlock) {
     let Some(expression) = finish else {
         let pitch = pitch.unwrap_or(columns);
         // SAFETY: guaranteed by the caller.
         return block.rows.clone().for_each(|row| unsafe { to.store(isa, row * pitch + block.columns.start, block.row(row)) });
     };
-    // The first input is the block, as if it stood in a whole result.
+    // The first input is the block, addressed as if it were a whole result.
     let origin = |values: *const f32, index: usize| values.wrapping_sub(index).cast::<u8>();
-    // SAFETY: guaranteed by the caller; the block is there over the ranges.
+    // SAFETY: guaranteed by the caller; the block is valid over the ranges.
     unsafe {
         if block.columns.len() == columns && block.is_dense() {
             let (start, end) = (block.rows.start * columns, block.rows.end * columns);
@@ -190,9 +196,9 @@ pub(super) enum KernelCall {
         a: (FloatTensor, [usize; 2], bool),
         b: (FloatTensor, [usize; 2], bool),
         c: FloatTensor,
-        /// How far its rows are apart, if others stand between them.
+        /// Row stride, if it is a slice of a concat output.
         pitch: Option<usize>,
-        /// The sum that it resumes from; often at the address of `c`.
+        /// The sum to accumulate onto; often at the address of `c`.
         onto: Option<F32Tensor>,
         workspace: F32Tensor,
         epilogue: Option<Box<Expression>>,
@@ -202,7 +208,7 @@ pub(super) enum KernelCall {
         input: FloatTensor,
         filter: FloatTensor,
         output: FloatTensor,
-        /// How far its pixels are apart, if others stand between them.
+        /// Pixel stride, if it is a slice of a concat output.
         pitch: Option<usize>,
         workspace: F32Tensor,
         epilogue: Option<Box<Expression>>,
@@ -212,7 +218,7 @@ pub(super) enum KernelCall {
         filter: FloatTensor,
         gradient: FloatTensor,
         output: FloatTensor,
-        /// How far its pixels are apart, if others stand between them.
+        /// Pixel stride, if it is a slice of a concat output.
         pitch: Option<usize>,
         workspace: F32Tensor,
     },
@@ -220,7 +226,7 @@ pub(super) enum KernelCall {
         shape: Box<ConvShape>,
         input: FloatTensor,
         gradient: FloatTensor,
-        /// The sum that it resumes from; often at the address of the output.
+        /// The sum to accumulate onto; often at the address of the output.
         onto: Option<F32Tensor>,
         output: F32Tensor,
         workspace: F32Tensor,
@@ -283,9 +289,9 @@ pub(super) enum KernelCall {
         /// Of queries, keys and values.
         outputs: [HeadsTensor; 3],
     },
-    /// One after the other.
+    /// Two calls in sequence.
     Sequence(Box<[KernelCall; 2]>),
-    /// Copies from each source, after writing zeros where none of them reaches.
+    /// Copies from each source, after writing zeros to the gaps.
     Copy {
         copies: Vec<(StridedCopy, Address)>,
         output: Address,
@@ -293,11 +299,11 @@ pub(super) enum KernelCall {
     },
 }
 
-/// Heads of a tensor, wherever that is.
+/// Heads of a tensor.
 #[derive(Clone, Copy)]
 pub(super) struct HeadsTensor {
     pub address: Address,
-    /// Bytes before the first head.
+    /// Byte offset of the first head.
     pub start: usize,
     pub dtype: DType,
     pub row: usize,
@@ -310,13 +316,13 @@ impl HeadsTensor {
     }
 }
 
-/// What both directions of attention have in common.
+/// Operands that the forward and backward pass of attention share.
 pub(super) struct AttentionWork {
     pub shape: AttentionShape,
     /// Queries, keys, values, and the result.
     pub heads: [HeadsTensor; 4],
     pub mask: Option<(Address, DType)>,
-    /// Which weights are left out, and how many sequences a row of the batch has.
+    /// Dropout, and the sequences per row of the batch.
     pub dropout: Option<(WeightDropout, usize)>,
     pub lse: F32Tensor,
     pub workspace: F32Tensor,
@@ -333,7 +339,7 @@ impl AttentionWork {
     }
 }
 
-/// The gaps that padding leaves along an axis.
+/// The gaps of padding along an axis.
 pub(super) struct Zeros {
     pub element: usize,
     pub dims: Vec<usize>,
@@ -344,10 +350,11 @@ pub(super) struct Zeros {
 
 impl KernelCall {
     /// # Safety
-    /// The columns and scalars are as the program's graph declares them; every fixed address lies in a memory whose lock is held, valid over the extent of
-    /// its value; and values overlap only as the plan's certificate allows.
+    ///
+    /// The columns and scalars are as the program's graph declares them; every fixed address is in a memory whose lock
+    /// is held, valid over the extent of its value; and values alias only as the plan's certificate allows.
     pub unsafe fn run(&mut self, pool: &ThreadPool, inputs: &StepInputs<'_>) {
-        // SAFETY: the caller's promise, for every address below.
+        // SAFETY: guaranteed by the caller, for every address below.
         unsafe {
             match self {
                 KernelCall::Pointwise(expression) => {
@@ -489,13 +496,13 @@ fn floats<'a>(output: &'a mut [f32], pitch: Option<usize>, epilogue: gemm::Epilo
     }
 }
 
-/// Copies the sum that a result resumes from to the result; returns whether the result is added to it.
+/// Copies the sum to accumulate onto into the result; returns whether the result accumulates.
 ///
 /// # Safety
 /// Both tensors are valid.
 unsafe fn resume_from(before: Option<&F32Tensor>, to: *mut f32, inputs: &StepInputs<'_>) -> WriteMode {
     let Some(before) = before else { return WriteMode::Set };
-    // SAFETY: guaranteed by the caller; the plan lays them at the same place or at places apart.
+    // SAFETY: guaranteed by the caller; the plan places them at the same or at disjoint addresses.
     unsafe {
         let from: *const f32 = before.address.resolve(inputs).cast();
         if from != to {

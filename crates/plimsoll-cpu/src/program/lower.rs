@@ -1,4 +1,4 @@
-//! From a node of a planned graph to an instruction, and how much workspace that will need.
+//! Lowers nodes of a planned graph to instructions, with their workspace.
 
 use super::instruction::{Address, AttentionWork, F32Tensor, FloatTensor, HeadsTensor, KernelCall, TypedTensor, Zeros};
 use crate::kernels::attention::{self, AttentionShape};
@@ -16,7 +16,7 @@ use plimsoll_core::ops::{Attention, Cell, Recurrent, RecurrentGrad, Window};
 use plimsoll_core::plan::{Place, Program};
 use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
-/// A program on its way to becoming instructions.
+/// A program under lowering.
 pub(super) struct Lowering<'a> {
     pub program: &'a Program,
     pub rows: usize,
@@ -135,7 +135,7 @@ impl Lowering<'_> {
         let (inputs, outputs) = (&node.inputs[..], &node.outputs[..]);
         let workspace = self.workspace(node, workspace)?;
         if !outputs.is_empty() && outputs.iter().all(|output| self.dims(*output).contains(&0)) {
-            // A piece of a batch that ended before it.
+            // An empty piece: the batch ended before it.
             return Ok(KernelCall::Copy { copies: vec![], output: self.address(outputs[0])?, zeros: None });
         }
         Ok(match &node.op {
@@ -168,7 +168,7 @@ impl Lowering<'_> {
                 workspace,
             },
             Op::MaxPool(op) => {
-                // The largest byte stands for "nowhere".
+                // The largest byte means "none".
                 if op.window.size.0 * op.window.size.1 > 255 {
                     return Err(format!("a window of {}×{} has more than 255 places", op.window.size.0, op.window.size.1));
                 }
@@ -296,7 +296,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// What both directions of attention have in common; `behind` inputs stand behind operands and mask.
+    /// Operands that the forward and backward pass of attention share; `behind` inputs follow operands and mask.
     fn attention(
         &self,
         op: &Attention,
@@ -314,7 +314,7 @@ impl Lowering<'_> {
         Ok(AttentionWork { shape, heads: [q?, k?, v?, self.heads(o, 0)?], mask, dropout, lse: self.floats(lse)?, workspace })
     }
 
-    /// Heads that begin at number `start` of each place of a tensor `[batch, length, width]`.
+    /// Heads that start at element `start` of each position of a tensor `[batch, length, width]`.
     fn heads(&self, value: ValueId, start: usize) -> Result<HeadsTensor, String> {
         let (address, dtype) = self.typed(value)?;
         Ok(HeadsTensor { address, start: start * dtype.size(), dtype, row: self.dims(value)[2] })
@@ -326,7 +326,7 @@ impl Lowering<'_> {
         TableShape { rows: dims[0], width: dims[1..].iter().product(), count, indices: self.program.graph.ty(indices).dtype }
     }
 
-    /// Where a value is, and its type.
+    /// The address of a value, and its type.
     fn typed(&self, value: ValueId) -> Result<(Address, DType), String> {
         Ok((self.address(value)?, self.program.graph.ty(value).dtype))
     }
@@ -337,7 +337,7 @@ impl Lowering<'_> {
         if let Op::ChannelView(op) = &producer.op { Some((producer.inputs[0], op.start)) } else { None }
     }
 
-    /// Where a value is. What the plan places in a memory lies inside it.
+    /// The address of a value, checked against the bounds of its memory.
     pub fn address(&self, value: ValueId) -> Result<Address, String> {
         if let Some((whole, start)) = self.strip(value) {
             let first = fixed(self.address(whole)?)?;
@@ -364,7 +364,7 @@ impl Lowering<'_> {
         fixed(self.address(value)?)
     }
 
-    /// A value that a kernel reads or writes as real numbers, in single precision or two bytes.
+    /// A value that a kernel reads or writes as real numbers, in single precision or 16 bits.
     pub fn stored(&self, value: ValueId) -> Result<FloatTensor, String> {
         let ty = self.program.graph.ty(value);
         if ty.dtype != DType::F32 && !ty.dtype.is_half() {
@@ -388,7 +388,7 @@ impl Lowering<'_> {
         values.iter().map(typed).collect()
     }
 
-    /// The planned scratch, as long as the kernel asks for with these rows.
+    /// The planned workspace, with the length that the kernel requires for these rows.
     fn workspace(&self, node: &Node, (offset, size): (Bytes, Bytes)) -> Result<F32Tensor, String> {
         let needed = workspace(&self.program.graph, node, self.rows, self.threads);
         let end = offset.0.checked_add(needed.0);
@@ -414,7 +414,7 @@ impl Lowering<'_> {
         inputs.iter().zip(dims).map(source).collect()
     }
 
-    /// Hands out the addresses that stay, and lists those that move.
+    /// Sets the fixed addresses, and returns those that change between runs.
     pub fn bind(&self, inputs: &[ValueId], mut set: impl FnMut(usize, *const u8)) -> Result<Vec<(usize, Address)>, String> {
         let mut moving = Vec::new();
         for (i, input) in inputs.iter().enumerate() {
@@ -427,7 +427,7 @@ impl Lowering<'_> {
     }
 }
 
-/// How far the first random number of a tensor moves with the first row.
+/// Random numbers of a tensor per row of the batch.
 pub(super) fn random_row(shape: &Shape) -> u64 {
     if shape.has_batch() { shape.elements().factor() as u64 } else { 0 }
 }

@@ -1,4 +1,4 @@
-//! A program resolved for a number of rows: a flat list of instructions, and a loop over them that allocates nothing.
+//! A program loaded for a number of rows: a flat list of instructions, and a loop over them that does not allocate.
 
 mod destination;
 mod instruction;
@@ -24,7 +24,7 @@ use plimsoll_core::plan::{Place, Program};
 use plimsoll_core::{DType, NodeId, Op, ValueId};
 use std::sync::Arc;
 
-/// What the program is called in errors.
+/// The device name in errors.
 const DEVICE: &str = "cpu";
 
 /// A loaded program. It keeps its memories alive.
@@ -37,7 +37,7 @@ pub(crate) struct CpuProgram {
     copies: Option<OffloadCopies>,
     columns: Vec<Column>,
     scalars: usize,
-    /// The outputs that are a single real number.
+    /// The scalar real outputs.
     numbers: Vec<Output>,
     guard: Option<Guard>,
 }
@@ -46,7 +46,7 @@ struct Instruction {
     node: NodeId,
     /// None for an offload copy, which another thread executes.
     work: Option<KernelCall>,
-    /// What it writes.
+    /// Its outputs.
     outputs: Vec<Output>,
     writes_state: bool,
 }
@@ -62,27 +62,28 @@ struct Output {
 // SAFETY: the address is dereferenced only by `is_non_finite` and `outcome`, whose callers hold the locks of the memories it points into.
 unsafe impl Send for Output {}
 
-/// What is expected of an input column.
+/// The expected layout of an input column.
 struct Column {
     name: String,
     bytes: usize,
     alignment: usize,
 }
 
-/// Stops the program behind an instruction if the loss is not finite.
+/// Aborts the program after an instruction if the loss is not finite.
 ///
-/// It stands right behind the instruction that makes the loss, before any state is changed. Should the plan have put a change of state before
-/// that, nothing can be prevented any more, and it stands at the end: the run is then stopped after the step, not before it.
+/// It follows the instruction that computes the loss, before any state update. If the plan has a state update before
+/// that, it is at the end: the run is then aborted after the step, not before it.
 struct Guard {
     after: usize,
     loss: Output,
 }
 
 impl CpuProgram {
-    /// Resolves `program` for exactly `rows` rows.
+    /// Loads `program` for exactly `rows` rows.
     ///
     /// # Errors
-    /// If an op is used in a way no kernel supports, or the memories are not this device's or too small.
+    ///
+    /// If no kernel supports an op's configuration, or the memory belongs to another device or is too small.
     pub fn load(
         pool: &Arc<ThreadPool>,
         copier: Option<&Arc<Copier>>,
@@ -146,7 +147,7 @@ impl CpuProgram {
         })
     }
 
-    /// Columns and scalars are what the kernels were resolved for.
+    /// Checks that columns and scalars match the loaded program.
     fn check(&self, inputs: &StepInputs<'_>) -> Result<(), DeviceError> {
         if inputs.columns.len() != self.columns.len() {
             return Err(unsupported(format!("the program reads {} columns, but got {}", self.columns.len(), inputs.columns.len())));
@@ -172,15 +173,17 @@ impl Loaded for CpuProgram {
         self.check(inputs)?;
         let _alone = (self.arena.lock(), self.resident.lock());
         let guard = self.guard.as_ref();
-        // SAFETY: both locks are held, and the copies begin and are waited for as their overlap with the instructions says.
+        // SAFETY: both locks are held, and copies are started and awaited as their overlap with the instructions
+        // requires.
         let copying = self.copies.as_ref().map(|copies| unsafe { copies.run() });
         for (i, instruction) in self.instructions.iter_mut().enumerate() {
             if let Some(copying) = &copying {
                 copying.before(i)?;
             }
             let Some(work) = &mut instruction.work else { continue };
-            // SAFETY: the inputs were just checked against the graph, and both locks are held. Every address was checked against its memory when the program
-            // was loaded; that values overlap only where they may is what the plan's checker verified.
+            // SAFETY: the inputs were just checked against the graph, and both locks are held. Every address was
+            // checked against its memory at load time; the plan's checker verified that values alias only where
+            // allowed.
             unsafe { work.run(&self.pool, inputs) };
             if let Some(guard) = guard
                 && guard.after == i
@@ -199,7 +202,7 @@ impl Loaded for CpuProgram {
         }
         let _alone = (self.arena.lock(), self.resident.lock());
         for (number, output) in numbers.iter_mut().zip(&self.numbers) {
-            // SAFETY: the address was checked against the memory it lies in, whose lock is held.
+            // SAFETY: the address was checked against its memory, whose lock is held.
             *number = unsafe { output.address.cast::<f32>().read_unaligned() };
         }
         Ok(())
@@ -213,7 +216,7 @@ impl Loaded for CpuProgram {
             match &mut instruction.work {
                 // SAFETY: as in `run`.
                 Some(work) => unsafe { work.run(&self.pool, inputs) },
-                // SAFETY: as in `run`; nothing else runs meanwhile.
+                // SAFETY: as in `run`; nothing runs concurrently.
                 None => unsafe { self.copies.as_ref().map_or(Ok(()), |copies| copies.make(i)) }?,
             }
             // SAFETY: both locks are held.
@@ -226,12 +229,12 @@ impl Loaded for CpuProgram {
 }
 
 impl Output {
-    /// Whether one of its elements is not finite.
+    /// Whether an element is not finite.
     ///
     /// # Safety
     /// The locks of the program's memories are held.
     unsafe fn is_non_finite(&self) -> bool {
-        // SAFETY: the address was checked against the memory it lies in, and the caller holds that memory's lock.
+        // SAFETY: the address was checked against its memory, and the caller holds that memory's lock.
         unsafe {
             let Some(PitchedRows { length, pitch }) = self.runs else { return any_non_finite(self.dtype, self.address, self.count) };
             let run = |i: usize| self.address.wrapping_add(i * pitch * self.dtype.size());
@@ -248,7 +251,7 @@ fn made(to: &Destination, rows: usize) -> Result<Output, String> {
     Ok(Output { dtype: to.dtype(), address: fixed(to.address)?, count: to.count(rows), runs: to.runs })
 }
 
-/// The guard of a program that changes state and has a loss.
+/// The guard of a program that updates states and has a loss.
 fn guard(lowering: &Lowering<'_>, instructions: &[Instruction]) -> Result<Option<Guard>, String> {
     let graph = &lowering.program.graph;
     let Some((_, loss)) = graph.outputs().iter().find(|(name, _)| name == "loss") else { return Ok(None) };

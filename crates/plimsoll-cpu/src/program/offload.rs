@@ -1,4 +1,4 @@
-//! The copies of a loaded program, and how far they have to be before each of its instructions.
+//! The copies of a loaded program, and their required progress before each instruction.
 
 use super::instruction::Address;
 use super::lower::Lowering;
@@ -13,7 +13,7 @@ pub(super) struct OffloadCopies {
     jobs: Vec<Job>,
     /// The step of each copy.
     steps: Vec<usize>,
-    /// For every step, and the end: how many copies may have begun before it, and how many must have ended.
+    /// For every step, and the end: the number of copies that may have started before it, and that must have completed.
     marks: Vec<(usize, usize)>,
 }
 
@@ -51,7 +51,7 @@ impl OffloadCopies {
                 });
             }
             jobs.push(Job { backing: Arc::clone(backing), offset: copy.backing, address, size: copy.size.get(), out });
-            // One thread executes them in order: to start or to wait for one is to do so for all before it.
+            // One thread executes them in order: starting or awaiting one does so for all earlier ones.
             begin = begin.max(copy.begin);
             marks[begin].0 = i + 1;
             marks[copy.needed].1 = i + 1;
@@ -67,19 +67,21 @@ impl OffloadCopies {
         Ok(Some(OffloadCopies { copier: Arc::clone(copier), jobs, steps, marks }))
     }
 
-    /// Begins a run.
+    /// Starts a run.
     ///
     /// # Safety
     /// The locks of the memories are held until it is dropout_mask, and instructions run only behind [`RunningCopies::before`] of their number.
     pub unsafe fn run(&self) -> RunningCopies<'_> {
-        // SAFETY: the overlap says which copies may run beside which instructions without touching the same bytes.
+        // SAFETY: the overlap states which copies may run concurrently with which instructions without accessing the
+        // same bytes.
         RunningCopies { run: unsafe { self.copier.run(&self.jobs) }, marks: &self.marks }
     }
 
-    /// Makes the copy of a step at once.
+    /// Executes the copy of a step synchronously.
     ///
     /// # Safety
-    /// The locks of the memories are held and nothing runs.
+    ///
+    /// The locks of the memories are held and nothing runs concurrently.
     pub unsafe fn make(&self, step: usize) -> Result<(), DeviceError> {
         match self.steps.binary_search(&step) {
             // SAFETY: guaranteed by the caller.
@@ -89,14 +91,15 @@ impl OffloadCopies {
     }
 }
 
-/// The copies of a run under way.
+/// The copies of a run in progress.
 pub(super) struct RunningCopies<'a> {
     run: Run<'a>,
     marks: &'a [(usize, usize)],
 }
 
 impl RunningCopies<'_> {
-    /// Begins what may run beside this instruction and waits for what it needs; behind the last one, for everything.
+    /// Starts the copies that may overlap with this instruction and waits for those it needs; after the last
+    /// instruction, for all.
     pub fn before(&self, step: usize) -> Result<(), DeviceError> {
         let (begun, ended) = self.marks[step];
         let (already, known) = step.checked_sub(1).map_or((0, 0), |before| self.marks[before]);

@@ -6,11 +6,11 @@ use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::plan::RowSplit;
 use plimsoll_core::{DType, Op, Shape, ValueId};
 
-/// Whether a node gives the same bits if it gets its rows in pieces; see [`plimsoll_core::Device::can_split_rows`].
+/// Whether a node is bit-identical when its rows are split; see [`plimsoll_core::Device::can_split_rows`].
 pub(crate) fn can_split_rows(graph: &Graph, node: &Node, piece: RowSplit, rows: usize) -> bool {
     let dims = |value: ValueId| graph.shape(value).bind(rows);
     let single = |value: ValueId| graph.ty(value).dtype == DType::F32;
-    // Of a tensor's rows: what all pieces but the last have a multiple of, and the minimum that one has.
+    // For a tensor's rows: the divisor of the length of all pieces but the last, and the minimum length.
     let of = |shape: &Shape| match piece {
         RowSplit::Multiple(count) => (count, count),
         RowSplit::Rows(count) => (count * shape.dims()[0].factor(), shape.dims()[0].factor()),
@@ -22,7 +22,7 @@ pub(crate) fn can_split_rows(graph: &Graph, node: &Node, piece: RowSplit, rows: 
             let extents = op.shape.bind(rows);
             let (all, least) = of(&op.shape);
             if op.axes.contains(&0) {
-                // Only leading axes: then the rows of a batch lie one after the other.
+                // Only leading axes: the rows of a batch are then contiguous.
                 let leading = op.axes.iter().copied().eq(0..op.axes.len());
                 let (row, columns) = (extents[1..op.axes.len()].iter().product(), extents[op.axes.len()..].iter().product());
                 return leading && reduce::sums_resume(row, columns, all);
@@ -49,7 +49,7 @@ pub(crate) fn can_split_rows(graph: &Graph, node: &Node, piece: RowSplit, rows: 
             let shape = conv_shape(&op.window, op.groups, &dims(node.inputs[0]), &dims(node.inputs[1]));
             single(node.inputs[0]) && single(node.inputs[1]) && conv::sums_resume(&shape, of_input(0).0)
         }
-        // No device is asked: the planner does not split the rows of these.
+        // The planner does not split the rows of these ops.
         Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) => false,
         Op::Concat(_) | Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::ChannelView(_) | Op::Pad(_) | Op::Store(_) | Op::Load(_) => false,
         Op::Gather(_) | Op::ScatterAdd(_) | Op::Attention(_) | Op::AttentionGrad(_) | Op::Recurrent(_) | Op::RecurrentGrad(_) => false,

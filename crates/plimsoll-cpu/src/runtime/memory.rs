@@ -7,11 +7,11 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Every piece begins on a page: a plan's offsets are then aligned for any kernel, and pieces never share a page.
+/// Page alignment: a plan's offsets are then aligned for any kernel, and allocations never share a page.
 #[repr(align(4096))]
 struct Page;
 
-/// Zeroed memory, given back when nobody refers to it any more.
+/// Zeroed memory, freed with its last reference.
 pub(crate) struct HostBuffer {
     start: NonNull<u8>,
     layout: Layout,
@@ -26,7 +26,8 @@ unsafe impl Sync for HostBuffer {}
 
 impl HostBuffer {
     /// # Errors
-    /// If the system does not give the memory.
+    ///
+    /// If the allocation fails.
     pub fn new(device: &str, size: Bytes) -> Result<HostBuffer, DeviceError> {
         let refused = |reason: &str| DeviceError::OutOfMemory { device: device.to_string(), size, reason: reason.to_string() };
         let bytes = usize::try_from(size.0).map_err(|_| refused("it is more than can be addressed"))?;
@@ -40,7 +41,7 @@ impl HostBuffer {
         Ok(HostBuffer { start, layout, users: Mutex::new(()) })
     }
 
-    /// The first byte. Reading or writing needs [`HostBuffer::lock`].
+    /// The first byte. Access requires [`HostBuffer::lock`].
     pub fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -49,7 +50,7 @@ impl HostBuffer {
         self.layout.size()
     }
 
-    /// The right to read and write the bytes. A panic under it leaves bytes behind, which are bytes all the same.
+    /// Locks access to the bytes. A poisoned lock is ignored: the bytes are valid after a panic.
     pub fn lock(&self) -> MutexGuard<'_, ()> {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,13 +59,13 @@ impl HostBuffer {
 impl Drop for HostBuffer {
     fn drop(&mut self) {
         if self.layout.size() > 0 {
-            // SAFETY: the memory was taken with this layout, and nobody refers to it any more.
+            // SAFETY: allocated with this layout, and no reference is left.
             unsafe { dealloc(self.start.as_ptr(), self.layout) }
         }
     }
 }
 
-/// A [`HostBuffer`] as the rest of the system sees it. Programs loaded into it keep it alive.
+/// A [`HostBuffer`] behind the device interface. Loaded programs keep it alive.
 pub(crate) struct CpuMemory(pub Arc<HostBuffer>);
 
 impl CpuMemory {
@@ -86,7 +87,7 @@ impl Memory for CpuMemory {
     fn write(&mut self, offset: Bytes, bytes: &[u8]) -> Result<(), DeviceError> {
         let to = self.range(offset, bytes.len(), "write")?;
         let _alone = self.0.lock();
-        // SAFETY: the range lies inside the block, whose lock is held.
+        // SAFETY: the range is in bounds, and the lock is held.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
@@ -94,7 +95,7 @@ impl Memory for CpuMemory {
     fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let from = self.range(offset, bytes.len(), "read")?;
         let _alone = self.0.lock();
-        // SAFETY: the range lies inside the block, whose lock is held.
+        // SAFETY: the range is in bounds, and the lock is held.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }

@@ -11,15 +11,15 @@ use plimsoll_data::ops::{
 };
 use std::sync::Arc;
 
-/// All that is known of an operation beside what it computes.
+/// The description of an operation.
 pub(super) struct RowOp {
-    /// As configurations write it.
+    /// The name in configurations.
     name: &'static str,
-    /// The column it is applied to where none is named.
+    /// The default column.
     column: &'static str,
     /// Its keys, as the documentation lists them.
     keys: &'static str,
-    /// What it computes, as the documentation describes it.
+    /// Its computation, as the documentation describes it.
     does: &'static str,
     read: fn(&OpArgs<'_>) -> Result<Arc<dyn Op>>,
 }
@@ -250,10 +250,10 @@ static ROW_OPS: [RowOp; 29] = [
     },
 ];
 
-/// What an operation is read from.
+/// The arguments for reading an operation.
 struct OpArgs<'a> {
     table: &'a Reader<'a>,
-    /// The seed of random operations that have none of their own.
+    /// Default seed of random operations.
     seed: u64,
 }
 
@@ -320,7 +320,7 @@ impl OpArgs<'_> {
         Ok(self.table.count("seed", 0)?.unwrap_or(self.seed))
     }
 
-    /// A number that has to be there.
+    /// A required number.
     fn number(&self, key: &'static str, what: &str) -> Result<f32> {
         Ok(self.table.number(key)?.ok_or_else(|| self.table.missing(key, what))? as f32)
     }

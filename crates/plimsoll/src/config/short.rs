@@ -1,4 +1,5 @@
-//! The keys of `[data]` that say in short what is done to rows, each at its usual place: which rows, in which order, mapped, cached, batched, mixed.
+//! The short keys of `[data]`, each a stage at a default position: which rows, in which order, mapped, cached, batched,
+//! mixed.
 
 use super::row_ops::maps;
 use super::stages::{self, Defaults};
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use toml::Value;
 
-/// All that they say.
+/// The parsed short keys.
 pub(super) struct Short {
     /// The stages that have a key, with their arguments.
     stages: BTreeMap<&'static str, StageArgs>,
@@ -53,7 +54,7 @@ impl Short {
         Ok(Short { stages: all, maps, cache, batch: defaults.rows(), drop_remainder: data.flag("drop_remainder")?.unwrap_or(false) })
     }
 
-    /// Puts those of some stages that were asked for behind rows.
+    /// Applies those of some stages that are configured.
     fn then(&self, rows: Dataset, names: &[&str]) -> Result<Dataset> {
         names.iter().try_fold(rows, |rows, name| match self.stages.get(name) {
             Some(args) => stages::kind(name).apply(rows, args).map_err(Error::Config),
@@ -61,7 +62,7 @@ impl Short {
         })
     }
 
-    /// Rows for training; `checked` validates what came from the source, once it is known which rows these are.
+    /// Training rows; `checked` validates the rows of the source after selection.
     pub fn training(&self, rows: Dataset, checked: impl FnOnce(Dataset) -> Dataset) -> Result<Dataset> {
         let rows = self.then(rows, &["skip", "take", "shard"])?;
         let rows = self.mapped(rows, checked, &["shuffle", "repeat"], self.cache.clone())?;
@@ -70,18 +71,20 @@ impl Short {
         Ok(if self.drop_remainder { rows.drop_remainder() } else { rows })
     }
 
-    /// Rows that are evaluated: all of them, as they are. They must be rounded as those for training; they are few, so they are cached in memory.
+    /// Validation rows: all of them, in order. They are cached if training rows are, so that both are rounded alike; a
+    /// file cache becomes a memory cache, because they are few.
     pub fn held_out(&self, rows: Dataset, checked: impl FnOnce(Dataset) -> Dataset) -> Result<Dataset> {
         let cache = match &self.cache {
             Some(Cache::File(_) | Cache::FileIfRoom(_)) => Some(Cache::Memory),
             other => other.clone(),
         };
-        // How many they are has to be known for that.
+        // This requires a known number of rows.
         let cache = cache.filter(|cache| *cache != Cache::Memory || rows.len() < u64::MAX);
         self.then(self.mapped(rows, checked, &[], cache)?.batch(self.batch), &["prefetch"])
     }
 
-    /// Rows mapped, and cached if there is a cache: what is the same in each epoch is cached, so their order, and random operations, come after.
+    /// Maps rows, and caches them if configured. Deterministic operations are cached; ordering and random operations
+    /// come after the cache.
     fn mapped(&self, rows: Dataset, checked: impl FnOnce(Dataset) -> Dataset, order: &[&str], cache: Option<Cache>) -> Result<Dataset> {
         let map =
             |rows: Dataset, maps: &[(String, Arc<dyn Op>)]| maps.iter().fold(rows, |rows, (column, op)| rows.map(column, [Arc::clone(op)]));

@@ -11,12 +11,12 @@ use plimsoll_core::passes::Columns;
 use plimsoll_data::Schema;
 use std::cell::OnceCell;
 
-/// What is stored in fewer bits than specified. The default is nothing.
+/// What is stored in fewer bits than specified; nothing by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Variant {
-    /// Activations in 16.
+    /// Activations in 16 bits.
     pub activations: bool,
-    /// Optimizer state in 8.
+    /// Optimizer state in 8 bits.
     pub state: bool,
 }
 
@@ -48,7 +48,7 @@ impl Variant {
     }
 }
 
-/// A run's graphs in all variants, each built when the planner first asks for it.
+/// A run's graphs in all variants, each built on first use.
 pub(crate) struct Variants<'a> {
     spec: &'a RunSpec,
     schema: &'a Schema,
@@ -65,14 +65,15 @@ impl<'a> Variants<'a> {
         Ok(variants)
     }
 
-    /// The variants these permissions open, the run as specified first.
+    /// The variants that these permissions allow, the run as specified first.
     pub fn allowed(&self, allow: Allow) -> impl Iterator<Item = Variant> {
         Variant::ALL
             .into_iter()
             .filter(move |variant| variant.permissions().all(|permission| allow.has(permission)) && self.differs(*variant))
     }
 
-    /// Whether a variant differs at all: 16-bit activations cannot get narrower, and not every optimizer has 8-bit state.
+    /// Whether a variant differs from the specified run: 16-bit activations cannot get narrower, and not every
+    /// optimizer has 8-bit state.
     fn differs(&self, variant: Variant) -> bool {
         let trains = !self.spec.inference_only;
         let narrows = trains && self.spec.optimization.precision == Precision::F32;

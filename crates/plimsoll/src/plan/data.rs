@@ -5,7 +5,7 @@ use crate::spec::RunSpec;
 use plimsoll_core::Bytes;
 use plimsoll_data::{Dataset, Extent, Schema};
 
-/// What planning knows about the data of a run: rows, types and sizes. A value: planning opens and reads no file.
+/// A summary of the data of a run: rows, types and sizes. A value: planning opens and reads no file.
 #[derive(Clone)]
 pub struct DataSummary {
     /// The training data.
@@ -21,18 +21,18 @@ pub struct DatasetSummary {
     pub(crate) dataset: Dataset,
     /// Columns and their types.
     pub schema: Schema,
-    /// Bytes of one row, all columns together; of the largest row where rows differ.
+    /// Bytes of one row over all columns; of the largest row if rows differ.
     pub row_bytes: Bytes,
     /// Rows of an epoch at most.
     pub max_rows: u64,
-    /// Rows of an epoch as far as micro-batches depend on them; none where an epoch may end anywhere.
+    /// Rows of an epoch, if known; micro-batches depend on it.
     pub epoch_rows: Option<u64>,
     /// Rows of a batch, if the dataset has a batch size.
     pub batch: Option<usize>,
 }
 
 impl DataSummary {
-    /// Reads what planning needs about the datasets of a run.
+    /// Summarizes the datasets of a run.
     pub fn read(spec: &RunSpec) -> Result<DataSummary> {
         let training = DatasetSummary::read(&spec.data)?;
         Ok(DataSummary { training, validation: spec.fit.validation.as_ref().map(DatasetSummary::read).transpose()? })
@@ -52,7 +52,7 @@ impl DatasetSummary {
         })
     }
 
-    /// That a step can be planned for its rows.
+    /// Checks that all rows have fixed shapes, which a plan requires.
     pub(crate) fn check_fixed_shapes(&self) -> Result<()> {
         let Some(column) = self.schema.columns().iter().find(|column| column.extent != Extent::Fixed) else { return Ok(()) };
         Err(Error::Config(format!(
@@ -72,7 +72,7 @@ impl DatasetSummary {
     }
 }
 
-/// Rows of an epoch as far as micro-batches depend on them: none where an epoch may end anywhere.
+/// Rows of an epoch, if known; micro-batches depend on it.
 pub(crate) fn epoch_rows(data: &Dataset) -> Option<u64> {
     data.size().or_else(|| data.drops_remainder().then(|| data.len()))
 }

@@ -10,7 +10,8 @@ use plimsoll_core::plan::{CopyRate, CostModel};
 use plimsoll_core::{Budget, Bytes};
 use std::sync::Arc;
 
-/// The machine as the planner sees it: an opened device, what is free, and how fast it computes. A value: planning reads nothing else.
+/// The planner's view of the machine: an opened device, free memory, and predicted times. A value: planning reads
+/// nothing else.
 #[derive(Clone)]
 pub struct Machine {
     pub(crate) device: Arc<dyn Device>,
@@ -18,25 +19,25 @@ pub struct Machine {
     pub(crate) copy_rate: CopyRate,
     /// Whether times are predicted from measurements of the device, or from built-in rates.
     pub measured: bool,
-    /// Host memory this process can have in all.
+    /// Total host memory that this process can use.
     pub free_host: Bytes,
-    /// Free memory of the device, if it has memory of its own.
+    /// Free device memory, if the device has its own.
     pub free_device: Option<Bytes>,
-    /// What the process holds before it has done anything: code, libraries, stack and untracked heap.
+    /// Resident memory of the process before a run: code, libraries, stack and untracked heap.
     pub process: Bytes,
     /// Stacks of the device's threads.
     pub thread_stacks: Bytes,
 }
 
 impl Machine {
-    /// Opens the device of a run and reads what is free.
+    /// Opens the device of a run and reads the free memory.
     pub fn open(spec: &RunSpec) -> Result<Machine> {
-        // Before libraries are loaded, whose size is not the program's own.
+        // Measured before libraries are loaded, which are not part of the process footprint.
         system::process_footprint();
         Ok(Machine::read(&devices::open(spec.device, spec.threads, spec.device_profile.as_deref())?, spec.costs.as_ref()))
     }
 
-    /// Reads what is free for a device that is open.
+    /// Reads the free memory for an opened device.
     pub(crate) fn read(opened: &OpenDevice, costs: Option<&Arc<CostTable>>) -> Machine {
         let device = Arc::clone(&opened.device);
         let bandwidths = costs.map_or_else(Bandwidths::default, |costs| costs.transfers);
@@ -52,7 +53,7 @@ impl Machine {
         }
     }
 
-    /// The budgets of a run: those given, else what is free.
+    /// The budgets of a run: those given, otherwise the free memory.
     pub(crate) fn budgets(&self, given: Budget) -> Budgets {
         Budgets { host: given.host.unwrap_or(self.free_host), device: given.device.or(self.free_device).unwrap_or_default() }
     }
@@ -66,6 +67,6 @@ pub(crate) struct Budgets {
 }
 
 impl Budgets {
-    /// Nothing fits these.
+    /// Budgets that nothing fits.
     pub const NONE: Budgets = Budgets { host: Bytes::ZERO, device: Bytes::ZERO };
 }

@@ -1,4 +1,4 @@
-//! Plans that follow another: for less memory than was planned for, and for a fit that continues with memory that is in use already.
+//! Replanning: for less memory than was planned for, and for a fit that continues in allocated memory.
 
 use super::candidate::checkpoint_owner;
 use super::choose::sorted;
@@ -11,7 +11,7 @@ use plimsoll_core::budget::Owner;
 use plimsoll_core::{Budget, Bytes};
 
 impl RunPlan {
-    /// If the machine has less free memory than this plan takes: the budget that it does have, and the reason in words.
+    /// If less memory is free than this plan takes: the available budget, and the reason as text.
     pub(crate) fn shortage(&self, spec: &RunSpec, machine: &Machine) -> Option<(Budget, String)> {
         let host = (self.total() > machine.free_host).then_some(machine.free_host);
         let planned = self.device_memory.as_ref().map(|device| device.total());
@@ -29,7 +29,7 @@ impl RunPlan {
         Some((budget, reasons.join("; ")))
     }
 
-    /// The same run planned for a smaller budget, remembering the budget it was planned for before.
+    /// The same run planned for a smaller budget; records the previous budget.
     pub(crate) fn replanned(&self, spec: &RunSpec, budget: Budget, machine: &Machine, data: &DataSummary) -> Result<RunPlan> {
         let mut plan = RunSpec { budget, ..spec.clone() }.plan(machine, data)?;
         plan.requested_host_budget = (budget.host != spec.budget.host).then_some(self.host_budget);
@@ -39,7 +39,7 @@ impl RunPlan {
         Ok(plan)
     }
 
-    /// That the plan covers what a run does. A plan is made for one fit: validation and checkpoints take memory too.
+    /// Checks that the plan covers a run. A plan is for one fit: validation and checkpoints take memory too.
     pub(crate) fn check_covers(&self, spec: &RunSpec) -> Result<()> {
         let wrong = |what: &str| Err(Error::Config(format!("this plan {what}; plan with the same `Fit` that runs: `trainer.plan(&fit)`")));
         if self.count != Count::Everything {
@@ -61,12 +61,12 @@ impl RunPlan {
         Ok(())
     }
 
-    /// What checkpoints take.
+    /// Memory of checkpoints.
     pub(crate) fn checkpoint_memory(&self) -> Bytes {
         self.owners.iter().filter(|(owner, _)| *owner == Owner::Checkpoint).map(|(_, size)| *size).sum()
     }
 
-    /// That another plan runs in the memory of this one.
+    /// Checks that another plan runs in the memory of this one.
     pub(crate) fn check_same_memory(&self, other: &RunPlan) -> Result<()> {
         if self.digest() == other.digest() && self.feed_rows == other.feed_rows {
             return Ok(());
@@ -74,7 +74,8 @@ impl RunPlan {
         Err(Error::Config("the trainer has allocated the memory of another plan; replan with `trainer.plan(&fit)`".to_string()))
     }
 
-    /// The plan of a fit that continues in the memory of this plan: its programs and arena stay, the pipelines share what is left.
+    /// The plan of a fit that continues in the memory of this plan: programs and arena are unchanged, the pipelines
+    /// share the rest.
     pub(crate) fn continued(&self, spec: &RunSpec, data: &DataSummary) -> Result<RunPlan> {
         let stays = |(owner, _): &&(Owner, Bytes)| !matches!(owner, Owner::Pipeline | Owner::Checkpoint | Owner::Planning);
         let mut owners: Vec<(Owner, Bytes)> = self.owners.iter().filter(stays).cloned().collect();

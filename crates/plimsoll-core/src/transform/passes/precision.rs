@@ -45,12 +45,12 @@ pub fn mixed(old: &Graph, dtype: DType) -> Result<Graph, GraphError> {
     mixed_with(old, dtype, Columns::Narrowed)
 }
 
-/// What products make of columns of the batch in single precision.
+/// How products read single-precision columns of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Columns {
-    /// A copy in two bytes, which libraries multiply faster.
+    /// As a 16-bit copy, which libraries multiply faster.
     Narrowed,
-    /// They are read where they are, for a device that multiplies any types: the copy would be more than it saves.
+    /// In place, for a device that multiplies mixed types: the copy would cost more than it saves.
     AsTheyAre,
 }
 
