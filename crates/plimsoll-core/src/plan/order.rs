@@ -39,7 +39,7 @@ pub(super) fn order(graph: &Graph, rows: usize, alignment: Bytes, workspace: &dy
         }
     }
     let Some((_, best)) = best else { return Vec::new() };
-    // Loads and stores are then moved next to their consumers and producers.
+    // Loads and stores are already next to their consumers and producers; reordering would move them.
     if graph.nodes.iter().any(|node| matches!(node.op, Op::Store(_) | Op::Load(_))) {
         return best;
     }

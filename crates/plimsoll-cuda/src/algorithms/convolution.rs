@@ -177,7 +177,7 @@ fn is_even(conv: &ConvShape) -> bool {
     window.pad_rows.0 == window.pad_rows.1 && window.pad_columns.0 == window.pad_columns.1
 }
 
-/// Whether the convolution is 1×1 without stride and padding.
+/// Whether the convolution is 1×1 without stride, padding and groups.
 fn is_matmul(conv: &ConvShape) -> bool {
     let window = conv.window;
     let still = window.size == (1, 1) && window.stride == (1, 1) && conv.groups == 1;
