@@ -1,6 +1,6 @@
 //! Declarative conditions on rows, which can be parsed, printed and compared.
 
-use crate::number::{numbers, round_to};
+use crate::number::{all_numbers, round_to};
 use crate::ragged::length_of;
 use crate::schema::Extent;
 use crate::{DataError, Row, Schema};
@@ -50,7 +50,7 @@ impl Relation {
     /// All relations.
     pub const ALL: [Relation; 4] = [Relation::Below, Relation::Above, Relation::AtLeast, Relation::AtMost];
 
-    fn holds<T: PartialOrd>(self, number: T, than: T) -> bool {
+    fn holds(self, number: u64, than: u64) -> bool {
         match self {
             Relation::Below => number < than,
             Relation::Above => number > than,
@@ -102,14 +102,19 @@ impl Condition {
         let dtype = column.dtype;
         // Constants are rounded to the dtype of the column: 0.1 is the nearest f32 in a column of f32.
         let rounded = |value: &f64| round_to(dtype, *value);
-        let elements = || numbers(dtype, column.elements_of(bytes));
+        let elements = column.elements_of(bytes);
         self.tests.iter().all(|test| match test {
             Test::Length(relation, than) => relation.holds(u64::from(length_of(bytes)), *than),
-            Test::Is(values) => elements().all(|number| values.iter().any(|value| rounded(value) == number)),
-            Test::IsNot(values) => elements().all(|number| values.iter().all(|value| rounded(value) != number)),
+            Test::Is(values) => all_numbers(dtype, elements, |number| values.iter().any(|value| rounded(value) == number)),
+            Test::IsNot(values) => all_numbers(dtype, elements, |number| values.iter().all(|value| rounded(value) != number)),
             Test::Number(relation, than) => {
                 let than = rounded(than);
-                elements().all(|number| relation.holds(number, than))
+                match relation {
+                    Relation::Below => all_numbers(dtype, elements, |number| number < than),
+                    Relation::Above => all_numbers(dtype, elements, |number| number > than),
+                    Relation::AtLeast => all_numbers(dtype, elements, |number| number >= than),
+                    Relation::AtMost => all_numbers(dtype, elements, |number| number <= than),
+                }
             }
         })
     }

@@ -13,6 +13,26 @@ pub fn numbers(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f64> + '_ {
     bytes.chunks_exact(dtype.size()).map(move |element| number(dtype, element))
 }
 
+/// Whether every element satisfies a predicate. The dtype is matched once, not for each element.
+pub(crate) fn all_numbers(dtype: DType, bytes: &[u8], holds: impl Fn(f64) -> bool) -> bool {
+    match dtype {
+        DType::U8 => all_of(DType::U8, bytes, holds),
+        DType::I32 => all_of(DType::I32, bytes, holds),
+        DType::I64 => all_of(DType::I64, bytes, holds),
+        DType::F16 => all_of(DType::F16, bytes, holds),
+        DType::BF16 => all_of(DType::BF16, bytes, holds),
+        DType::F32 => all_of(DType::F32, bytes, holds),
+        DType::F64 => all_of(DType::F64, bytes, holds),
+    }
+}
+
+/// Inlined with a constant dtype, so that the conversion of an element has no branch.
+#[inline(always)]
+fn all_of(dtype: DType, bytes: &[u8], holds: impl Fn(f64) -> bool) -> bool {
+    bytes.chunks_exact(dtype.size()).all(|element| holds(number(dtype, element)))
+}
+
+#[inline(always)]
 fn number(dtype: DType, element: &[u8]) -> f64 {
     match (dtype, element) {
         (DType::U8, &[byte]) => f64::from(byte),

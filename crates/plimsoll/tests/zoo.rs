@@ -107,7 +107,7 @@ fn invalid_overrides_are_refused() {
     assert_eq!(refuse("vgg16", input(&[224])), "the network vgg16 takes inputs of 3 dimensions such as [224, 224, 3], but got [224]");
     assert_eq!(
         refuse("resnet18", Options { width: Some(f64::NAN), ..Options::default() }),
-        "the network resnet18 cannot be created NaN times as wide; a width is between 0.001 and 1000"
+        "the network resnet18 cannot be scaled to a width of NaN; the width multiplier is between 0.001 and 1000"
     );
     assert_eq!(
         refuse("autoencoder", Options { classes: Some(3), ..Options::default() }),
