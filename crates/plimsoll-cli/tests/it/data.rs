@@ -263,7 +263,7 @@ fn a_cache_is_prefilled_and_reused() {
     insta::assert_snapshot!(sandbox.fail(&[&arguments[..3], &part, &["data.drop_remainder=true"]].concat()).1, @"error: part.plc could not be filled: an epoch has 18 rows and the cache of all rows 20; leave out take, drop_remainder and ignore_errors");
     // A partial cache is a cache of its own.
     insta::assert_snapshot!(sandbox.succeed(&[&arguments[..3], &part, &["data.shard=[2, 0]"]].concat()), @"part.plc filled: 10 rows, 5.91 KiB");
-    insta::assert_snapshot!(sandbox.fail(&["data", "cache", "data.toml"]).1, @r#"error: there is no file cache to fill; say where with `data.cache`, such as { file = "cache.plc" }"#);
+    insta::assert_snapshot!(sandbox.fail(&["data", "cache", "data.toml"]).1, @r#"error: there is no cache file to fill; name one with `data.cache`, such as { file = "cache.plc" }"#);
 }
 
 /// Runs the command where no file may grow beyond 4 KiB, as on a full disk.

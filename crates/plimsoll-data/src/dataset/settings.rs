@@ -156,7 +156,7 @@ pub(crate) fn empty_batch() -> DataError {
     DataError::Stage("batch(0) holds nothing; ask for at least one row".into())
 }
 
-/// The least common multiple; saturates, since such a size is too large for any plan.
+/// Least common multiple; saturates, since such a size is too large for any plan.
 pub(crate) fn common_multiple(a: usize, b: usize) -> usize {
     let (a, b) = (a.max(1), b.max(1));
     let (mut divisor, mut rest) = (a, b);

@@ -125,7 +125,7 @@ pub struct Activity {
 
 impl Options {
     /// Resumes the run that `state` was saved from: the remaining batches are the same. If the number of shards
-    /// changed (and every shard saved this position), the remaining rows of the epoch are sharded anew, and each row
+    /// changed (and every shard saved this position), the remaining rows of the epoch are sharded again, and each row
     /// still comes exactly once. For a [stream](Dataset#streams) this requires that only maps follow `shard`.
     ///
     /// ```

@@ -207,7 +207,7 @@ impl Ring {
                 return None;
             }
             if rests || state.exhausted || state.free.is_empty() || state.slots - state.free.len() >= state.tuner.depth() {
-                // This worker may have been woken for its turn and then been told to rest, so wake another one.
+                // This worker may have been woken for its turn and then been paused, so wake another one.
                 if state.in_line > 0 && !state.turn_taken {
                     self.turn.notify_one();
                 }

@@ -73,7 +73,7 @@ impl Dataset {
         })
     }
 
-    /// Combines `rows` consecutive rows into a batch, and pads columns whose rows [vary in length](Column::up_to)
+    /// Combines `rows` consecutive rows into a batch, and pads columns whose rows [vary in length](crate::Column::up_to)
     /// with `value`.
     ///
     /// ```

@@ -16,9 +16,9 @@ pub enum Activation {
     Relu,
     /// `min(max(x, 0), 6)`.
     Relu6,
-    /// `x` above zero, `0.2·x` below; see [`LeakyRelu`] for other slopes.
+    /// `x` above zero, `0.2·x` below; see [`LeakyRelu`](crate::nn::LeakyRelu) for other slopes.
     LeakyRelu,
-    /// `x` above zero, `eˣ - 1` below; see [`Elu`] for other values of alpha.
+    /// `x` above zero, `eˣ - 1` below; see [`Elu`](crate::nn::Elu) for other values of alpha.
     Elu,
     /// Scaled ELU, which preserves mean and variance.
     Selu,

@@ -131,7 +131,7 @@ pub struct Conv2dGradFilter {
     /// The convolution's filter shape.
     pub filter: Shape,
     /// Accumulates onto a third input, of the filter's type, instead of zero: the sum of the earlier rows of a split.
-    /// Only the planner sets this; [`Device::can_split_rows`](crate::Device::can_split_rows) decides where the result
+    /// Only the planner sets this; [`Device::can_split_rows`](crate::plan::Target::can_split_rows) decides where the result
     /// is bit-identical.
     pub onto: bool,
 }

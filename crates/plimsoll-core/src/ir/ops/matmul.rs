@@ -20,7 +20,7 @@ pub struct MatMul {
     pub epilogue: Option<Expr>,
     /// Accumulates onto a third input, of the result's type, instead of zero: the sum of the earlier rows of a split.
     /// Only the planner sets this, and never with an epilogue;
-    /// [`Device::can_split_rows`](crate::Device::can_split_rows) decides where the result is bit-identical.
+    /// [`Device::can_split_rows`](crate::plan::Target::can_split_rows) decides where the result is bit-identical.
     pub onto: bool,
     /// Element type of the result. Accumulation is always in single precision.
     pub dtype: DType,

@@ -35,7 +35,7 @@ pub struct Reduce {
     pub axes: Vec<usize>,
     /// A sum accumulates onto one more input, after the expression's and of the result's type, instead of zero: the sum
     /// of the earlier rows of a split. Only the planner sets this;
-    /// [`Device::can_split_rows`](crate::Device::can_split_rows) decides where the result is bit-identical.
+    /// [`Device::can_split_rows`](crate::plan::Target::can_split_rows) decides where the result is bit-identical.
     pub onto: bool,
 }
 

@@ -22,7 +22,7 @@ struct Traits {
     width: u64,
     size: u64,
     area: u64,
-    /// Live bytes of its fullest section.
+    /// Live bytes of the section with the highest peak.
     total: u64,
 }
 

@@ -29,9 +29,9 @@ pub(super) enum PackingOutcome {
 pub(super) enum Focus {
     /// The section with the lowest floor.
     Lowest,
-    /// The section with the least slack.
+    /// The section with the smallest slack.
     Tightest,
-    /// The section with the least slack, weighted by the number of dead ends in it.
+    /// The section with the smallest slack, weighted by the number of dead ends in it.
     Troubled,
 }
 

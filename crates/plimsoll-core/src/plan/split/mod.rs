@@ -3,7 +3,7 @@
 //! activations is live.
 //!
 //! The ops decide what can be split ([`OpRules::split_rows`](crate::op::OpRules::split_rows)): ops that compute each
-//! row independently, and sums over rows, which accumulate over the pieces. The [device](Device::can_split_rows)
+//! row independently, and sums over rows, which accumulate over the pieces. The [device](super::Target::can_split_rows)
 //! decides whether the result is bit-identical; if it is not, nothing is split.
 //!
 //! There are two ways to split rows. If the number of rows of a tensor is a multiple of the batch, that multiple is

@@ -186,7 +186,7 @@ fn loom_those_that_stay_make_another_epoch() {
     }
 }
 
-/// Two workers wait for their turn and one of them is told to rest: when woken, it wakes the other and does not wait
+/// Two workers wait for their turn and one of them is paused: when woken, it wakes the other and does not wait
 /// for another turn.
 #[test]
 fn loom_one_that_rests_lets_the_next_have_its_turn() {

@@ -70,7 +70,7 @@ pub(super) fn members(file: &File, path: &Path) -> Result<Vec<Member>, DataError
         let large =
             wide(&entry[46 + name..46 + name + extra], u32_at(entry, 24), u32_at(entry, 20), u32_at(entry, 42)).ok_or_else(damaged)?;
         let (bytes, header) = large;
-        // The name and extra fields of the local header may differ in length from those in the directory.
+        // The name and extra fields of the local header may be longer or shorter than those in the directory.
         let local = read(header, 30)?;
         if &local[..4] != b"PK\x03\x04" {
             return Err(damaged());
