@@ -15,7 +15,7 @@ fn digits(split: Split) -> Dataset {
 }
 
 /// The weights after two epochs, and the validation scores.
-fn learnt(data: &Dataset, held_out: &Dataset, micro_batch: usize) -> (Vec<f32>, Scores) {
+fn train_run(data: &Dataset, held_out: &Dataset, micro_batch: usize) -> (Vec<f32>, Scores) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights");
     let mut trainer = Trainer::new(model(), data).optimizer(Sgd::new(0.05).momentum(0.9)).seed(3).micro_batch(micro_batch);
@@ -46,9 +46,9 @@ fn micro_batches_match_the_full_batch_after_batch_level_stages() {
         let held_out = digits(Split::Test).batch(20).mix(Mix::up(0.4));
         // The columns have the same order as in training.
         let held_out = if name.starts_with("bucket") { numbered().batch(20) } else { held_out };
-        let (whole, scores) = learnt(&data, &held_out, 32);
+        let (whole, scores) = train_run(&data, &held_out, 32);
         for micro_batch in [1, 8, 7] {
-            let (pieces, in_pieces) = learnt(&data, &held_out, micro_batch);
+            let (pieces, in_pieces) = train_run(&data, &held_out, micro_batch);
             let worst = whole.iter().zip(&pieces).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(worst < 2e-4, "{name} in micro-batches of {micro_batch}: the weights differ by {worst}");
             assert!((scores.loss - in_pieces.loss).abs() < 1e-3, "{name} in micro-batches of {micro_batch}: {in_pieces:?}, not {scores:?}");

@@ -34,7 +34,7 @@ fn scarce(trainer: Trainer) -> Budget {
 }
 
 /// Losses and predictions after some epochs, as bits.
-fn learnt(mut trainer: Trainer, fit: Fit<'_>) -> (Vec<u64>, Vec<u32>) {
+fn train_run(mut trainer: Trainer, fit: Fit<'_>) -> (Vec<u64>, Vec<u32>) {
     let history = trainer.fit(fit).unwrap();
     let losses = history.epochs.iter().map(|epoch| epoch.training.loss.to_bits()).collect();
     (losses, trainer.predict(&data()).unwrap().iter().map(|x| x.to_bits()).collect())
@@ -50,7 +50,7 @@ fn a_run_that_needs_offloading_is_bit_identical() {
     assert!(plan.to_string().contains("offloaded to a file: "), "{plan}");
     assert!(plan.placement().contains("offloaded to a file at "), "{}", plan.placement());
     assert!(plan.owners.iter().any(|(name, _)| *name == Owner::Offload), "the thread that copies is counted: {:?}", plan.owners);
-    assert!(learnt(wide("offload"), Fit::epochs(3)) == learnt(wide("offload").budget(budget), Fit::epochs(3)), "{plan}");
+    assert!(train_run(wide("offload"), Fit::epochs(3)) == train_run(wide("offload").budget(budget), Fit::epochs(3)), "{plan}");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn an_infeasible_run_reports_the_minimum_with_offloading() {
     assert!(plan.memory.programs.iter().any(|program| !program.offloaded.is_empty()) || plan.offload_bytes() > Bytes::ZERO);
     // A little more, for the batches of predict.
     let budget = line(*least + Bytes::kib(64));
-    assert!(learnt(wide("none"), Fit::epochs(2)) == learnt(wide("offload").budget(budget), Fit::epochs(2)));
+    assert!(train_run(wide("none"), Fit::epochs(2)) == train_run(wide("offload").budget(budget), Fit::epochs(2)));
 }
 
 #[test]
@@ -92,20 +92,20 @@ fn accumulated_gradients_are_offloaded_with_micro_batches() {
     assert_eq!(plan.accumulation_steps(), 4);
     let gone = plan.memory.states.iter().filter(|state| state.stored && state.kind == StateKind::Accumulator).count();
     assert!(gone > 0, "{plan}");
-    assert!(learnt(cut(), Fit::epochs(2)) == learnt(cut().budget(budget), Fit::epochs(2)));
+    assert!(train_run(cut(), Fit::epochs(2)) == train_run(cut().budget(budget), Fit::epochs(2)));
 }
 
 #[test]
 fn a_checkpoint_restores_offloaded_state() {
-    let whole = learnt(wide("offload"), Fit::epochs(4));
+    let whole = train_run(wide("offload"), Fit::epochs(4));
     // Checkpoints take some memory too.
     let budget = line(scarce(wide("offload")).host.unwrap() + Bytes::kib(400));
     let folder = |name: &str| std::env::temp_dir().join(format!("plimsoll-offload-{}-{name}", std::process::id()));
     let go_on = |folder: &Path, first: Trainer, second: Trainer| {
         let _ = std::fs::remove_dir_all(folder);
         let fit = |epochs| Fit::epochs(epochs).checkpoints(Checkpoints::new(folder)).resume(true);
-        learnt(first, fit(2));
-        let end = learnt(second, fit(4));
+        train_run(first, fit(2));
+        let end = train_run(second, fit(4));
         std::fs::remove_dir_all(folder).unwrap();
         end
     };

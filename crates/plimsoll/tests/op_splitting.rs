@@ -15,7 +15,7 @@ fn trainer(allow: Allow, line: Option<Bytes>) -> Trainer {
     Trainer::new(network.model.clone(), &data).loss(network.loss).optimizer(Adam::new(1e-3)).seed(5).threads(2).budget(budget).allow(allow)
 }
 
-fn learnt(mut trainer: Trainer, name: &str) -> (RunPlan, Vec<f64>, Vec<u8>) {
+fn train_run(mut trainer: Trainer, name: &str) -> (RunPlan, Vec<f64>, Vec<u8>) {
     let plan = trainer.plan(&Fit::epochs(1)).unwrap();
     let history = trainer.fit(Fit::epochs(1)).unwrap();
     let losses = history.epochs.iter().map(|epoch| epoch.training.loss).collect();
@@ -28,11 +28,11 @@ fn learnt(mut trainer: Trainer, name: &str) -> (RunPlan, Vec<f64>, Vec<u8>) {
 #[test]
 fn splitting_a_language_model_head_is_bit_identical() {
     let none = Allow::of([]);
-    let (whole, losses, weights) = learnt(trainer(none, None), "whole");
+    let (whole, losses, weights) = train_run(trainer(none, None), "whole");
     assert!(whole.split.is_none() && whole.used.is_empty());
     // 16 MB of logits for each of two rows, of which half are enough at a time.
     let line = Bytes(whole.minimum.0 - (8 << 20));
-    let (cut, cut_losses, cut_weights) = learnt(trainer(Allow::of([Permission::Split]), Some(line)), "cut");
+    let (cut, cut_losses, cut_weights) = train_run(trainer(Allow::of([Permission::Split]), Some(line)), "cut");
     let split = cut.split.as_ref().expect("it was cut");
     assert_eq!((&cut.used[..], split.pieces, cut.results_unchanged), (&[Permission::Split][..], 2, true));
     assert!(split.saved >= Bytes(8 << 20) && split.layers.iter().any(|layer| layer == "loss"), "{split:?}");
@@ -61,14 +61,14 @@ fn convolutions(allow: Allow, line: Option<Bytes>) -> Trainer {
 #[test]
 fn splitting_the_first_convolution_is_bit_identical() {
     let none = Allow::of([]);
-    let (whole, losses, weights) = learnt(convolutions(none, None), "whole");
+    let (whole, losses, weights) = train_run(convolutions(none, None), "whole");
     assert!(whole.split.is_none() && whole.used.is_empty());
     let others = Allow::of([Permission::Microbatch]);
     // 6 MB of feature maps, their activations and gradients, of which an eighth is live at a time.
     let line = Bytes(whole.minimum.0 - (8 << 20));
     let refused = convolutions(others, Some(line)).plan(&Fit::epochs(1)).unwrap_err().to_string();
     assert!(refused.contains("does not fit"), "micro-batches would change the statistics: {refused}");
-    let (cut, cut_losses, cut_weights) = learnt(convolutions(Allow::of([Permission::Split]), Some(line)), "cut");
+    let (cut, cut_losses, cut_weights) = train_run(convolutions(Allow::of([Permission::Split]), Some(line)), "cut");
     let split = cut.split.as_ref().expect("it was cut");
     assert_eq!((&cut.used[..], cut.results_unchanged), (&[Permission::Split][..], true));
     assert!(split.pieces > 1 && split.layers.iter().any(|layer| layer == "norm"), "{split:?}");

@@ -252,10 +252,10 @@ fn help_texts() {
 fn a_run_starts_from_pretrained_weights() {
     let sandbox = Sandbox::new("weights");
     sandbox.succeed(&["train", "--epochs", "3", "--seed", "1", "--quiet", "--out", "first"]);
-    let learnt = sandbox.json(&["train", "--json", "--epochs", "1", "--seed", "2", "--weights", "first/weights.safetensors"]);
-    let afresh = sandbox.json(&["train", "--json", "--epochs", "1", "--seed", "2"]);
+    let finetuned = sandbox.json(&["train", "--json", "--epochs", "1", "--seed", "2", "--weights", "first/weights.safetensors"]);
+    let from_scratch = sandbox.json(&["train", "--json", "--epochs", "1", "--seed", "2"]);
     let accuracy = |run: &serde_json::Value| run["epochs"][0]["accuracy"].as_f64().unwrap();
-    assert!(accuracy(&learnt) > 0.9 && accuracy(&afresh) < 0.8, "{} and {}", accuracy(&learnt), accuracy(&afresh));
+    assert!(accuracy(&finetuned) > 0.9 && accuracy(&from_scratch) < 0.8, "{} and {}", accuracy(&finetuned), accuracy(&from_scratch));
 
     // Another head: the file does not match, unless `partial` is set.
     let other = ["train", "--epochs", "1", "--set", "model.classes=12", "--out", "other", "--set"];

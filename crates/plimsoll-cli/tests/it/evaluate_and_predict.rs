@@ -14,8 +14,8 @@ fn evaluate_reproduces_the_scores_of_a_run() {
     let scores = sandbox.json(&["evaluate", "run", "--json"]);
     assert_eq!((&scores["loss"], &scores["accuracy"]), (&last["val_loss"], &last["val_accuracy"]));
     assert_eq!(scores["rows"], "held-out");
-    let learnt = sandbox.json(&["evaluate", "run", "--json", "--rows", "training"]);
-    assert!(learnt["accuracy"].as_f64().unwrap() > 0.8 && learnt["loss"] != scores["loss"]);
+    let on_training_rows = sandbox.json(&["evaluate", "run", "--json", "--rows", "training"]);
+    assert!(on_training_rows["accuracy"].as_f64().unwrap() > 0.8 && on_training_rows["loss"] != scores["loss"]);
     let (code, error) = sandbox.fail(&["evaluate", "run", "--host-memory", "1MiB"]);
     assert_eq!(code, 3, "{error}");
     let (code, error) = sandbox.fail(&["evaluate", "nowhere"]);

@@ -105,8 +105,8 @@ fn plan_inspect_bench_and_predict_over_a_stream() {
 
     let (last, scores) = (&trained["epochs"][3], sandbox.json(&["evaluate", "run", "--json"]));
     assert_eq!((&scores["loss"], &scores["accuracy"]), (&last["val_loss"], &last["val_accuracy"]));
-    let learnt = sandbox.json(&["evaluate", "run", "--rows", "training", "--json"]);
-    assert!(learnt["loss"].as_f64().unwrap() > 0.0);
+    let on_training_rows = sandbox.json(&["evaluate", "run", "--rows", "training", "--json"]);
+    assert!(on_training_rows["loss"].as_f64().unwrap() > 0.0);
     // Predictions are in source order: without shuffling, with filters.
     let predicted = sandbox.json(&["predict", "run", "--rows", "training", "--out", "p.npy", "--json"]);
     assert_eq!(predicted["outputs"][0]["count"], 1334);

@@ -44,7 +44,7 @@ impl BackingStore for Panics {
     }
 }
 
-/// A panic of the backing store never leaves the step waiting, and the next run starts afresh.
+/// A panic of the backing store never leaves the step waiting, and the next run starts from scratch.
 #[test]
 fn loom_a_panic_of_the_backing_store_ends_the_wait() {
     loom::model(|| {

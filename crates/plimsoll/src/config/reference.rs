@@ -82,8 +82,18 @@ pub fn initializers() -> String {
     listed(Initializer::NAMES.iter().map(|(name, _)| format!("`{name}`")))
 }
 
+/// The longest line of a list in the docs.
+const MAX_COLUMNS: usize = 118;
+
 fn listed(items: impl Iterator<Item = String>) -> String {
-    items.collect::<Vec<_>>().join(" · ") + "\n"
+    items.fold(String::new(), |list, item| {
+        let column = list.rsplit('\n').next().map_or(0, |line| line.chars().count());
+        match column {
+            0 => item,
+            _ if column + item.chars().count() + 3 > MAX_COLUMNS => format!("{list} ·\n{item}"),
+            _ => format!("{list} · {item}"),
+        }
+    }) + "\n"
 }
 
 /// The keys that building from a table reads, those of the example first; optional ones with their defaults.
