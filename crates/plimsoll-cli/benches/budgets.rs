@@ -19,7 +19,7 @@ use std::process::Command;
 const SHARES: [u64; 4] = [100, 60, 40, 25];
 
 /// The networks, with batches for which a step takes about a second on one core and a quarter of the memory is more than the process, its
-/// parameters and its optimiser's state.
+/// parameters and its optimizer's state.
 const NETWORKS: [(&str, u64, &[&str]); 6] = [
     ("cifar-cnn", 384, &[]),
     ("resnet18", 256, &["model.input=[128, 128, 3]", "model.width=0.25"]),

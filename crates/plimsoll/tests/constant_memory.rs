@@ -48,9 +48,9 @@ fn copies_to_and_from_a_file_take_no_memory() {
         trainer.allow("offload".parse().unwrap()).budget(Budget::host(budget).unwrap())
     };
     let free = build("1GiB").plan(&Fit::epochs(1)).unwrap();
-    let optimiser = free.owners.iter().find(|(name, _)| *name == Owner::Optimizer).unwrap().1;
+    let optimizer = free.owners.iter().find(|(name, _)| *name == Owner::Optimizer).unwrap().1;
     let mut seen: Vec<(u64, u64)> = Vec::with_capacity(32);
-    let mut trainer = build(&(free.total().0 - optimiser.0 / 2).to_string());
+    let mut trainer = build(&(free.total().0 - optimizer.0 / 2).to_string());
     assert!(trainer.plan(&Fit::epochs(1)).unwrap().offload_bytes() > Bytes::ZERO);
     trainer
         .fit(Fit::epochs(20).on_event(|event| {

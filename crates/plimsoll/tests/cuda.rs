@@ -112,8 +112,8 @@ fn wide(allow: &str) -> Trainer {
 /// A budget that is too small for a quarter of the optimizer state.
 fn scarce(free: &RunPlan) -> Budget {
     let device = free.device_memory.as_ref().unwrap();
-    let optimiser = device.owners.iter().find(|(name, _)| *name == Owner::Optimizer).unwrap().1;
-    Budget::host("4GiB").unwrap().device(&(device.total().0 - optimiser.0 / 4).to_string()).unwrap()
+    let optimizer = device.owners.iter().find(|(name, _)| *name == Owner::Optimizer).unwrap().1;
+    Budget::host("4GiB").unwrap().device(&(device.total().0 - optimizer.0 / 4).to_string()).unwrap()
 }
 
 #[test]

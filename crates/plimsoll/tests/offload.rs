@@ -28,9 +28,9 @@ fn line(bytes: Bytes) -> Budget {
 fn scarce(trainer: Trainer) -> Budget {
     let free = trainer.plan(&Fit::epochs(1)).unwrap();
     assert_eq!((free.offload_bytes(), free.used.contains(&Permission::Offload)), (Bytes::ZERO, false), "nothing leaves where all fits");
-    let optimiser = free.owners.iter().find(|(name, _)| *name == Owner::Optimizer).unwrap().1;
-    assert!(free.memory.arena < optimiser);
-    line(free.total() - Bytes(optimiser.0 / 2))
+    let optimizer = free.owners.iter().find(|(name, _)| *name == Owner::Optimizer).unwrap().1;
+    assert!(free.memory.arena < optimizer);
+    line(free.total() - Bytes(optimizer.0 / 2))
 }
 
 /// Losses and predictions after some epochs, as bits.

@@ -32,7 +32,7 @@ fn a_gpu_plan_reports_both_budgets() {
     let sum = |owners: &Value| owners.as_object().unwrap().values().map(|size| size.as_u64().unwrap()).sum::<u64>();
     assert_eq!(document["peak_bytes"]["device"].as_u64(), Some(sum(&document["device_by_owner"])));
     assert_eq!(document["peak_bytes"]["host"].as_u64(), Some(sum(&document["by_owner"])));
-    for owner in ["CUDA context", "weights", "optimiser", "activations", "workspace", "staging"] {
+    for owner in ["CUDA context", "weights", "optimizer", "activations", "workspace", "staging"] {
         assert!(document["device_by_owner"][owner].as_u64().is_some_and(|size| size > 0), "{owner}");
     }
     let text = sandbox.succeed(&[&["plan", "--device-memory", "1GiB"], &PROFILE[..]].concat());

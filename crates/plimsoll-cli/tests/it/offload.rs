@@ -13,9 +13,9 @@ fn wide(sandbox: &Sandbox) -> String {
     let train = "[train]\nbatch = 32\nepochs = 3\nloss = \"mse\"\nseed = 3\n[checkpoint]\nevery_steps = 4\n";
     sandbox.write("wide.toml", format!("{data}[model]\nlayers = [{layers}, {{ type = \"dense\", units = 8 }}]\n{train}"));
     let free = sandbox.json(&["plan", "wide.toml", "--json", "--host-memory", "1GiB"]);
-    let (total, optimiser) = (free["peak_bytes"]["host"].as_u64().unwrap(), free["by_owner"]["optimiser"].as_u64().unwrap());
-    assert!(free["arena_bytes"].as_u64().unwrap() < optimiser / 2, "{free}");
-    (total - optimiser / 2).to_string()
+    let (total, optimizer) = (free["peak_bytes"]["host"].as_u64().unwrap(), free["by_owner"]["optimizer"].as_u64().unwrap());
+    assert!(free["arena_bytes"].as_u64().unwrap() < optimizer / 2, "{free}");
+    (total - optimizer / 2).to_string()
 }
 
 fn tight<'a>(line: &'a str, more: &[&'a str]) -> Vec<&'a str> {

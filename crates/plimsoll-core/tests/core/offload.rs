@@ -158,7 +158,7 @@ fn what_left_is_loaded_again_where_it_would_be_in_the_way() {
     assert!(twice > 5, "{twice} of {lower} plans load something again");
 }
 
-/// The steps of a plan for which all optimiser state and the largest value leave.
+/// The steps of a plan for which all optimizer state and the largest value leave.
 fn example() -> (Graph, Plan) {
     let graph = step_graph(3, 9);
     let states = graph.states().iter().enumerate().filter(|(_, state)| state.kind == StateKind::Optimizer);

@@ -22,7 +22,7 @@ const ROWS: usize = 6;
 const EFFORT: Effort = Effort(30_000);
 const RATES: Rates = Rates { flops_per_s: 1e9, bytes_per_s: 1e9, step_s: 1e-9 };
 
-/// A training step drawn at random: branches, residuals, shared weights, long skips, dropout, and an optimiser with a memory.
+/// A training step drawn at random: branches, residuals, shared weights, long skips, dropout, and an optimizer with a memory.
 pub fn step_graph(seed: u32, layers: usize) -> Graph {
     let build = || -> Result<Graph, GraphError> {
         let mut draw = Draw { random: StepRandom { seed: 5, step: seed, first_row: 0 }, at: 0 };

@@ -37,7 +37,7 @@ fn model() -> Result<(Graph, ValueId), GraphError> {
     Ok((graph, loss))
 }
 
-/// Momentum, so that the optimiser has states of its own.
+/// Momentum, so that the optimizer has states of its own.
 fn momentum(graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
     let ty = graph.states()[parameter.0 as usize].ty.clone();
     let velocity = graph.state("velocity", StateKind::Optimizer, ty, Init::Constant(0.0))?;

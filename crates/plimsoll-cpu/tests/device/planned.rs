@@ -98,7 +98,7 @@ pub(crate) fn learning_in(dtype: Option<DType>, mut g: Graph, last: ValueId) -> 
     optimize(&training_programs(&g, loss, false, &momentum)?.remove(0).1)
 }
 
-/// Branches, residuals, shared weights, long skips, joined and taken apart values, dropout, and an optimiser with a memory.
+/// Branches, residuals, shared weights, long skips, joined and taken apart values, dropout, and an optimizer with a memory.
 fn step_graph(seed: u32) -> Graph {
     let build = || -> Result<Graph, GraphError> {
         let mut draw = Draw::new(seed);

@@ -2,8 +2,6 @@
 
 mod data;
 mod layers;
-mod objective;
-mod optimizers;
 pub mod reference;
 mod row_ops;
 mod short;
@@ -11,7 +9,6 @@ mod sources;
 #[cfg(test)]
 mod stage_tests;
 mod stages;
-mod training;
 
 pub use sources::path_sources;
 
@@ -156,7 +153,7 @@ impl Config {
     pub fn build(&self) -> Result<RunSpec> {
         let root = Reader::root(&self.table);
         let mut spec = RunSpec { name: self.title.clone(), config: self.anchored().to_toml(), ..RunSpec::default() };
-        let keys = training::read(&root, &self.folder, &mut spec)?;
+        let keys = spec.read(&root, &self.folder)?;
         let synthetic = data::synthetic_rows(&root)?;
         let given = match synthetic {
             None => Some(data::datasets(&root, &self.folder, keys.batch, spec.seed)?),
@@ -206,7 +203,7 @@ impl Config {
     pub fn pipeline(&self) -> Result<Pipeline> {
         let root = Reader::root(&self.table);
         let mut spec = RunSpec::default();
-        let keys = training::read(&root, &self.folder, &mut spec)?;
+        let keys = spec.read(&root, &self.folder)?;
         let (data, _) = data::datasets(&root, &self.folder, keys.batch, spec.seed)?;
         root.value("model");
         root.finish()?;

@@ -1,9 +1,13 @@
-//! How long a run trains, what it measures meanwhile, and what it reads and writes.
+//! How long a run trains, what it measures meanwhile, and what it reads and writes; with the keys of `[train]` and `[checkpoint]` that say so.
 
 use crate::callbacks::EarlyStopping;
 use crate::checkpoint::Checkpoints;
+use crate::error::Result;
+use crate::reader::Reader;
 use plimsoll_data::Dataset;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toml::Value;
 
 /// Epochs, validation, checkpoints and callbacks of a run.
 #[derive(Clone, Debug)]
@@ -42,6 +46,43 @@ impl Default for FitSpec {
 }
 
 impl FitSpec {
+    /// Reads its keys of `[train]`. Paths are relative to `folder`.
+    pub(crate) fn read(&mut self, train: &Reader<'_>, folder: &Path) -> Result<()> {
+        self.epochs = train.count("epochs", 1)?.unwrap_or(self.epochs);
+        self.early_stopping = early_stopping(train)?;
+        self.csv_log = train.flag("csv_log")?.unwrap_or(false).then(|| "log.csv".into());
+        self.initial_weights = initial_weights(train, folder)?;
+        Ok(())
+    }
+
+    /// Reads `[checkpoint]`: when checkpoints are written and how many are retained. Their folder is inside the run folder.
+    pub(crate) fn read_checkpoint(&mut self, root: &Reader<'_>) -> Result<()> {
+        let mut checkpoints = Checkpoints::new("checkpoints");
+        let mut enabled = true;
+        if let Some(table) = root.section("checkpoint")? {
+            enabled = table.flag("enabled")?.unwrap_or(enabled);
+            if let Some(keep) = table.count("keep", 1)? {
+                checkpoints = checkpoints.keep(keep as usize);
+            }
+            if let Some(seconds) = table.count("every_seconds", 1)? {
+                checkpoints = checkpoints.every(Duration::from_secs(seconds));
+            }
+            if let Some(steps) = table.count("every_steps", 1)? {
+                checkpoints = checkpoints.every_steps(steps);
+            }
+            if let Some(score) = table.text("best")? {
+                checkpoints = checkpoints.best(score);
+            }
+            self.restore_best = table.flag("restore_best")?.unwrap_or(false);
+            if self.restore_best && checkpoints.best_score().is_none() {
+                return Err(table.missing("best", "the score to restore the best epoch of, such as \"val_loss\""));
+            }
+            table.finish()?;
+        }
+        self.checkpoints = enabled.then_some(checkpoints);
+        Ok(())
+    }
+
     /// The same with the files the run writes in a folder, unless their paths are absolute.
     pub(crate) fn in_folder(&self, folder: &Path) -> FitSpec {
         FitSpec {
@@ -75,4 +116,32 @@ impl InitialWeights {
     pub fn partial(self, partial: bool) -> InitialWeights {
         InitialWeights { partial, ..self }
     }
+}
+
+/// Weights to start from: a file, or a table with more keys.
+fn initial_weights(train: &Reader<'_>, folder: &Path) -> Result<Option<InitialWeights>> {
+    match train.value("weights") {
+        None => Ok(None),
+        Some(Value::String(path)) => Ok(Some(InitialWeights::new(folder.join(path)))),
+        Some(Value::Table(_)) => {
+            let Some(table) = train.section("weights")? else { unreachable!("it is a table") };
+            let Some(path) = table.text("path")? else { return Err(table.missing("path", "a safetensors file")) };
+            let partial = table.flag("partial")?.unwrap_or(false);
+            table.finish()?;
+            Ok(Some(InitialWeights::new(folder.join(path)).partial(partial)))
+        }
+        Some(other) => Err(train.wrong("weights", other, "a safetensors file, or { path = \"FILE\", partial = true }")),
+    }
+}
+
+/// A table with the monitored score.
+fn early_stopping(train: &Reader<'_>) -> Result<Option<EarlyStopping>> {
+    let Some(table) = train.section("early_stopping")? else { return Ok(None) };
+    let Some(score) = table.text("score")? else { return Err(table.missing("score", "a score, such as \"val_loss\"")) };
+    let mut stopping = EarlyStopping::new(score).patience(table.count("patience", 0)?.unwrap_or(0));
+    if let Some(least) = table.number("min_delta")? {
+        stopping = stopping.min_delta(least);
+    }
+    table.finish()?;
+    Ok(Some(stopping))
 }

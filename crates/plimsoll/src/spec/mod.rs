@@ -1,7 +1,9 @@
 //! The description of a run, as plain data. A configuration file, the builder methods of [`Trainer`](crate::Trainer) and [`Fit`](crate::Fit),
-//! and every other front end produce a [`RunSpec`]; planning and training read nothing else about what the user wants.
+//! and every other front end produce a [`RunSpec`]; planning and training read nothing else about what the user wants. The configuration key
+//! of a field is read beside the field, so that adding one is an edit of one file.
 
 mod fit;
+mod objective;
 mod optimization;
 
 use crate::allow::Allow;
@@ -12,10 +14,12 @@ use crate::loss::Loss;
 use crate::metrics::Metric;
 use crate::nn::{Model, Sequential};
 use crate::output_loss::OutputLosses;
-use plimsoll_core::Budget;
+use crate::reader::Reader;
+use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::{Dataset, Split};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use toml::Value;
 
 pub use fit::{FitSpec, InitialWeights};
 pub use optimization::Optimization;
@@ -76,6 +80,18 @@ pub struct RunSpec {
     pub config: String,
 }
 
+/// Upper limit on threads.
+const MOST_THREADS: u64 = 1024;
+
+/// Keys of `[train]` that other tables depend on.
+#[derive(Default)]
+pub(crate) struct TrainKeys {
+    /// The batch size, unless the data has one.
+    pub batch: Option<usize>,
+    /// Whether the loss is set; a network of the zoo has its own default.
+    pub loss_given: bool,
+}
+
 /// What counts towards the budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Count {
@@ -120,6 +136,43 @@ impl RunSpec {
         RunSpec { name: model.title().to_string(), model, data: data.clone(), ..RunSpec::default() }
     }
 
+    /// Reads `[train]`, `[checkpoint]` and `[budget]`. Paths are relative to `folder`.
+    pub(crate) fn read(&mut self, root: &Reader<'_>, folder: &Path) -> Result<TrainKeys> {
+        let mut keys = TrainKeys::default();
+        if let Some(train) = root.section("train")? {
+            keys.batch = train.count("batch", 1)?.map(|rows| rows as usize);
+            self.micro_batch = match train.value("micro_batch") {
+                None => None,
+                Some(Value::String(word)) if word == "auto" => None,
+                Some(Value::Integer(rows)) if *rows >= 1 => Some(*rows as usize),
+                Some(other) => return Err(train.wrong("micro_batch", other, "\"auto\" or an integer of 1 or more")),
+            };
+            self.seed = train.count("seed", 0)?.unwrap_or(self.seed);
+            self.threads = match train.count("threads", 1)? {
+                Some(threads) if threads > MOST_THREADS => {
+                    return Err(Error::Config(format!("`train.threads` is {threads}, but should be at most {MOST_THREADS}")));
+                }
+                threads => threads.map(|threads| threads as usize),
+            };
+            if let Some(losses) = objective::losses(&train)? {
+                (self.losses, keys.loss_given) = (losses, true);
+            }
+            self.metrics = objective::metrics(&train)?;
+            self.optimization.read(&train)?;
+            self.fit.read(&train, folder)?;
+            self.device = train.text("device")?.unwrap_or("cpu").parse()?;
+            self.device_profile = train.text("device_profile")?.map(str::to_string);
+            train.finish()?;
+        }
+        self.fit.read_checkpoint(root)?;
+        if let Some(budget) = root.section("budget")? {
+            self.budget = Budget { host: size(&budget, "host")?, device: size(&budget, "device")? };
+            self.allow = allow(&budget)?;
+            budget.finish()?;
+        }
+        Ok(keys)
+    }
+
     /// The losses of the outputs, with the metrics that were given apart from them.
     pub(crate) fn losses_with_metrics(&self) -> Result<OutputLosses> {
         let mut losses = self.losses.clone();
@@ -141,5 +194,31 @@ impl RunSpec {
     pub(crate) fn check_schedule(&self, batch: usize) -> Result<()> {
         let Some(rows) = self.data.size_if_readable() else { return Ok(()) };
         self.optimization.schedule.check(self.fit.epochs.saturating_mul(rows.div_ceil(batch.max(1) as u64)))
+    }
+}
+
+/// The allowed strategies: a list of names.
+fn allow(budget: &Reader<'_>) -> Result<Allow> {
+    let wanted = "a list, such as [\"recompute\", \"microbatch\"]";
+    match budget.value("allow") {
+        None => Ok(Allow::default()),
+        Some(Value::String(names)) => Ok(names.parse()?),
+        Some(value) => {
+            let list = value.as_array().ok_or_else(|| budget.wrong("allow", value, wanted))?;
+            let names = list.iter().map(|name| name.as_str().ok_or_else(|| budget.wrong("allow", value, wanted)));
+            Ok(names.collect::<Result<Vec<_>>>()?.join(",").parse()?)
+        }
+    }
+}
+
+fn size(budget: &Reader<'_>, key: &'static str) -> Result<Option<Bytes>> {
+    match budget.value(key) {
+        None => Ok(None),
+        Some(Value::Integer(bytes)) if *bytes > 0 => Ok(Some(Bytes(*bytes as u64))),
+        Some(Value::String(text)) => match text.parse() {
+            Ok(size) => Ok(Some(size)),
+            Err(error) => Err(Error::Config(format!("`{}`: {error}", budget.name(key)))),
+        },
+        Some(other) => Err(budget.wrong(key, other, "a size, such as \"256MiB\"")),
     }
 }

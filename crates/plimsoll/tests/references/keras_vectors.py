@@ -1,4 +1,4 @@
-"""Writes the reference vectors that tests compare with: optimisers, clipping, averages, losses and schedules as Keras has them.
+"""Writes the reference vectors that tests compare with: optimizers, clipping, averages, losses and schedules as Keras has them.
 
     python keras_vectors.py          (Keras 3 on TensorFlow)
 

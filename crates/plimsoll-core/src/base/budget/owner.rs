@@ -66,7 +66,7 @@ impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Owner::Weights => "weights",
-            Owner::Optimizer => "optimiser",
+            Owner::Optimizer => "optimizer",
             Owner::GradientSums => "gradient sums",
             Owner::Metrics => "metrics",
             Owner::Activations => "activations",
