@@ -6,6 +6,7 @@ use crate::text::seconds;
 use anyhow::{Result, bail};
 use plimsoll::{Bytes, Permission, RunPlan, Sweep, Trainer};
 use serde_json::{Value, json};
+use std::io::IsTerminal;
 
 /// Plans for smaller and smaller budgets and prints the results.
 pub fn run(trainer: &Trainer, args: &Plan) -> Result<()> {
@@ -13,7 +14,7 @@ pub fn run(trainer: &Trainer, args: &Plan) -> Result<()> {
     if let Some(path) = path.filter(|path| path.extension().is_none_or(|extension| extension != "svg")) {
         bail!("plots are written as SVG; name the file {}", path.with_extension("svg").display());
     }
-    let sweep = trainer.sweep()?;
+    let sweep = trainer.sweep(&mut progress(args.run.quiet || args.run.json))?;
     if let Some(path) = path {
         let fail = |error: std::io::Error| anyhow::anyhow!("cannot write {}: {error}", path.display());
         std::fs::write(path, svg(&sweep)).map_err(fail)?;
@@ -24,6 +25,17 @@ pub fn run(trainer: &Trainer, args: &Plan) -> Result<()> {
         say(&table(&sweep));
     }
     Ok(())
+}
+
+/// A line on the terminal that counts the planned budgets.
+fn progress(quiet: bool) -> impl FnMut(usize, usize) {
+    let shown = !quiet && std::io::stderr().is_terminal();
+    move |done, all| {
+        if shown {
+            let text = if done < all { format!("planning budget {} of {all}", done + 1) } else { String::new() };
+            eprint!("\r{text:<40}{}", if done < all { "" } else { "\r" });
+        }
+    }
 }
 
 fn space(sweep: &Sweep) -> &'static str {

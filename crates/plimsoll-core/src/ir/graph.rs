@@ -6,6 +6,7 @@ use crate::ir::op::Op;
 use crate::ir::ops::SliceWrite;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
 
 /// Maximum size of a tensor for a single row: a pebibyte.
 const LARGEST: Bytes = Bytes(1 << 50);
@@ -182,11 +183,12 @@ impl ConcatStrategy {
     }
 }
 
-/// A program over tensors in single-assignment form. Nodes are in topological order.
+/// A program over tensors in single-assignment form. Nodes are in topological order. Clones share nodes and values until one is changed: planning
+/// holds many plans of the same graph.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) values: Vec<Value>,
+    pub(crate) nodes: Arc<Vec<Node>>,
+    pub(crate) values: Arc<Vec<Value>>,
     pub(crate) inputs: Vec<Input>,
     pub(crate) states: Vec<State>,
     pub(crate) scalars: Vec<String>,
@@ -261,13 +263,18 @@ impl Graph {
         let outputs: Vec<ValueId> = types
             .into_iter()
             .map(|ty| {
-                self.values.push(Value { ty, producer: node });
+                Arc::make_mut(&mut self.values).push(Value { ty, producer: node });
                 ValueId(self.values.len() as u32 - 1)
             })
             .collect();
         let phase = self.phase.unwrap_or(Phase::Forward);
-        self.nodes.push(Node { op, inputs, outputs: outputs.clone(), scope: self.scope.join("/"), phase });
+        Arc::make_mut(&mut self.nodes).push(Node { op, inputs, outputs: outputs.clone(), scope: self.scope.join("/"), phase });
         outputs
+    }
+
+    /// The nodes, no longer shared with clones.
+    pub(crate) fn nodes_mut(&mut self) -> &mut Vec<Node> {
+        Arc::make_mut(&mut self.nodes)
     }
 
     /// Declares a column of the batch.

@@ -7,7 +7,7 @@ use std::fmt;
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |values: &[ValueId]| values.iter().map(ValueId::to_string).collect::<Vec<_>>().join(", ");
-        for node in &self.nodes {
+        for node in self.nodes.iter() {
             let name = node.op.rules().name();
             let attributes = match &node.op {
                 Op::Input(id) => format!(" {:?}", self.inputs[id.0 as usize].name),

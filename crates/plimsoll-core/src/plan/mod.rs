@@ -321,6 +321,14 @@ fn tight(blocks: &[Block], enough: Bytes) -> Layout {
     if long.size < short.size { long } else { short }
 }
 
+/// Like [`tight`], in about a tenth of the time.
+fn modest(blocks: &[Block], enough: Bytes) -> Layout {
+    let goal = |work: u64, near: Bytes| solve(blocks, Goal::Within(near), PackingEffort { work, ..PackingEffort::default() }).layout;
+    let greedy = goal(0, enough);
+    let near = nearly(greedy.lower_bound).max(enough);
+    if greedy.size <= near { greedy } else { goal(6_000_000, near) }
+}
+
 /// The largest arena that counts as tight for this lower bound.
 fn nearly(bound: Bytes) -> Bytes {
     Bytes(bound.0 + bound.0 / 1010)

@@ -61,7 +61,7 @@ pub fn gradients(graph: &mut Graph, loss: ValueId, wrt: &[ValueId]) -> Result<Ve
 fn depends_on(graph: &Graph, roots: &[ValueId]) -> Vec<bool> {
     let mut depends = vec![false; graph.values.len()];
     roots.iter().for_each(|root| depends[root.index()] = true);
-    for node in &graph.nodes {
+    for node in graph.nodes.iter() {
         if node.inputs.iter().any(|input| depends[input.index()]) {
             let passes = |output: &&ValueId| graph.ty(**output).dtype.is_float() && !graph.stopped.contains(output);
             for output in node.outputs.iter().filter(passes) {

@@ -129,7 +129,7 @@ pub(crate) fn only_if(graph: &mut Graph, gate: ValueId, nodes: usize, updates: u
 
 /// Fuses the select between new and old value into the expression that computes the new value.
 fn gate_inside(graph: &mut Graph, id: NodeId, new: ValueId, gate: ValueId, old: ValueId) {
-    let node = &mut graph.nodes[id.index()];
+    let node = &mut graph.nodes_mut()[id.index()];
     let Op::Pointwise(Pointwise { expr, .. }) = &mut node.op else { unreachable!("only asked for expressions") };
     let root = node.outputs.iter().position(|output| *output == new).expect("a value is among its producer's outputs");
     let mut place = |value: ValueId| match node.inputs.iter().position(|input| *input == value) {

@@ -79,7 +79,7 @@ pub(crate) enum ValueKind {
 
 /// Heap per node of a graph: the node, its planned and loaded copies, its certificate entries, and allocator overhead.
 /// Measured over networks of 1 to 600 layers and rounded up (`heap_peak_bytes` of `plimsoll train --json`).
-const PER_NODE: u64 = 2048;
+pub(crate) const PER_NODE: u64 = 2048;
 
 impl Programs {
     /// Heap of the graphs and of data proportional to them, for this many variants. The process footprint covers small

@@ -6,7 +6,7 @@ use super::split::planned_graphs;
 use super::{Budgets, Request};
 use crate::checkpoint::Checkpoints;
 use crate::error::Result;
-use crate::graphs::Variant;
+use crate::graphs::{PER_NODE, Variant};
 use crate::spec::{Count, RunSpec};
 use plimsoll_core::budget::Owner;
 use plimsoll_core::plan::recompute::Recomputation;
@@ -21,7 +21,7 @@ const SEARCH_FACTOR: u64 = 4;
 
 /// One micro-batch size with its strategies, laid out and checked.
 #[derive(Clone)]
-pub(super) struct Candidate {
+pub(crate) struct Candidate {
     pub micro_batch: usize,
     pub variant: Variant,
     pub feed_rows: usize,
@@ -184,6 +184,11 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
         least = planning;
     }
     Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory, least, fixed, on_device, written: None })
+}
+
+/// Heap that one more node of a graph takes, in planning at its peak.
+pub(super) fn heap_per_node(request: &Request<'_>) -> Bytes {
+    Bytes(SEARCH_FACTOR * PER_NODE * (1 + variants(request, request.allow).len() as u64))
 }
 
 /// The memory of writing checkpoints, or of reading the state or weights that a run starts from.

@@ -2,7 +2,7 @@
 //! whichever has the shortest predicted step.
 
 use super::candidate::{Candidate, candidate, finish};
-use super::least::{infeasible, smallest};
+use super::least::{infeasible, minimum};
 use super::offload;
 use super::pipelines::{Pipelines, pipelines};
 use super::split::{described, planned_graphs};
@@ -31,9 +31,13 @@ const WHOLE_BATCH_PREFERENCE: f64 = 1.1;
 /// A variant that changes results must be faster than this fraction of the best without.
 const VARIANT_THRESHOLD: f64 = 0.98;
 
-/// Finds the fastest plan within the budgets.
+/// Finds the fastest plan within the budgets; budgets below the minimum are refused before the search.
 pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     let budgets = request.machine.budgets(request.budget);
+    let minimum = minimum_of(request, budgets)?;
+    if !minimum.fits(budgets) {
+        return Err(Error::Infeasible(Box::new(infeasible(request, budgets, minimum)?)));
+    }
     let mut chosen: Option<(Request<'_>, Candidate, Vec<Candidate>)> = None;
     let mut asked: Option<Candidate> = None;
     for variant in variants(request, request.allow) {
@@ -53,28 +57,27 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
             break;
         }
     }
-    match chosen {
-        Some((request, candidate, on_the_way)) => {
-            // The plan states their exact sizes.
-            let tightened = |whole: Candidate| {
-                let variant = whole.variant;
-                whole.tightened(&varied(&request, variant)?)
-            };
-            let on_the_way = on_the_way.into_iter().map(tightened).collect::<Result<Vec<_>>>()?;
-            let strategies = strategies(&request, &candidate, on_the_way)?;
-            described(&request, RunPlan { strategies, ..run_plan(&request, budgets, candidate)? })
-        }
-        None => {
-            // The minimum may fit where the faster plans do not.
-            let request = &Request { split: request.allow.has(Permission::Split), ..request.clone() };
-            let least = smallest(request, budgets, request.allow)?;
-            if least.fits(budgets) {
-                let request = varied(request, least.variant)?;
-                return described(&request, run_plan(&request, budgets, least)?);
-            }
-            Err(Error::Infeasible(Box::new(infeasible(request, budgets, least)?)))
-        }
+    let Some((request, candidate, on_the_way)) = chosen else {
+        // The search for the fastest plan found none: the minimum is one.
+        let request = varied(request, minimum.variant)?;
+        return described(&request, run_plan(&request, budgets, minimum.clone())?);
+    };
+    // The plan states their exact sizes.
+    let tightened = |whole: Candidate| {
+        let variant = whole.variant;
+        whole.tightened(&varied(&request, variant)?)
+    };
+    let on_the_way = on_the_way.into_iter().map(tightened).collect::<Result<Vec<_>>>()?;
+    let strategies = strategies(&request, &candidate, on_the_way)?;
+    described(&request, RunPlan { strategies, ..run_plan(&request, budgets, candidate)? })
+}
+
+/// The minimum of the run, computed once.
+fn minimum_of<'a>(request: &Request<'a>, budgets: Budgets) -> Result<&'a Candidate> {
+    if request.minimum.get().is_none() {
+        let _ = request.minimum.set(minimum(request, budgets, request.allow)?);
     }
+    Ok(request.minimum.get().expect("set above"))
 }
 
 /// What each strategy saved and cost, in order: fewer bits, micro-batches, then splitting, recomputation and offloading.
@@ -166,7 +169,7 @@ fn fastest_as_written(request: &Request<'_>, budgets: Budgets) -> Result<(Candid
         let mut compared = 0;
         for micro_batch in &too_large {
             let large = if *micro_batch == whole.micro_batch { whole.clone() } else { candidate(request, *micro_batch, Some(budgets))? };
-            if let Ok(again) = with_recomputation(request, &large, budgets, Effort::default(), None)? {
+            if let Ok(again) = with_recomputation(request, &large, budgets, request.effort, None)? {
                 let faster = chosen.as_ref().is_none_or(|chosen| {
                     let worth = if again.micro_batch == request.batch { WHOLE_BATCH_PREFERENCE } else { 1.0 };
                     again.seconds(request) < worth * chosen.seconds(request)
@@ -245,14 +248,7 @@ pub(super) fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'
 }
 
 pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candidate) -> Result<RunPlan> {
-    // Buffers shrink with the rows: no micro-batch in between needs less than both the chosen one and single rows.
-    let (least, least_on_device) = match ways(request, request.allow).last() {
-        Some(rows) if *rows < candidate.micro_batch => {
-            let smallest = self::candidate(request, *rows, None)?;
-            (candidate.least.min(smallest.least), candidate.device_total().min(smallest.device_total()))
-        }
-        _ => (candidate.least, candidate.device_total()),
-    };
+    let minimum = minimum_of(request, budgets)?;
     let fixed: Bytes = candidate.fixed.iter().map(|(_, size)| *size).sum();
     let left = match request.spec.count {
         Count::Everything => Some(budgets.host - fixed),
@@ -290,14 +286,14 @@ pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candi
         host_budget_given: request.budget.host.is_some(),
         requested_host_budget: None,
         owners: owners(request, &candidate, &pipeline),
-        minimum: least,
+        minimum: minimum.least,
         may_micro_batch: ways(request, request.allow).len() > 1,
         device_memory: candidate.on_device.as_ref().map(|owners| DeviceBudget {
             budget: budgets.device,
             given: request.budget.device.is_some(),
             requested: None,
             owners: sorted(owners),
-            minimum: least_on_device,
+            minimum: minimum.device_total(),
         }),
         flops,
         predicted_s: candidate.seconds(request),

@@ -8,6 +8,7 @@ use crate::error::Result;
 use plimsoll_core::Bytes;
 use plimsoll_core::graph::Phase;
 use plimsoll_core::plan::recompute::Effort;
+use std::cell::OnceCell;
 
 /// The largest batch that is tried.
 const MAX_BATCH: usize = 1 << 24;
@@ -51,7 +52,7 @@ pub(super) fn largest_batch(request: &Request<'_>) -> Result<Option<LargestBatch
         best = more;
     }
     let batch = best.micro_batch;
-    let measured = Request { cost_model: request.cost_model, ..whole(batch) };
+    let measured = Request { cost_model: request.cost_model, minimum: &OnceCell::new(), ..whole(batch) };
     Ok(Some(LargestBatch { batch, plan: run_plan(&measured, budgets, best)? }))
 }
 

@@ -1,92 +1,115 @@
 //! The minimum budget, and the error for a budget below it.
 
-use super::candidate::{Candidate, candidate};
-use super::choose::{owners, sorted, variants, varied, ways, within};
+use super::candidate::{Candidate, candidate, finish, heap_per_node};
+use super::choose::{owners, sorted, variants, varied, ways};
 use super::pipelines::pipelines;
 use super::{Budgets, Request, offload};
 use crate::allow::{Allow, Permission};
 use crate::error::Result;
 use crate::infeasible::{HOST, Infeasible};
 use plimsoll_core::Bytes;
-use plimsoll_core::plan::recompute::Effort;
+use plimsoll_core::plan::recompute::{self, Effort, FitError};
 
-/// The search effort for hints.
-const HINT_EFFORT: Effort = Effort(2_000_000);
+/// The search effort for the smallest arena of a plan.
+const EFFORT: Effort = Effort(1_500_000);
 
-/// The search effort for the minimum.
-pub(super) const MINIMUM_EFFORT: Effort = Effort(20_000_000);
+/// How often the arena of the minimum is tried to be lowered by a fraction, and the search effort for that.
+const LOWERINGS: usize = 2;
+const LOWERING: u64 = 64;
+const LOWERING_EFFORT: Effort = Effort(2_000_000);
 
-/// Steps of the bisection between the smallest arena found and half of it.
-const HALVINGS: usize = 3;
-
-/// The smallest plan with some permissions. Of the allowed variants, the one with the fewest bits is the smallest; of the micro-batches, the
-/// smallest or the whole batch, which needs no accumulated gradients.
-pub(super) fn smallest(request: &Request<'_>, budgets: Budgets, allow: Allow) -> Result<Candidate> {
+/// The minimum of a run with some permissions: the smallest plan that planning finds. It depends on the run and, on a device with memory of its
+/// own, on the host budget, but not on the budget that it is the minimum of, nor on measured costs. Every statement of a minimum comes from here:
+/// a budget below it is refused, and this plan itself runs in it.
+///
+/// Compared are the run as specified and, with the fewest bits that are allowed, the whole batch (which needs no accumulated gradients) and the
+/// smallest micro-batch, each as it is and split, without offloading, with states offloaded, and with everything offloaded.
+pub(super) fn minimum(request: &Request<'_>, budgets: Budgets, allow: Allow) -> Result<Candidate> {
+    let request = &Request { allow, split: false, ..request.clone() };
     let mut ways = ways(request, allow);
+    let mut best = candidate(request, ways[0], Some(Budgets::NONE))?;
+    if !allow.has(Permission::Recompute) {
+        best = best.tightened(request)?;
+    }
     ways.drain(1..ways.len().max(2) - 1);
     let fewest = variants(request, allow).pop().unwrap_or_default();
-    let request = &Request { allow, ..varied(request, fewest)? };
-    let mut best: Option<Candidate> = None;
-    // Offloaded tensors are on the host: as long as they fit there, only the device counts.
-    let size = |candidate: &Candidate| match candidate.on_device {
-        Some(_) => (candidate.least.saturating_sub(budgets.host), candidate.device_total(), candidate.least),
-        None => (Bytes::ZERO, Bytes::ZERO, candidate.least),
-    };
-    let keep = |found: Candidate, best: &mut Option<Candidate>| {
-        if best.as_ref().is_none_or(|best| size(&found) < size(best)) {
-            *best = Some(found);
+    let request = &varied(request, fewest)?;
+    let splits: &[bool] = if allow.has(Permission::Split) { &[false, true] } else { &[false] };
+    let mut compare = |request: &Request<'_>, sketch: Candidate| -> Result<()> {
+        if let Some(found) = smallest(request, sketch, budgets, &best)? {
+            best = found;
         }
+        Ok(())
     };
-    for rows in &ways {
-        let plain = candidate(request, *rows, Some(Budgets::NONE))?;
-        keep(if allow.has(Permission::Recompute) { least_again(request, plain)? } else { plain.tightened(request)? }, &mut best);
-    }
-    if offload::considered(request, false) {
-        let mut ends: Vec<usize> = best.iter().map(|best| best.micro_batch).chain(ways.last().copied()).collect();
-        ends.dedup();
-        for rows in ends {
-            offload::smallest(request, allow, &candidate(request, rows, Some(Budgets::NONE))?)?
-                .into_iter()
-                .for_each(|found| keep(found, &mut best));
-        }
-    }
-    Ok(best.expect("there is always the whole batch to try"))
-}
-
-/// The same micro-batch in the smallest arena that recomputation allows.
-pub(super) fn least_again(request: &Request<'_>, plain: Candidate) -> Result<Candidate> {
-    // With an impossible limit the search reports the smallest arena it found; with that as limit it finds the plan.
-    let mut limit = match within(request, &plain, Bytes::ZERO, request.effort, None)? {
-        Err(Some(least)) => least,
-        _ => return plain.tightened(request),
-    };
-    for _ in 0..8 {
-        match within(request, &plain, limit, request.effort, None)? {
-            Ok(found) if found.least + found.device_total() < plain.least + plain.device_total() => {
-                return if found.memory.backing > Bytes::ZERO { with_less_loaded(request, &plain, found) } else { Ok(found) };
+    for rows in ways {
+        for split in splits {
+            let request = &Request { split: *split, ..request.clone() };
+            let plain = candidate(request, rows, Some(Budgets::NONE))?;
+            if *split && plain.written.is_none() {
+                continue;
             }
-            Err(Some(least)) if least < plain.memory.arena => limit = least.max(Bytes(limit.0 + limit.0 / 64)),
-            _ => break,
+            if offload::considered(request, false) {
+                offload::most(request, &plain)?.into_iter().try_for_each(|sketch| compare(request, sketch))?;
+            }
+            compare(request, plain)?;
         }
     }
-    plain.tightened(request)
+    if allow.has(Permission::Recompute) { lowered(request, best, budgets) } else { Ok(best) }
 }
 
-/// The same in a smaller arena, found by bisection: tensors that are loaded late are rarely found by small steps.
-fn with_less_loaded(request: &Request<'_>, plain: &Candidate, mut found: Candidate) -> Result<Candidate> {
-    let mut low = Bytes(found.memory.arena.0 / 2);
-    for _ in 0..HALVINGS {
-        let middle = Bytes(low.0 + (found.memory.arena.0 - low.0) / 2);
-        match within(request, plain, middle, request.effort, None)? {
-            Ok(better) if better.least + better.device_total() < found.least + found.device_total() => found = better,
-            _ => low = middle,
-        }
+/// The order of plans by size, if an arena were smaller by some bytes. Offloaded tensors are on the host: as long as they fit there, only the
+/// device counts.
+fn size(candidate: &Candidate, budgets: Budgets, saved: Bytes) -> (Bytes, Bytes, Bytes) {
+    match candidate.on_device {
+        Some(_) => (candidate.least.saturating_sub(budgets.host), candidate.device_total() - saved, candidate.least),
+        None => (Bytes::ZERO, Bytes::ZERO, candidate.least - saved),
     }
-    Ok(found)
+}
+
+/// The smallest layout of a sketched plan, with recomputation if that is allowed; none if it is not smaller than the best.
+fn smallest(request: &Request<'_>, sketch: Candidate, budgets: Budgets, best: &Candidate) -> Result<Option<Candidate>> {
+    let recompute = request.allow.has(Permission::Recompute);
+    let floor = if recompute { recompute::floor(&sketch.memory, request.device()) } else { sketch.memory.lower_bound };
+    let saved = sketch.memory.arena.saturating_sub(floor);
+    if size(&sketch, budgets, saved) >= size(best, budgets, Bytes::ZERO) {
+        return Ok(None);
+    }
+    let found = if recompute {
+        // On a device with memory of its own, graphs take other memory than the arena.
+        let per_node = if sketch.on_device.is_some() { Bytes::ZERO } else { heap_per_node(request) };
+        let search = (request.cost_model, EFFORT);
+        let memory = recompute::smallest(&sketch.memory, sketch.graphs(request)?, request.device(), per_node, search)?;
+        finish(request, sketch.micro_batch, memory)?.from(sketch.written.clone())
+    } else {
+        sketch.tightened(request)?
+    };
+    Ok((size(&found, budgets, Bytes::ZERO) < size(best, budgets, Bytes::ZERO)).then_some(found))
+}
+
+/// The same in a smaller arena, where a search for given limits finds one.
+fn lowered(request: &Request<'_>, mut best: Candidate, budgets: Budgets) -> Result<Candidate> {
+    let request = &varied(request, best.variant)?;
+    // The minimum is the same on every machine, so no measured costs.
+    let cost_model = request.device().cost_model();
+    for _ in 0..LOWERINGS {
+        let (arena, alignment) = (best.memory.arena.0, best.memory.alignment.0);
+        let limit = Bytes((arena - arena / LOWERING) / alignment * alignment);
+        let less = recompute::refit(&best.memory, best.graphs(request)?, request.device(), limit, &*cost_model, LOWERING_EFFORT, None);
+        let found = match less {
+            Ok(memory) => finish(request, best.micro_batch, memory)?.from(best.written.clone()),
+            Err(FitError::TooSmall { .. }) => break,
+            Err(FitError::Graph(error)) => return Err(error.into()),
+        };
+        if size(&found, budgets, Bytes::ZERO) >= size(&best, budgets, Bytes::ZERO) {
+            break;
+        }
+        best = found;
+    }
+    Ok(best)
 }
 
 /// Why there is no plan, and what would work.
-pub(super) fn infeasible(request: &Request<'_>, budgets: Budgets, least: Candidate) -> Result<Infeasible> {
+pub(super) fn infeasible(request: &Request<'_>, budgets: Budgets, least: &Candidate) -> Result<Infeasible> {
     let pipeline = pipelines(request.data, least.feed_rows, None)?;
     let on_host = least.least > budgets.host || least.on_device.is_none();
     let own = |candidate: &Candidate| if on_host { candidate.least } else { candidate.device_total() };
@@ -112,22 +135,20 @@ pub(super) fn infeasible(request: &Request<'_>, budgets: Budgets, least: Candida
         let mixed = request.allow.with(Permission::MixedPrecision);
         let opens = opens && (!newly(Permission::State8bit) || variants(request, allow).len() > variants(request, mixed).len());
         if opens && !minimum_with.iter().any(|(known, _)| *known == allow) {
-            // A hint need not be the exact minimum.
-            let request = Request { split: allow.has(Permission::Split), effort: HINT_EFFORT, ..request.clone() };
-            let with = own(&smallest(&request, budgets, allow)?);
-            if with < own(&least) {
+            let with = own(&minimum(request, budgets, allow)?);
+            if with < own(least) {
                 minimum_with.push((allow, with));
             }
         }
     }
     let (space, line, owners) = match &least.on_device {
         Some(owners) if !on_host => (format!("memory of {}", request.device().name()), budgets.device, sorted(owners)),
-        _ => (HOST.to_string(), budgets.host, owners(request, &least, &pipeline)),
+        _ => (HOST.to_string(), budgets.host, owners(request, least, &pipeline)),
     };
     Ok(Infeasible {
         space,
         budget: line,
-        minimum: own(&least),
+        minimum: own(least),
         owners,
         micro_batch: least.micro_batch,
         batch: request.batch,

@@ -19,6 +19,7 @@ use crate::error::Result;
 use crate::graphs::{ProgramInterface, Programs, Variant, Variants};
 use crate::precision::Precision;
 use crate::spec::{Count, Optimization, RunSpec};
+use candidate::Candidate;
 use choose::plan_run;
 use plimsoll_core::budget::Owner;
 use plimsoll_core::device::Device;
@@ -28,6 +29,7 @@ use plimsoll_core::plan::{Certificate, CheckedPlan, CostModel};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Budget, Bytes, Graph};
 use plimsoll_data::PipelinePlan;
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 pub use data::{DataSummary, DatasetSummary};
@@ -63,7 +65,7 @@ pub struct RunPlan {
     pub owners: Vec<(Owner, Bytes)>,
     /// The pipelines' part, stage by stage.
     pub pipeline_stages: Vec<(String, Bytes)>,
-    /// The smallest host budget that works with the same permissions, without recomputation.
+    /// The minimum host budget with the same permissions: a budget below it is refused.
     pub minimum: Bytes,
     /// Whether the planner may use micro-batches.
     pub may_micro_batch: bool,
@@ -129,7 +131,7 @@ pub struct DeviceBudget {
     pub requested: Option<Bytes>,
     /// Everything within it, by owner, largest first.
     pub owners: Vec<(Owner, Bytes)>,
-    /// The smallest budget that works with the same permissions.
+    /// The minimum budget with the same permissions, within the same host budget.
     pub minimum: Bytes,
 }
 
@@ -156,9 +158,11 @@ pub(crate) struct Request<'a> {
     pub allow: Allow,
     /// Whether the largest layers are computed in slices of their rows, where they can be.
     pub split: bool,
-    /// How long to search for the minimum.
+    /// How long to search for the fastest recomputation.
     pub effort: Effort,
     pub cost_model: &'a dyn CostModel,
+    /// The minimum of the run, once it is known.
+    pub minimum: &'a OnceCell<Candidate>,
 }
 
 impl<'a> Request<'a> {
@@ -187,13 +191,14 @@ impl RunSpec {
         self.search(machine, data, largest::largest_batch)
     }
 
-    /// The predicted step time for decreasing budgets, down to the minimum.
+    /// The predicted step time for decreasing budgets, down to the minimum. `progress` is called before each budget with the number of budgets
+    /// done and of all.
     ///
     /// # Errors
     ///
     /// If the run does not fit, or its parts are incompatible.
-    pub fn sweep(&self, machine: &Machine, data: &DataSummary) -> Result<Sweep> {
-        self.search(machine, data, sweep::sweep)
+    pub fn sweep(&self, machine: &Machine, data: &DataSummary, progress: &mut dyn FnMut(usize, usize)) -> Result<Sweep> {
+        self.search(machine, data, |request| sweep::sweep(request, progress))
     }
 
     /// Proves that a certificate is an exact plan of this run's graphs on the device of the machine.
@@ -227,8 +232,9 @@ impl RunSpec {
             budget: self.budget,
             allow: self.allow,
             split: false,
-            effort: least::MINIMUM_EFFORT,
+            effort: Effort::default(),
             cost_model: &*machine.cost_model,
+            minimum: &OnceCell::new(),
         })
     }
 }

@@ -3,15 +3,13 @@
 
 use super::candidate::{Candidate, candidate, finish, weighed};
 use super::choose::with_recomputation;
-use super::least::least_again;
 use super::{Budgets, Request};
-use crate::allow::{Allow, Permission};
+use crate::allow::Permission;
 use crate::error::Result;
 use crate::spec::Count;
 use plimsoll_core::Bytes;
 use plimsoll_core::graph::{StateId, StateKind, ValueId};
 use plimsoll_core::plan::offload::{Offloaded, ahead, candidates, renewed_in_place};
-use plimsoll_core::plan::recompute::Effort;
 use plimsoll_core::step::Role;
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -144,7 +142,7 @@ fn fitted(request: &Request<'_>, plain: &Candidate, budgets: Budgets) -> Result<
         let shares: &[usize] = if found.is_empty() { &[0, SHARES] } else { &[0] };
         for share in shares {
             let large = leaving.plan(request, plain, all, *share, Some(budgets))?;
-            if let Ok(again) = with_recomputation(request, &large, budgets, Effort::default(), None)? {
+            if let Ok(again) = with_recomputation(request, &large, budgets, request.effort, None)? {
                 found.push(again);
                 break;
             }
@@ -187,13 +185,8 @@ fn fewest(most: usize, guess: usize, budgets: Budgets, plan: impl Fn(usize) -> R
     Ok(None)
 }
 
-/// The smallest candidates with everything offloaded, and recomputation if that is allowed.
-pub(super) fn smallest(request: &Request<'_>, allow: Allow, plain: &Candidate) -> Result<Vec<Candidate>> {
+/// Sketches with all states offloaded, and with all states and values.
+pub(super) fn most(request: &Request<'_>, plain: &Candidate) -> Result<Vec<Candidate>> {
     let leaving = Leaving::of(request, plain)?;
-    let mut found = Vec::new();
-    for share in [0, SHARES] {
-        let candidate = leaving.plan(request, plain, leaving.states.len(), share, Some(Budgets::NONE))?;
-        found.push(if allow.has(Permission::Recompute) { least_again(request, candidate)? } else { candidate.tightened(request)? });
-    }
-    Ok(found)
+    [0, SHARES].into_iter().map(|share| leaving.plan(request, plain, leaving.states.len(), share, Some(Budgets::NONE))).collect()
 }

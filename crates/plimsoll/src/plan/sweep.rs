@@ -2,7 +2,8 @@
 
 use super::choose::plan_run;
 use super::{Request, RunPlan};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use plimsoll_core::plan::recompute::Effort;
 use plimsoll_core::{Budget, Bytes};
 
 /// The budgets of a sweep, in percent of the peak without a budget.
@@ -28,29 +29,27 @@ pub struct Sweep {
     pub infeasible: Option<(Bytes, Bytes)>,
 }
 
-/// Plans for smaller and smaller budgets, until one is infeasible.
-pub(super) fn sweep(request: &Request<'_>) -> Result<Sweep> {
+/// The search effort for one budget of a sweep.
+const EFFORT: Effort = Effort(4_000_000);
+
+/// Plans for smaller and smaller budgets, down to the minimum.
+pub(super) fn sweep(request: &Request<'_>, progress: &mut dyn FnMut(usize, usize)) -> Result<Sweep> {
+    let request = &Request { effort: EFFORT, ..request.clone() };
     let free = plan_run(request)?;
     let on_device = free.device_memory.is_some();
     let all = free.device_memory.as_ref().map_or_else(|| free.total(), |device| device.total());
-    let mut sweep = Sweep { on_device, points: Vec::new(), infeasible: None };
-    for share in SHARES {
-        match planned(request, on_device, Bytes(all.0 / 100 * share + all.0 % 100)) {
-            Ok(point) => sweep.points.push(point),
-            Err(Error::Infeasible(refusal)) => {
-                sweep.infeasible = Some((refusal.budget, refusal.minimum));
-                // The end of the curve is the minimum, if it is below the last budget that works.
-                match planned(request, on_device, refusal.minimum) {
-                    Ok(point) if sweep.points.last().is_some_and(|last| point.budget < last.budget) => sweep.points.push(point),
-                    Ok(_) | Err(Error::Infeasible(_)) => {}
-                    Err(error) => return Err(error),
-                }
-                break;
-            }
-            Err(error) => return Err(error),
-        }
+    let minimum = free.device_memory.as_ref().map_or(free.minimum, |device| device.minimum);
+    let shares = SHARES.map(|share| Bytes(all.0 / 100 * share + all.0 % 100));
+    // The end of the curve is the minimum.
+    let budgets: Vec<Bytes> = shares.into_iter().filter(|budget| *budget > minimum).chain([minimum]).collect();
+    let infeasible = shares.into_iter().find(|budget| *budget < minimum).map(|budget| (budget, minimum));
+    let mut points = Vec::new();
+    for (done, budget) in budgets.iter().enumerate() {
+        progress(done, budgets.len());
+        points.push(planned(request, on_device, *budget)?);
     }
-    Ok(sweep)
+    progress(budgets.len(), budgets.len());
+    Ok(Sweep { on_device, points, infeasible })
 }
 
 fn planned(request: &Request<'_>, on_device: bool, bytes: Bytes) -> Result<SweepPoint> {

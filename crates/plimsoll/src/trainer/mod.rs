@@ -147,13 +147,14 @@ impl Trainer {
         Ok(largest.map(|largest| LargestBatch { plan: RunPlan { plan_ms: milliseconds(start), ..largest.plan }, ..largest }))
     }
 
-    /// The predicted step time for decreasing budgets, down to the minimum.
+    /// The predicted step time for decreasing budgets, down to the minimum. `progress` is called before each budget with
+    /// the number of budgets done and of all.
     ///
     /// # Errors
     ///
     /// If the run does not fit, or its parts are incompatible.
-    pub fn sweep(&self) -> Result<Sweep> {
-        self.spec.sweep(&self.machine()?, &DataSummary::read(&self.spec)?)
+    pub fn sweep(&self, progress: &mut dyn FnMut(usize, usize)) -> Result<Sweep> {
+        self.spec.sweep(&self.machine()?, &DataSummary::read(&self.spec)?, progress)
     }
 
     /// Proves that a certificate is an exact plan of this run's graphs on its device.

@@ -18,7 +18,7 @@ pub fn fuse_slice_writes(old: &Graph, device: &dyn Target) -> Option<Graph> {
     let counts = old.use_counts();
     let mut producers: Vec<bool> = vec![false; old.nodes.len()];
     let mut found = false;
-    for node in &old.nodes {
+    for node in old.nodes.iter() {
         if let Op::SliceWrite(place) = &node.op
             && can_be_fused(old, node, place, &counts, device)
         {

@@ -296,7 +296,7 @@ impl<'a> ConcatWriter<'a> {
             let extent = if along_batch { usize::MAX } else { whole.extent };
             let inputs = [Some(value), base].into_iter().flatten().collect();
             let outputs = self.new.push(Op::SliceWrite(SliceWrite { axis: whole.axis, start, extent }), inputs, vec![whole.ty.clone()]);
-            let (node, last) = (self.old.node(join), self.new.nodes.last_mut().expect("just pushed"));
+            let (node, last) = (self.old.node(join), self.new.nodes_mut().last_mut().expect("just pushed"));
             (last.scope, last.phase) = (node.scope.clone(), node.phase);
             self.grown[number].push(outputs[0]);
         }

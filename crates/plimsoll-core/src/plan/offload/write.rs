@@ -5,6 +5,7 @@ use crate::ir::graph::{Graph, GraphError, Node, NodeId, Phase, StateId, Value, V
 use crate::ir::op::Op;
 use crate::ir::ops::{Load, Store};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// The graph with these states in the backing store, and these forward values stored until a later phase reads them.
 /// The result is bit-identical.
@@ -79,7 +80,7 @@ impl OffloadWriter<'_> {
             .map(|((state, stored), (_, value))| (state, stored.unwrap_or_else(|| self.read(*value, &end))))
             .collect();
         let mut graph = Graph::new();
-        (graph.nodes, graph.values, graph.outputs, graph.updates) = (self.nodes, self.made, outputs, updates);
+        (graph.nodes, graph.values, graph.outputs, graph.updates) = (Arc::new(self.nodes), Arc::new(self.made), outputs, updates);
         (graph.inputs, graph.states, graph.scalars, graph.streams) =
             (old.inputs.clone(), old.states.clone(), old.scalars.clone(), old.streams);
         graph.pieces = old.pieces;

@@ -13,9 +13,9 @@ pub(super) mod simulate;
 mod starts;
 pub(super) mod write;
 
-use super::{Plan, Program, as_written, backing, nearly_tight, place_states, placed, schedule};
+use super::{Plan, Program, Resident, as_written, backing, modest, nearly_tight, place_states, placed, schedule};
 use crate::Bytes;
-use crate::ir::graph::{Graph, GraphError, NodeId};
+use crate::ir::graph::{Graph, GraphError, Node, NodeId};
 use crate::ir::op::Op;
 use crate::plan::cost_model::{CostModel, WithCopies};
 use crate::plan::target::Target;
@@ -72,7 +72,7 @@ impl Recomputation {
     /// Number of recomputed nodes per layer, in order of first appearance.
     pub fn by_scope(&self, graph: &Graph) -> Vec<(String, usize)> {
         let mut scopes: Vec<(String, usize)> = Vec::new();
-        for id in &self.nodes {
+        for id in self.nodes.iter() {
             let scope = &graph.node(*id).scope;
             match scopes.iter_mut().find(|(known, _)| known == scope) {
                 Some((_, count)) => *count += 1,
@@ -193,7 +193,7 @@ fn fit_from(
         return Ok(program.within(limit));
     }
     // The minimum in the error must work as a limit, so it is computed independently of the limit.
-    let smallest = search::squeeze(&problem, effort.0 / 4);
+    let smallest = search::squeeze(&problem, 0, 0, effort.0 / 4);
     let mut unbound = sequenced(&graph, &smallest.sequence, rows, limit, cost_model);
     unbound.limit = None;
     let program = placed(Role::Step, unbound, rows, device, &states, &nearly_tight)?;
@@ -239,7 +239,7 @@ pub fn refit(
                 continue;
             }
         }
-        if matches!(role, Role::Evaluate | Role::Predict) {
+        if !recomputes(*role) {
             // Without a backward pass there is nothing to recompute.
             let unbound = ScheduledGraph { limit: None, ..program.clone().within(limit) };
             let packed = placed(*role, unbound, plan.rows, device, &plan.states, &nearly_tight)?;
@@ -255,6 +255,91 @@ pub fn refit(
     plan.lower_bound = plan.programs.iter().map(|program| program.lower_bound).max().unwrap_or_default();
     plan.backing = backing(&plan.states, &plan.programs, plan.alignment);
     Ok(plan)
+}
+
+/// A lower bound on the arena of a plan under any recomputation: the largest node with its inputs, outputs and workspace. Programs without a
+/// backward pass have nothing to recompute.
+pub fn floor(plan: &Plan, device: &dyn Target) -> Bytes {
+    let alignment = device.capabilities().alignment;
+    let of = |program: &Program| {
+        if !recomputes(program.role) {
+            return program.lower_bound;
+        }
+        let graph = &program.graph;
+        let workspace = |node: NodeId| device.workspace(graph, graph.node(node), plan.rows).align_up(alignment.0);
+        Bytes(Problem::of(graph, &program.order, plan.rows, alignment, &workspace, &PerNode).least())
+    };
+    plan.programs.iter().map(of).max().unwrap_or_default()
+}
+
+/// A plan of the same graphs with the smallest sum of its arena and `per_node` bytes for every recomputed node that the search finds, at any cost
+/// in time. It depends only on the graphs, the rows, the device and the effort: the minimum budget derived from it is reproducible.
+pub fn smallest(
+    plan: &Plan,
+    graphs: &[(Role, Graph)],
+    device: &dyn Target,
+    per_node: Bytes,
+    (cost_model, effort): (&dyn CostModel, Effort),
+) -> Result<Plan, GraphError> {
+    let mut plan = plan.clone();
+    // All programs share one arena: one that is no larger than another need not shrink.
+    let mut arena = Bytes::ZERO;
+    let mut largest_first: Vec<usize> = (0..plan.programs.len()).collect();
+    largest_first.sort_by_key(|i| std::cmp::Reverse(plan.programs[*i].arena));
+    for i in largest_first {
+        let (role, graph) = &graphs[i];
+        let program = &mut plan.programs[i];
+        if program.arena <= arena {
+            continue;
+        }
+        let offloaded = program.offloaded.clone();
+        let unbound = ScheduledGraph { limit: None, ..program.clone().within(program.arena) };
+        let mut best = placed(*role, unbound, plan.rows, device, &plan.states, &|blocks| modest(blocks, arena))?;
+        if recomputes(*role) && best.arena > arena {
+            let squeezed = squeezed((*role, graph), plan.rows, device, &plan.states, (arena, per_node), (cost_model, effort))?;
+            if squeezed.arena < best.arena {
+                best = squeezed;
+            }
+        }
+        *program = Program { offloaded, ..best };
+        arena = arena.max(program.arena);
+    }
+    plan.arena = plan.programs.iter().map(|program| program.arena).max().unwrap_or_default();
+    plan.lower_bound = plan.programs.iter().map(|program| program.lower_bound).max().unwrap_or_default();
+    plan.backing = backing(&plan.states, &plan.programs, plan.alignment);
+    Ok(plan)
+}
+
+/// One program in the smallest arena that the search finds; an arena of `enough` is as good as any smaller one.
+fn squeezed(
+    (role, graph): (Role, &Graph),
+    rows: usize,
+    device: &dyn Target,
+    states: &[Resident],
+    (enough, per_node): (Bytes, Bytes),
+    (cost_model, effort): (&dyn CostModel, Effort),
+) -> Result<Program, GraphError> {
+    let alignment = device.capabilities().alignment;
+    let ScheduledGraph { graph, order, .. } = as_written(graph, rows, device)?;
+    let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
+    let problem = Problem::of(&graph, &order, rows, alignment, &workspace, &PerNode);
+    let found = search::squeeze(&problem, enough.0, per_node.0, effort.0);
+    let unbound = ScheduledGraph { limit: None, ..sequenced(&graph, &found.sequence, rows, Bytes::ZERO, cost_model) };
+    placed(role, unbound, rows, device, states, &|blocks| modest(blocks, enough))
+}
+
+/// Whether a program has a backward pass, and so values to recompute.
+fn recomputes(role: Role) -> bool {
+    !matches!(role, Role::Evaluate | Role::Predict)
+}
+
+/// The same cost for every node: the search for the smallest arena prefers fewer recomputed nodes, and does not depend on the machine.
+struct PerNode;
+
+impl CostModel for PerNode {
+    fn seconds(&self, _: &Graph, _: &Node, _: usize) -> f64 {
+        1.0
+    }
 }
 
 /// Predicted seconds of one run of a program, including recomputation.

@@ -84,19 +84,25 @@ fn keep(pool: &mut Vec<Candidate>, found: &Candidate) {
     }
 }
 
-/// The sequence with the smallest peak found, at any cost. It depends only on the problem and the effort, so the
-/// minimum budget derived from it is reproducible.
-pub(super) fn squeeze(problem: &Problem, effort: u64) -> Candidate {
+/// The sequence with the smallest sum of its peak and `per_step` bytes for every step, or the first with a peak of at most
+/// `enough`. It depends only on its arguments, so the minimum budget derived from it is reproducible.
+pub(super) fn squeeze(problem: &Problem, enough: u64, per_step: u64, effort: u64) -> Candidate {
     let mut search = RecomputeSearch::new(problem, u64::MAX, effort);
     let mut smallest: Option<Candidate> = None;
+    let floor = problem.least();
     for mut sequence in starts::starts(problem) {
         let mut outcome = search.play(&sequence);
         if !outcome.legal {
             continue;
         }
         loop {
-            if smallest.as_ref().is_none_or(|smallest| outcome.peak < smallest.outcome.peak) {
+            let size = |peak: u64, steps: usize| peak + per_step * steps as u64;
+            let less = |best: &Candidate| size(outcome.peak, sequence.len()) < size(best.outcome.peak, best.sequence.len());
+            if smallest.as_ref().is_none_or(less) {
                 smallest = Some(Candidate { sequence: sequence.clone(), outcome });
+            }
+            if outcome.peak <= enough.max(floor) {
+                break;
             }
             // Slightly below the current peak: only the peak steps exceed the limit, and no other step may.
             search.limit = outcome.peak - 1 - outcome.peak / 200;

@@ -1,6 +1,7 @@
 //! Converts a sequence back to a graph: a node that occurs twice becomes two nodes.
 
 use crate::ir::graph::{Graph, Node, NodeId, Value, ValueId};
+use std::sync::Arc;
 
 /// A graph whose nodes are in sequence order.
 pub(in crate::plan) struct Written {
@@ -30,7 +31,7 @@ pub(in crate::plan) fn write(old: &Graph, sequence: &[u32]) -> Written {
     let updates = old.updates.iter().map(|(state, value)| (*state, writer.latest(*value))).collect();
     let (nodes, values) = (writer.nodes, writer.values);
     let mut graph = Graph::new();
-    (graph.nodes, graph.values, graph.outputs, graph.updates) = (nodes, values, outputs, updates);
+    (graph.nodes, graph.values, graph.outputs, graph.updates) = (Arc::new(nodes), Arc::new(values), outputs, updates);
     (graph.inputs, graph.states, graph.scalars, graph.streams) = (old.inputs.clone(), old.states.clone(), old.scalars.clone(), old.streams);
     (graph.pieces, graph.joining, graph.joined, graph.concats_fused) = (old.pieces, old.joining, old.joined.clone(), old.concats_fused);
     Written { graph, order, repeated }

@@ -118,7 +118,7 @@ struct SplitWriter<'a> {
 impl SplitWriter<'_> {
     fn push(&mut self, like: &Node, op: Op, inputs: Vec<ValueId>, types: Vec<TensorType>) -> Vec<ValueId> {
         let outputs = self.new.push(op, inputs, types);
-        let node = self.new.nodes.last_mut().expect("just pushed");
+        let node = self.new.nodes_mut().last_mut().expect("just pushed");
         (node.scope, node.phase) = (like.scope.clone(), like.phase);
         outputs
     }

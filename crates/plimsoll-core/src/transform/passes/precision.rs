@@ -66,7 +66,7 @@ pub fn mixed_with(old: &Graph, dtype: DType, columns: Columns) -> Result<Graph, 
     let mut new = shell(old);
     let mut renamed: Vec<Option<ValueId>> = vec![None; old.values.len()];
     let mut casts: HashMap<(ValueId, DType), ValueId> = HashMap::new();
-    for node in &old.nodes {
+    for node in old.nodes.iter() {
         let mut inputs: Vec<ValueId> = node.inputs.iter().map(|input| renamed[input.index()].expect("inputs come first")).collect();
         let outputs = new.within(&node.scope, node.phase, |new| {
             let half = |g: &Graph, value: ValueId| g.ty(value).dtype == DType::F32 && g.shape(value).has_batch();
@@ -142,7 +142,7 @@ fn retyped(old: &Graph, node: &Node, narrow: &[bool], dtype: DType) -> Op {
 /// decided first.
 fn narrowed(graph: &Graph) -> Vec<bool> {
     let mut readers: Vec<Vec<&Node>> = vec![Vec::new(); graph.values.len()];
-    for node in &graph.nodes {
+    for node in graph.nodes.iter() {
         node.inputs.iter().for_each(|input| readers[input.index()].push(node));
     }
     let mut host = vec![false; graph.values.len()];

@@ -19,7 +19,7 @@ pub(crate) enum Rewrite {
 pub(crate) fn rewrite(old: &Graph, mut decide: impl FnMut(&mut Graph, &Node, &[ValueId]) -> Rewrite) -> Graph {
     let mut new = shell(old);
     let mut renamed: Vec<Option<ValueId>> = vec![None; old.values.len()];
-    for node in &old.nodes {
+    for node in old.nodes.iter() {
         let inputs: Vec<ValueId> = node.inputs.iter().map(|input| renamed[input.index()].expect("inputs come first")).collect();
         let outputs = match decide(&mut new, node, &inputs) {
             Rewrite::Keep => append(&mut new, old, node, node.op.clone(), inputs),
@@ -46,7 +46,7 @@ pub(crate) fn shell(old: &Graph) -> Graph {
 pub(crate) fn append(new: &mut Graph, old: &Graph, node: &Node, op: Op, inputs: Vec<ValueId>) -> Vec<ValueId> {
     let types: Vec<TensorType> = node.outputs.iter().map(|output| old.ty(*output).clone()).collect();
     let outputs = new.push(op, inputs, types);
-    let copy = new.nodes.last_mut().expect("just pushed");
+    let copy = new.nodes_mut().last_mut().expect("just pushed");
     (copy.scope, copy.phase) = (node.scope.clone(), node.phase);
     outputs
 }
