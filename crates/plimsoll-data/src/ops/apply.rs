@@ -1,7 +1,7 @@
 //! User code as an operation.
 
+use super::kernel::each_block;
 use super::{Kernel, Op, refuse};
-use crate::block::Rows;
 use crate::error::panic_message;
 use crate::schema::Extent;
 use crate::{Column, DataError};
@@ -63,41 +63,22 @@ impl Op for Apply {
     }
 
     fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
-        Box::new(ApplyKernel {
-            op: self.describe(),
-            column: input.name.clone(),
-            function: Arc::clone(&self.function),
-            dtype: input.dtype,
-            from: vec![0.0; input.elements()],
-            to: vec![0.0; self.shape.iter().product()],
+        let (op, column, function, dtype) = (self.describe(), input.name.clone(), Arc::clone(&self.function), input.dtype);
+        let (mut x, mut y) = (vec![0.0; input.elements()], vec![0.0; self.shape.iter().product()]);
+        each_block(move |_, rows, input, output| {
+            let (from, to) = (x.len() * dtype.size(), y.len() * size_of::<f32>());
+            for index in 0..output.len() / to.max(1) {
+                let row = rows.row(index);
+                read(dtype, &input[index * from..][..from], &mut x);
+                y.fill(0.0);
+                let called = catch_unwind(AssertUnwindSafe(|| function(row, &x, &mut y)));
+                let called = called.unwrap_or_else(|panic| Err(format!("it panicked: {}", panic_message(panic))));
+                called.map_err(|problem| DataError::Function { op: op.clone(), column: column.clone(), row, problem, at: None })?;
+                let written = output[index * to..][..to].as_chunks_mut().0;
+                written.iter_mut().zip(&y).for_each(|(out, value)| *out = value.to_ne_bytes());
+            }
+            Ok(())
         })
-    }
-}
-
-struct ApplyKernel {
-    op: String,
-    column: String,
-    function: Arc<RowFunction>,
-    dtype: DType,
-    /// One input row and one output row.
-    from: Vec<f32>,
-    to: Vec<f32>,
-}
-
-impl Kernel for ApplyKernel {
-    fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
-        let (from, to) = (self.from.len() * self.dtype.size(), self.to.len() * size_of::<f32>());
-        for index in 0..output.len() / to.max(1) {
-            let row = rows.row(index);
-            read(self.dtype, &input[index * from..][..from], &mut self.from);
-            self.to.fill(0.0);
-            let called = catch_unwind(AssertUnwindSafe(|| (self.function)(row, &self.from, &mut self.to)));
-            let called = called.unwrap_or_else(|panic| Err(format!("it panicked: {}", panic_message(panic))));
-            called.map_err(|problem| DataError::Function { op: self.op.clone(), column: self.column.clone(), row, problem, at: None })?;
-            let written = output[index * to..][..to].as_chunks_mut().0;
-            written.iter_mut().zip(&self.to).for_each(|(out, value)| *out = value.to_ne_bytes());
-        }
-        Ok(())
     }
 }
 

@@ -3,11 +3,11 @@
 //! u8 pixels are scaled to 0 to 1 for the arithmetic and converted back like in TensorFlow; f32 pixels are used as
 //! they are.
 
-use super::{Kernel, Op, image_shape, refuse, shape_of};
-use crate::block::Rows;
+use super::kernel::{each_block, each_row_in_place};
+use super::{Kernel, Op, pixel_shape, refuse};
 use crate::rng::{Salt, uniform};
 use crate::{Column, DataError};
-use plimsoll_core::{Bytes, DType};
+use plimsoll_core::DType;
 use std::sync::Arc;
 
 /// Adds `by` to every element, like `tf.image.adjust_brightness`: a fraction of the value range for u8, the number
@@ -109,7 +109,7 @@ impl Op for Colour {
     }
 
     fn output(&self, input: &Column) -> Result<Column, DataError> {
-        let [_, _, channels] = pixels(self, input)?;
+        let [_, _, channels] = pixel_shape(self, input)?;
         let (least, most) = self.range;
         if !least.is_finite() || !most.is_finite() || least > most {
             return Err(refuse(self, input, "it takes finite numbers, the smaller one first"));
@@ -130,47 +130,20 @@ impl Op for Colour {
         true
     }
 
-    fn kernel_bytes(&self, _input: &Column) -> Bytes {
-        Bytes::ZERO
-    }
-
     fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
-        Box::new(ColourKernel { op: *self, shape: shape_of(input), dtype: input.dtype, epoch: 0 })
+        let (Colour { kind, range: (least, most), seed }, channels, dtype) = (*self, input.shape[2], input.dtype);
+        each_row_in_place(input, move |epoch, row, image| {
+            let lot = seed.map_or(0.0, |seed| uniform(seed, kind.salt(), epoch, row) as f32);
+            let by = least + lot * (most - least);
+            match dtype {
+                DType::U8 => change(kind, by, channels, image),
+                _ => change(kind, by, channels, image.as_chunks_mut::<4>().0),
+            }
+        })
     }
 
     fn is_random(&self) -> bool {
         self.seed.is_some()
-    }
-}
-
-struct ColourKernel {
-    op: Colour,
-    shape: [usize; 3],
-    dtype: DType,
-    epoch: u64,
-}
-
-impl Kernel for ColourKernel {
-    fn run(&mut self, _rows: Rows<'_>, _input: &[u8], _output: &mut [u8]) -> Result<(), DataError> {
-        unreachable!("colours are changed in place")
-    }
-
-    fn run_in_place(&mut self, rows: Rows<'_>, data: &mut [u8]) -> Result<(), DataError> {
-        let bytes = self.shape.iter().product::<usize>() * self.dtype.size();
-        for (index, image) in data.chunks_exact_mut(bytes).enumerate() {
-            let Colour { kind, range: (least, most), seed } = self.op;
-            let lot = seed.map_or(0.0, |seed| uniform(seed, kind.salt(), self.epoch, rows.row(index)) as f32);
-            let by = least + lot * (most - least);
-            match self.dtype {
-                DType::U8 => change(kind, by, self.shape[2], image),
-                _ => change(kind, by, self.shape[2], image.as_chunks_mut::<4>().0),
-            }
-        }
-        Ok(())
-    }
-
-    fn set_epoch(&mut self, epoch: u64) {
-        self.epoch = epoch;
     }
 }
 
@@ -280,7 +253,7 @@ impl Op for Grey {
     }
 
     fn output(&self, input: &Column) -> Result<Column, DataError> {
-        let [height, width, channels] = pixels(self, input)?;
+        let [height, width, channels] = pixel_shape(self, input)?;
         if channels != 3 {
             return Err(refuse(self, input, format!("its images have {channels} channels, and colours take three: red, green, blue")));
         }
@@ -291,26 +264,15 @@ impl Op for Grey {
         false
     }
 
-    fn kernel_bytes(&self, _input: &Column) -> Bytes {
-        Bytes::ZERO
-    }
-
     fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
-        Box::new(GreyKernel { dtype: input.dtype })
-    }
-}
-
-struct GreyKernel {
-    dtype: DType,
-}
-
-impl Kernel for GreyKernel {
-    fn run(&mut self, _rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
-        match self.dtype {
-            DType::U8 => lose_colour(input, output),
-            _ => lose_colour(input.as_chunks::<4>().0, output.as_chunks_mut::<4>().0),
-        }
-        Ok(())
+        let dtype = input.dtype;
+        each_block(move |_, _, input, output| {
+            match dtype {
+                DType::U8 => lose_colour(input, output),
+                _ => lose_colour(input.as_chunks::<4>().0, output.as_chunks_mut::<4>().0),
+            }
+            Ok(())
+        })
     }
 }
 
@@ -318,12 +280,4 @@ fn lose_colour<E: ColourElement>(input: &[E], output: &mut [E]) {
     for ([red, green, blue], out) in input.as_chunks::<3>().0.iter().zip(output) {
         *out = E::store(red.load() * 0.2989 + green.load() * 0.587 + blue.load() * 0.114);
     }
-}
-
-fn pixels(op: &dyn Op, input: &Column) -> Result<[usize; 3], DataError> {
-    let shape = image_shape(op, input)?;
-    if !matches!(input.dtype, DType::U8 | DType::F32) {
-        return Err(refuse(op, input, format!("its elements are {}, and pixels are u8 or f32", input.dtype)));
-    }
-    Ok(shape)
 }

@@ -1,11 +1,9 @@
 //! Cropping images.
 
-use super::{ItemStep, Kernel, Op, refuse};
-use crate::block::Rows;
+use super::kernel::each_row;
+use super::{ItemStep, Kernel, Op, image_size, refuse};
 use crate::rng::random_bits;
-use crate::schema::Extent;
 use crate::{Column, DataError};
-use plimsoll_core::Bytes;
 use std::sync::Arc;
 
 /// Crops the central `height` × `width` pixels of each image, rounding like `tf.image.resize_with_crop_or_pad`.
@@ -41,22 +39,10 @@ impl Op for Crop {
     }
 
     fn output(&self, input: &Column) -> Result<Column, DataError> {
-        let channels = match (input.extent, input.shape.as_slice()) {
-            (Extent::Images, &[channels]) => channels,
-            (Extent::Fixed, &[height, width, channels]) => {
-                if self.height > height || self.width > width {
-                    return Err(refuse(self, input, format!("its images are {height} × {width}; crop less or resize before")));
-                }
-                channels
-            }
-            _ => {
-                return Err(refuse(
-                    self,
-                    input,
-                    format!("its rows have shape {:?}, and images are [height, width, channels]", input.shape),
-                ));
-            }
-        };
+        let (size, channels) = image_size(self, input)?;
+        if let Some((height, width)) = size.filter(|(height, width)| self.height > *height || self.width > *width) {
+            return Err(refuse(self, input, format!("its images are {height} × {width}; crop less or resize before")));
+        }
         if self.height == 0 || self.width == 0 {
             return Err(refuse(self, input, "nothing would be left; ask for at least one pixel"));
         }
@@ -67,17 +53,14 @@ impl Op for Crop {
         false
     }
 
-    fn kernel_bytes(&self, _input: &Column) -> Bytes {
-        Bytes::ZERO
-    }
-
     fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
-        Box::new(CropKernel {
-            from: (input.shape[0], input.shape[1]),
-            to: (self.height, self.width),
-            pixel: input.shape[2] * input.dtype.size(),
-            seed: self.seed,
-            epoch: 0,
+        let (from, to, seed) = ((input.shape[0], input.shape[1]), (self.height, self.width), self.seed);
+        let pixel = input.shape[2] * input.dtype.size();
+        each_row(self, input, move |epoch, row, image, out| {
+            let (top, left) = corner(from, to, seed, epoch, row);
+            for (line, out) in image.chunks_exact(from.1 * pixel).skip(top).zip(out.chunks_exact_mut(to.1 * pixel)) {
+                out.copy_from_slice(&line[left * pixel..][..to.1 * pixel]);
+            }
         })
     }
 
@@ -98,31 +81,4 @@ pub(crate) fn corner(from: (usize, usize), to: (usize, usize), seed: Option<u64>
     // The upper half of a 64-bit product is uniform over the range to within 2⁻³².
     let pick = |bits: u64, room: usize| (((bits & 0xFFFF_FFFF) * (room as u64 + 1)) >> 32) as usize;
     (pick(bits >> 32, room.0), pick(bits, room.1))
-}
-
-struct CropKernel {
-    from: (usize, usize),
-    to: (usize, usize),
-    /// Bytes of a pixel.
-    pixel: usize,
-    seed: Option<u64>,
-    epoch: u64,
-}
-
-impl Kernel for CropKernel {
-    fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
-        let (from_line, to_line) = (self.from.1 * self.pixel, self.to.1 * self.pixel);
-        let images = input.chunks_exact(self.from.0 * from_line).zip(output.chunks_exact_mut(self.to.0 * to_line));
-        for (index, (image, out)) in images.enumerate() {
-            let (top, left) = corner(self.from, self.to, self.seed, self.epoch, rows.row(index));
-            for (line, out) in image.chunks_exact(from_line).skip(top).zip(out.chunks_exact_mut(to_line)) {
-                out.copy_from_slice(&line[left * self.pixel..][..to_line]);
-            }
-        }
-        Ok(())
-    }
-
-    fn set_epoch(&mut self, epoch: u64) {
-        self.epoch = epoch;
-    }
 }

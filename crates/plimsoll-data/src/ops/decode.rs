@@ -4,7 +4,6 @@ use super::{ItemStep, Kernel, Op, refuse};
 use crate::image::Channels;
 use crate::schema::Extent;
 use crate::{Column, DataError};
-use plimsoll_core::Bytes;
 use std::sync::Arc;
 
 /// Options of [`decode`].
@@ -69,10 +68,6 @@ impl Op for Decode {
             return Err(refuse(self, input, "its rows are not files; leave it out"));
         }
         Ok(Column::images(&input.name, self.channels.count()))
-    }
-
-    fn kernel_bytes(&self, _input: &Column) -> Bytes {
-        Bytes::ZERO
     }
 
     fn kernel(&self, _input: &Column) -> Box<dyn Kernel> {

@@ -5,7 +5,7 @@ use crate::block::Rows;
 use crate::ragged::{length_of, write_length};
 use crate::schema::Extent;
 use crate::{Column, DataError, Schema};
-use plimsoll_core::{Bytes, DType};
+use plimsoll_core::DType;
 use std::sync::Arc;
 
 /// Whether the rows of a column vary in length.
@@ -49,10 +49,6 @@ impl Op for FillUp {
 
     fn takes_long(&self) -> bool {
         false
-    }
-
-    fn kernel_bytes(&self, _input: &Column) -> Bytes {
-        Bytes::ZERO
     }
 
     fn kernel(&self, input: &Column) -> Box<dyn Kernel> {

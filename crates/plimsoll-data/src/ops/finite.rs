@@ -1,9 +1,9 @@
 //! Rejects rows with NaN or infinities.
 
+use super::kernel::each_block_in_place;
 use super::{Kernel, Op, refuse};
-use crate::block::Rows;
 use crate::{Column, DataError};
-use plimsoll_core::{Bytes, DType};
+use plimsoll_core::DType;
 use std::sync::Arc;
 
 /// Passes values through. A row with a value that is not finite (NaN or infinite) is an error that names it, or is
@@ -42,33 +42,14 @@ impl Op for Finite {
         false
     }
 
-    fn kernel_bytes(&self, _input: &Column) -> Bytes {
-        Bytes::ZERO
-    }
-
     fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
-        Box::new(FiniteKernel { column: input.name.clone(), elements: input.elements() })
-    }
-}
-
-struct FiniteKernel {
-    column: String,
-    /// Elements of one row.
-    elements: usize,
-}
-
-impl Kernel for FiniteKernel {
-    fn run(&mut self, _rows: Rows<'_>, _input: &[u8], _output: &mut [u8]) -> Result<(), DataError> {
-        unreachable!("numbers are inspected in place")
-    }
-
-    fn run_in_place(&mut self, rows: Rows<'_>, data: &mut [u8]) -> Result<(), DataError> {
-        let values = data.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
-        match values.enumerate().find(|(_, value)| !value.is_finite()) {
-            Some((at, value)) => {
-                Err(DataError::NotFinite { column: self.column.clone(), row: rows.row(at / self.elements.max(1)), value, at: None })
+        let (column, elements) = (input.name.clone(), input.elements().max(1));
+        each_block_in_place(move |_, rows, data| {
+            let values = data.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
+            match values.enumerate().find(|(_, value)| !value.is_finite()) {
+                Some((at, value)) => Err(DataError::NotFinite { column: column.clone(), row: rows.row(at / elements), value, at: None }),
+                None => Ok(()),
             }
-            None => Ok(()),
-        }
+        })
     }
 }

@@ -1,11 +1,10 @@
 //! Random flips of images.
 
+use super::kernel::each_row_in_place;
 use super::{ItemStep, Kernel, Op, refuse};
-use crate::block::Rows;
 use crate::rng::random_bits;
 use crate::schema::Extent;
 use crate::{Column, DataError};
-use plimsoll_core::Bytes;
 use std::sync::Arc;
 
 /// Flips half of the images horizontally, chosen by `seed`, the epoch and the row.
@@ -52,18 +51,13 @@ impl Op for Flip {
         false
     }
 
-    fn kernel_bytes(&self, _input: &Column) -> Bytes {
-        Bytes::ZERO
-    }
-
     fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
-        Box::new(FlipKernel {
-            left_right: self.left_right,
-            line: input.shape[1] * input.shape[2] * input.dtype.size(),
-            height: input.shape[0],
-            pixel: input.shape[2] * input.dtype.size(),
-            seed: self.seed,
-            epoch: 0,
+        let (left_right, seed, pixel) = (self.left_right, self.seed, input.shape[2] * input.dtype.size());
+        let line = input.shape[1] * pixel;
+        each_row_in_place(input, move |epoch, row, image| match flips(seed, epoch, row) {
+            true if left_right => image.chunks_exact_mut(line).for_each(|line| reverse(line, pixel)),
+            true => reverse(image, line),
+            false => {}
         })
     }
 
@@ -79,40 +73,6 @@ impl Op for Flip {
 /// Whether this row is flipped.
 pub(crate) fn flips(seed: u64, epoch: u64, row: u64) -> bool {
     random_bits(seed, epoch, row) >> 63 == 1
-}
-
-struct FlipKernel {
-    left_right: bool,
-    height: usize,
-    /// Bytes of a line, and of a pixel.
-    line: usize,
-    pixel: usize,
-    seed: u64,
-    epoch: u64,
-}
-
-impl Kernel for FlipKernel {
-    fn run(&mut self, _rows: Rows<'_>, _input: &[u8], _output: &mut [u8]) -> Result<(), DataError> {
-        unreachable!("images are mirrored in place")
-    }
-
-    fn run_in_place(&mut self, rows: Rows<'_>, data: &mut [u8]) -> Result<(), DataError> {
-        for (index, image) in data.chunks_exact_mut(self.height * self.line).enumerate() {
-            if !flips(self.seed, self.epoch, rows.row(index)) {
-                continue;
-            }
-            if self.left_right {
-                image.chunks_exact_mut(self.line).for_each(|line| reverse(line, self.pixel));
-            } else {
-                reverse(image, self.line);
-            }
-        }
-        Ok(())
-    }
-
-    fn set_epoch(&mut self, epoch: u64) {
-        self.epoch = epoch;
-    }
 }
 
 /// Reverses the order of elements of `size` bytes.

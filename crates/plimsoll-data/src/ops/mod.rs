@@ -7,6 +7,7 @@ mod decode;
 mod fill;
 mod finite;
 mod flip;
+mod kernel;
 mod mix;
 mod one_hot;
 mod pad;
@@ -45,7 +46,7 @@ pub use crate::image::Method;
 use crate::block::Rows;
 use crate::schema::Extent;
 use crate::{Column, DataError};
-use plimsoll_core::Bytes;
+use plimsoll_core::{Bytes, DType};
 
 /// An operation on the rows of one column. Its output and its memory are known before anything runs.
 pub trait Op: Send + Sync {
@@ -62,7 +63,9 @@ pub trait Op: Send + Sync {
 
     /// Bytes of the tables and scratch memory of a [`kernel`](Self::kernel) for `input`, which
     /// [`output`](Self::output) must accept.
-    fn kernel_bytes(&self, input: &Column) -> Bytes;
+    fn kernel_bytes(&self, _input: &Column) -> Bytes {
+        Bytes::ZERO
+    }
 
     /// Creates the kernel for this column, which [`output`](Self::output) must accept.
     fn kernel(&self, input: &Column) -> Box<dyn Kernel>;
@@ -145,8 +148,11 @@ pub enum ItemStep {
 
 /// An operation prepared for one column. Each thread has its own.
 pub trait Kernel: Send {
-    /// Maps whole rows from `input` to `output`; `rows` are their indices, for errors and random operations.
-    fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError>;
+    /// Maps whole rows from `input` to `output`; `rows` are their indices, for errors and random operations. Called only
+    /// if [`Op::in_place`] returns false.
+    fn run(&mut self, _rows: Rows<'_>, _input: &[u8], _output: &mut [u8]) -> Result<(), DataError> {
+        unreachable!("this operation says it works in place")
+    }
 
     /// Maps whole rows in place. Called only if [`Op::in_place`] returns true.
     fn run_in_place(&mut self, _rows: Rows<'_>, _data: &mut [u8]) -> Result<(), DataError> {
@@ -165,9 +171,26 @@ fn image_shape(op: &dyn Op, input: &Column) -> Result<[usize; 3], DataError> {
     }
 }
 
+/// Height and width of a column of images, if they are of one size, and their channels.
+fn image_size(op: &dyn Op, input: &Column) -> Result<(Option<(usize, usize)>, usize), DataError> {
+    if input.extent == Extent::Images {
+        return Ok((None, input.shape[0]));
+    }
+    image_shape(op, input).map(|[height, width, channels]| (Some((height, width)), channels))
+}
+
 /// Height, width and channels of a column that was accepted.
 fn shape_of(input: &Column) -> [usize; 3] {
     [input.shape[0], input.shape[1], input.shape[2]]
+}
+
+/// The same for pixels of u8 or f32.
+fn pixel_shape(op: &dyn Op, input: &Column) -> Result<[usize; 3], DataError> {
+    let shape = image_shape(op, input)?;
+    if !matches!(input.dtype, DType::U8 | DType::F32) {
+        return Err(refuse(op, input, format!("its elements are {}, and pixels are u8 or f32", input.dtype)));
+    }
+    Ok(shape)
 }
 
 fn refuse(op: &dyn Op, input: &Column, problem: impl Into<String>) -> DataError {

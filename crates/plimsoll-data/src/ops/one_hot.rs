@@ -1,9 +1,9 @@
 //! One-hot encoding.
 
+use super::kernel::each_block;
 use super::{Kernel, Op, refuse};
-use crate::block::Rows;
 use crate::{Column, DataError};
-use plimsoll_core::{Bytes, DType};
+use plimsoll_core::DType;
 use std::sync::Arc;
 
 /// Encodes each integer `k` as a one-hot f32 vector of `classes` elements, as a new last dimension.
@@ -45,38 +45,24 @@ impl Op for OneHot {
         false
     }
 
-    fn kernel_bytes(&self, _input: &Column) -> Bytes {
-        Bytes::ZERO
-    }
-
     fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
-        Box::new(OneHotKernel { column: input.name.clone(), dtype: input.dtype, per_row: input.elements(), classes: self.classes })
-    }
-}
-
-struct OneHotKernel {
-    column: String,
-    dtype: DType,
-    per_row: usize,
-    classes: usize,
-}
-
-impl Kernel for OneHotKernel {
-    fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
-        output.fill(0);
-        let labels = input.chunks_exact(self.dtype.size());
-        for (index, (label, one_hot)) in labels.zip(output.chunks_exact_mut(self.classes * 4)).enumerate() {
-            let value = match *label {
-                [byte] => i64::from(byte),
-                [a, b, c, d] => i64::from(i32::from_ne_bytes([a, b, c, d])),
-                _ => unreachable!("labels are u8 or i32"),
-            };
-            let Some(class) = usize::try_from(value).ok().filter(|&class| class < self.classes) else {
-                let row = rows.row(index / self.per_row);
-                return Err(DataError::Label { column: self.column.clone(), row, value, classes: self.classes, at: None });
-            };
-            one_hot[class * 4..][..4].copy_from_slice(&1f32.to_ne_bytes());
-        }
-        Ok(())
+        let (column, dtype, per_row, classes) = (input.name.clone(), input.dtype, input.elements(), self.classes);
+        each_block(move |_, rows, input, output| {
+            output.fill(0);
+            let labels = input.chunks_exact(dtype.size());
+            for (index, (label, one_hot)) in labels.zip(output.chunks_exact_mut(classes * 4)).enumerate() {
+                let value = match *label {
+                    [byte] => i64::from(byte),
+                    [a, b, c, d] => i64::from(i32::from_ne_bytes([a, b, c, d])),
+                    _ => unreachable!("labels are u8 or i32"),
+                };
+                let Some(class) = usize::try_from(value).ok().filter(|&class| class < classes) else {
+                    let row = rows.row(index / per_row);
+                    return Err(DataError::Label { column: column.clone(), row, value, classes, at: None });
+                };
+                one_hot[class * 4..][..4].copy_from_slice(&1f32.to_ne_bytes());
+            }
+            Ok(())
+        })
     }
 }

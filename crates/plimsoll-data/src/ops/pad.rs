@@ -1,10 +1,9 @@
 //! Padding and center-cropping images to one size.
 
-use super::{ItemStep, Kernel, Op, image_shape, refuse};
-use crate::block::Rows;
-use crate::schema::Extent;
+use super::kernel::each_row;
+use super::{ItemStep, Kernel, Op, image_size, refuse};
 use crate::{Column, DataError};
-use plimsoll_core::{Bytes, DType};
+use plimsoll_core::DType;
 use std::sync::Arc;
 
 /// Centers each image in `height` × `width` pixels and pads with `value`. A larger image is an error.
@@ -17,16 +16,12 @@ use std::sync::Arc;
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
 pub fn pad(height: usize, width: usize, value: f32) -> Arc<dyn Op> {
-    Arc::new(Pad { fit: Fit { height, width, value, cuts: false } })
+    Arc::new(Fit { height, width, value, cuts: false })
 }
 
 /// Like [`pad`], but crops the center of larger images, like `tf.image.resize_with_crop_or_pad`.
 pub fn crop_or_pad(height: usize, width: usize, value: f32) -> Arc<dyn Op> {
-    Arc::new(Pad { fit: Fit { height, width, value, cuts: true } })
-}
-
-struct Pad {
-    fit: Fit,
+    Arc::new(Fit { height, width, value, cuts: true })
 }
 
 /// The frame.
@@ -68,33 +63,26 @@ impl Fit {
     }
 }
 
-impl Op for Pad {
+impl Op for Fit {
     fn describe(&self) -> String {
-        let Fit { height, width, value, cuts } = self.fit;
+        let Fit { height, width, value, cuts } = *self;
         let name = if cuts { "crop_or_pad" } else { "pad" };
         format!("{name}({height}, {width}, {value})")
     }
 
     fn output(&self, input: &Column) -> Result<Column, DataError> {
-        let Fit { height, width, value, cuts } = self.fit;
+        let Fit { height, width, value, cuts } = *self;
         if height == 0 || width == 0 {
             return Err(refuse(self, input, "nothing would be left; ask for at least one pixel"));
         }
         if input.dtype == DType::U8 && (value.fract() != 0.0 || !(0.0..=255.0).contains(&value)) {
             return Err(refuse(self, input, format!("its pixels are integers from 0 to 255, and {value} is none")));
         }
-        let channels = match input.extent {
-            Extent::Images => input.shape[0],
-            _ => {
-                let [have_height, have_width, channels] = image_shape(self, input)?;
-                if !cuts && (have_height > height || have_width > width) {
-                    let problem =
-                        format!("its images are {have_height} × {have_width}, larger than the frame; use crop_or_pad or resize before");
-                    return Err(refuse(self, input, problem));
-                }
-                channels
-            }
-        };
+        let (size, channels) = image_size(self, input)?;
+        if let Some((have_height, have_width)) = size.filter(|size| !cuts && (size.0 > height || size.1 > width)) {
+            let problem = format!("its images are {have_height} × {have_width}, larger than the frame; use crop_or_pad or resize before");
+            return Err(refuse(self, input, problem));
+        }
         Ok(Column::new(&input.name, input.dtype, [height, width, channels]))
     }
 
@@ -102,39 +90,17 @@ impl Op for Pad {
         false
     }
 
-    fn kernel_bytes(&self, _input: &Column) -> Bytes {
-        Bytes::ZERO
-    }
-
     fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
         let element = match input.dtype {
-            DType::U8 => vec![self.fit.value as u8],
-            _ => self.fit.value.to_ne_bytes().to_vec(),
+            DType::U8 => vec![self.value as u8],
+            _ => self.value.to_ne_bytes().to_vec(),
         };
-        Box::new(PadKernel { fit: self.fit, from: (input.shape[0], input.shape[1]), pixel: input.shape[2] * input.dtype.size(), element })
+        let (fit, from, pixel) = (*self, (input.shape[0], input.shape[1]), input.shape[2] * input.dtype.size());
+        let line = from.1 * pixel;
+        each_row(self, input, move |_, _, image, out| fit.run(from, pixel, &element, |y| &image[y * line..][..line], out))
     }
 
     fn item(&self) -> Option<ItemStep> {
-        Some(ItemStep::Fit(self.fit))
-    }
-}
-
-struct PadKernel {
-    fit: Fit,
-    from: (usize, usize),
-    /// Bytes of a pixel.
-    pixel: usize,
-    /// The bytes of the padding value.
-    element: Vec<u8>,
-}
-
-impl Kernel for PadKernel {
-    fn run(&mut self, _rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
-        let line = self.from.1 * self.pixel;
-        let out = output.chunks_exact_mut(self.fit.height * self.fit.width * self.pixel);
-        for (image, out) in input.chunks_exact(self.from.0 * line).zip(out) {
-            self.fit.run(self.from, self.pixel, &self.element, |y| &image[y * line..][..line], out);
-        }
-        Ok(())
+        Some(ItemStep::Fit(*self))
     }
 }

@@ -1,10 +1,9 @@
 //! Resizing images like `tf.image.resize`.
 
-use super::{ItemStep, Kernel, Op, refuse};
-use crate::block::Rows;
+use super::kernel::each_row;
+use super::{CropRect, ItemStep, Kernel, Op, image_size, refuse, shape_of};
 use crate::image::Method;
 use crate::image::resample::{From, Resampler};
-use crate::schema::Extent;
 use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
 use std::sync::Arc;
@@ -34,23 +33,15 @@ impl Op for Resize {
     }
 
     fn output(&self, input: &Column) -> Result<Column, DataError> {
-        let (height, width, channels) = match (input.extent, input.shape.as_slice()) {
-            (Extent::Images, &[channels]) => (1, 1, channels),
-            (Extent::Fixed, &[height, width, channels]) => (height, width, channels),
-            _ => {
-                return Err(refuse(
-                    self,
-                    input,
-                    format!("its rows have shape {:?}, and images are [height, width, channels]", input.shape),
-                ));
-            }
-        };
+        let (size, channels) = image_size(self, input)?;
         if !matches!(input.dtype, DType::U8 | DType::F32) {
             return Err(refuse(self, input, format!("its elements are {}, and pixels are u8 or f32", input.dtype)));
         }
         // Above this, pixel positions are not exact in f32 and the tables would overflow.
         const LARGEST: usize = 1 << 24;
-        if [self.height, self.width].iter().any(|side| !(1..=LARGEST).contains(side)) || height.max(width) > LARGEST {
+        if [self.height, self.width].iter().any(|side| !(1..=LARGEST).contains(side))
+            || size.is_some_and(|(height, width)| height.max(width) > LARGEST)
+        {
             return Err(refuse(self, input, format!("sides go from 1 to {LARGEST} pixels")));
         }
         Ok(Column::new(&input.name, DType::F32, [self.height, self.width, channels]))
@@ -63,16 +54,8 @@ impl Op for Resize {
     }
 
     fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
-        let (height, width, channels) = (input.shape[0], input.shape[1], input.shape[2]);
-        let mut resampler = Resampler::new(self.method, self.height, self.width, channels);
-        resampler.aim(From { height, width, line: width, mirrored: false, upside_down: false });
-        Box::new(ResizeKernel {
-            dtype: input.dtype,
-            from_image: height * width * channels,
-            to_image: self.height * self.width * channels,
-            scratch: vec![[0; 4]; Resampler::words(self.method, (height, width), (self.height, self.width), channels) as usize],
-            resampler,
-        })
+        let [height, width, _] = shape_of(input);
+        resampled(self, input, self.method, move |_, _| CropRect { top: 0, left: 0, height, width })
     }
 
     fn item(&self) -> Option<ItemStep> {
@@ -80,30 +63,27 @@ impl Op for Resize {
     }
 }
 
-struct ResizeKernel {
-    dtype: DType,
-    /// Elements of one input image and one output image.
-    from_image: usize,
-    to_image: usize,
-    resampler: Resampler,
-    scratch: Vec<[u8; 4]>,
-}
-
-impl Kernel for ResizeKernel {
-    fn run(&mut self, _rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
-        let output = output.as_chunks_mut::<4>().0.chunks_exact_mut(self.to_image);
-        match self.dtype {
-            DType::U8 => {
-                for (image, out) in input.chunks_exact(self.from_image).zip(output) {
-                    self.resampler.run(image, &mut self.scratch, out, f32::to_ne_bytes);
-                }
-            }
-            _ => {
-                for (image, out) in input.as_chunks::<4>().0.chunks_exact(self.from_image).zip(output) {
-                    self.resampler.run(image, &mut self.scratch, out, f32::to_ne_bytes);
-                }
-            }
+/// Resizes a part of each image, chosen by epoch and row, to the size of the output of `op`.
+pub(super) fn resampled(
+    op: &dyn Op,
+    input: &Column,
+    method: Method,
+    part: impl Fn(u64, u64) -> CropRect + Send + 'static,
+) -> Box<dyn Kernel> {
+    let ([height, width, channels], dtype) = (shape_of(input), input.dtype);
+    let [to_height, to_width, _] = shape_of(&op.output(input).expect("a kernel is made for a column that is accepted"));
+    let mut resampler = Resampler::new(method, to_height, to_width, channels);
+    let mut scratch = vec![[0; 4]; Resampler::words(method, (height, width), (to_height, to_width), channels) as usize];
+    let mut aimed = None;
+    each_row(op, input, move |epoch, row, image, out| {
+        let part = part(epoch, row);
+        if aimed.replace(part) != Some(part) {
+            resampler.aim(From { height: part.height, width: part.width, line: width, mirrored: false, upside_down: false });
         }
-        Ok(())
-    }
+        let (first, out) = ((part.top * width + part.left) * channels, out.as_chunks_mut::<4>().0);
+        match dtype {
+            DType::U8 => resampler.run(&image[first..], &mut scratch, out, f32::to_ne_bytes),
+            _ => resampler.run(&image.as_chunks::<4>().0[first..], &mut scratch, out, f32::to_ne_bytes),
+        }
+    })
 }

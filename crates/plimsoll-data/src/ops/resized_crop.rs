@@ -1,11 +1,10 @@
 //! Random crops of random size and aspect ratio, resized to one size.
 
+use super::resize::resampled;
 use super::{ItemStep, Kernel, Method, Op, refuse, resize, shape_of};
-use crate::block::Rows;
-use crate::image::resample::{From, Resampler};
 use crate::rng::{Salt, uniform};
 use crate::{Column, DataError};
-use plimsoll_core::{Bytes, DType};
+use plimsoll_core::Bytes;
 use std::sync::Arc;
 
 /// How [`random_resized_crop`] chooses a crop.
@@ -105,17 +104,8 @@ impl Op for ResizedCrop {
     }
 
     fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
-        let [height, width, channels] = shape_of(input);
-        let words = Resampler::words(self.part.method, (height, width), (self.height, self.width), channels);
-        Box::new(ResizedCropKernel {
-            part: self.part,
-            dtype: input.dtype,
-            from: [height, width, channels],
-            to_image: self.height * self.width * channels,
-            resampler: Resampler::new(self.part.method, self.height, self.width, channels),
-            scratch: vec![[0; 4]; words as usize],
-            epoch: 0,
-        })
+        let ([height, width, _], part) = (shape_of(input), self.part);
+        resampled(self, input, part.method, move |epoch, row| part.window(height, width, epoch, row))
     }
 
     fn item(&self) -> Option<ItemStep> {
@@ -124,38 +114,6 @@ impl Op for ResizedCrop {
 
     fn is_random(&self) -> bool {
         true
-    }
-}
-
-struct ResizedCropKernel {
-    part: CropArea,
-    dtype: DType,
-    from: [usize; 3],
-    /// Elements of one output image.
-    to_image: usize,
-    resampler: Resampler,
-    scratch: Vec<[u8; 4]>,
-    epoch: u64,
-}
-
-impl Kernel for ResizedCropKernel {
-    fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
-        let [height, width, channels] = self.from;
-        let images = input.chunks_exact(height * width * channels * self.dtype.size());
-        for (index, (image, out)) in images.zip(output.as_chunks_mut::<4>().0.chunks_exact_mut(self.to_image)).enumerate() {
-            let window = self.part.window(height, width, self.epoch, rows.row(index));
-            self.resampler.aim(From { height: window.height, width: window.width, line: width, mirrored: false, upside_down: false });
-            let first = (window.top * width + window.left) * channels;
-            match self.dtype {
-                DType::U8 => self.resampler.run(&image[first..], &mut self.scratch, out, f32::to_ne_bytes),
-                _ => self.resampler.run(&image.as_chunks::<4>().0[first..], &mut self.scratch, out, f32::to_ne_bytes),
-            }
-        }
-        Ok(())
-    }
-
-    fn set_epoch(&mut self, epoch: u64) {
-        self.epoch = epoch;
     }
 }
 

@@ -1,10 +1,9 @@
 //! Rotating images by multiples of 90°.
 
+use super::kernel::each_row;
 use super::{Kernel, Op, image_shape, refuse, shape_of};
-use crate::block::Rows;
 use crate::rng::{Salt, salted_bits};
 use crate::{Column, DataError};
-use plimsoll_core::Bytes;
 use std::sync::Arc;
 
 /// Rotates images counterclockwise by `quarters` × 90°, like `tf.image.rot90`.
@@ -57,37 +56,13 @@ impl Op for Rot90 {
         false
     }
 
-    fn kernel_bytes(&self, _input: &Column) -> Bytes {
-        Bytes::ZERO
-    }
-
     fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
         let [height, width, channels] = shape_of(input);
-        Box::new(Rot90Kernel { turn: *self, height, width, pixel: channels * input.dtype.size(), epoch: 0 })
-    }
-
-    fn is_random(&self) -> bool {
-        matches!(self, Rot90::Random { .. })
-    }
-}
-
-struct Rot90Kernel {
-    turn: Rot90,
-    height: usize,
-    width: usize,
-    /// Bytes of a pixel.
-    pixel: usize,
-    epoch: u64,
-}
-
-impl Kernel for Rot90Kernel {
-    fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
-        let (height, width, pixel) = (self.height, self.width, self.pixel);
-        let bytes = height * width * pixel;
-        for (index, (image, out)) in input.chunks_exact(bytes).zip(output.chunks_exact_mut(bytes)).enumerate() {
-            let quarters = match self.turn {
+        let (turn, pixel) = (*self, channels * input.dtype.size());
+        each_row(self, input, move |epoch, row, image, out| {
+            let quarters = match turn {
                 Rot90::Quarters(quarters) => quarters,
-                Rot90::Random { seed } => (salted_bits(seed, Salt::Rot90, self.epoch, rows.row(index)) >> 62) as u32,
+                Rot90::Random { seed } => (salted_bits(seed, Salt::Rot90, epoch, row) >> 62) as u32,
             };
             let across = if quarters % 2 == 1 { height } else { width };
             for (y, line) in out.chunks_exact_mut(across * pixel).enumerate() {
@@ -101,11 +76,10 @@ impl Kernel for Rot90Kernel {
                     out.copy_from_slice(&image[(y * width + x) * pixel..][..pixel]);
                 }
             }
-        }
-        Ok(())
+        })
     }
 
-    fn set_epoch(&mut self, epoch: u64) {
-        self.epoch = epoch;
+    fn is_random(&self) -> bool {
+        matches!(self, Rot90::Random { .. })
     }
 }

@@ -1,10 +1,10 @@
 //! Rotating images by any angle.
 
-use super::{Kernel, Op, image_shape, refuse, shape_of};
-use crate::block::Rows;
+use super::kernel::each_row;
+use super::{Kernel, Op, pixel_shape, refuse, shape_of};
 use crate::rng::{Salt, uniform};
 use crate::{Column, DataError};
-use plimsoll_core::{Bytes, DType};
+use plimsoll_core::DType;
 use std::sync::Arc;
 
 /// Rotates images counterclockwise about their center, like Keras' `RandomRotation` with bilinear interpolation;
@@ -42,62 +42,31 @@ impl Op for Rotate {
     }
 
     fn output(&self, input: &Column) -> Result<Column, DataError> {
-        image_shape(self, input)?;
-        if !matches!(input.dtype, DType::U8 | DType::F32) {
-            return Err(refuse(self, input, format!("its elements are {}, and pixels are u8 or f32", input.dtype)));
-        }
+        pixel_shape(self, input)?;
         if !self.degrees.1.is_finite() || !self.fill.is_finite() {
             return Err(refuse(self, input, "the angle and what fills the corners must be finite numbers"));
         }
         Ok(input.clone())
     }
 
-    fn kernel_bytes(&self, _input: &Column) -> Bytes {
-        Bytes::ZERO
-    }
-
     fn kernel(&self, input: &Column) -> Box<dyn Kernel> {
-        Box::new(RotateKernel { op: *self, shape: shape_of(input), dtype: input.dtype, epoch: 0 })
+        let (Rotate { degrees: (least, most), fill, seed }, shape, dtype) = (*self, shape_of(input), input.dtype);
+        each_row(self, input, move |epoch, row, image, out| {
+            let lot = seed.map_or(0.0, |seed| uniform(seed, Salt::Rotate, epoch, row));
+            let degrees = f64::from(least) + lot * f64::from(most - least);
+            match dtype {
+                // Add 0.5, because a cast truncates.
+                DType::U8 => turned(shape, degrees, fill, image, out, |byte| f32::from(*byte), |value| (value + 0.5) as u8),
+                _ => {
+                    let (image, out) = (image.as_chunks::<4>().0, out.as_chunks_mut::<4>().0);
+                    turned(shape, degrees, fill, image, out, |bytes| f32::from_ne_bytes(*bytes), f32::to_ne_bytes);
+                }
+            }
+        })
     }
 
     fn is_random(&self) -> bool {
         self.seed.is_some()
-    }
-}
-
-struct RotateKernel {
-    op: Rotate,
-    shape: [usize; 3],
-    dtype: DType,
-    epoch: u64,
-}
-
-impl Kernel for RotateKernel {
-    fn run(&mut self, rows: Rows<'_>, input: &[u8], output: &mut [u8]) -> Result<(), DataError> {
-        let bytes = self.shape.iter().product::<usize>() * self.dtype.size();
-        for (index, (image, out)) in input.chunks_exact(bytes).zip(output.chunks_exact_mut(bytes)).enumerate() {
-            let (least, most) = self.op.degrees;
-            let lot = self.op.seed.map_or(0.0, |seed| uniform(seed, Salt::Rotate, self.epoch, rows.row(index)));
-            let degrees = f64::from(least) + lot * f64::from(most - least);
-            match self.dtype {
-                // Add 0.5, because a cast truncates.
-                DType::U8 => turned(self.shape, degrees, self.op.fill, image, out, |byte| f32::from(*byte), |value| (value + 0.5) as u8),
-                _ => turned(
-                    self.shape,
-                    degrees,
-                    self.op.fill,
-                    image.as_chunks::<4>().0,
-                    out.as_chunks_mut::<4>().0,
-                    |bytes| f32::from_ne_bytes(*bytes),
-                    f32::to_ne_bytes,
-                ),
-            }
-        }
-        Ok(())
-    }
-
-    fn set_epoch(&mut self, epoch: u64) {
-        self.epoch = epoch;
     }
 }
 
