@@ -141,7 +141,12 @@ pub enum Rows<'a> {
     At(&'a [u64]),
 }
 
-impl Rows<'_> {
+impl<'a> Rows<'a> {
+    /// The source indices of the first `count` rows.
+    pub fn iter(self, count: usize) -> impl Iterator<Item = u64> + Clone + 'a {
+        (0..count).map(move |index| self.row(index))
+    }
+
     /// The source index of the block's row `index`.
     pub fn row(&self, index: usize) -> u64 {
         match self {

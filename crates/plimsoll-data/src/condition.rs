@@ -121,12 +121,7 @@ impl Condition {
 
     /// Checks that it can be applied to rows of this schema.
     pub(crate) fn check(&self, schema: &Schema) -> Result<(), DataError> {
-        let Some(index) = schema.index_of(&self.column) else {
-            let columns: Vec<&str> = schema.columns().iter().map(|column| column.name.as_str()).collect();
-            let problem = format!("there is no column `{}` to look at; the columns are {}", self.column, columns.join(", "));
-            return Err(DataError::Stage(problem));
-        };
-        let column = &schema.columns()[index];
+        let column = schema.look_up(&self.column)?;
         let refuse = |problem: &str| Err(DataError::Schema { column: column.name.clone(), problem: problem.into() });
         let asks_length = self.tests.iter().any(|test| matches!(test, Test::Length(..)));
         match column.extent {

@@ -163,6 +163,14 @@ impl Schema {
         self.columns.iter().position(|column| column.name == name)
     }
 
+    /// The column `name` that a condition or a stage looks at.
+    pub(crate) fn look_up(&self, name: &str) -> Result<&Column, DataError> {
+        self.index_of(name).map(|index| &self.columns[index]).ok_or_else(|| {
+            let columns: Vec<&str> = self.columns.iter().map(|column| column.name.as_str()).collect();
+            DataError::Stage(format!("there is no column `{name}` to look at; the columns are {}", columns.join(", ")))
+        })
+    }
+
     /// Bytes of one row over all columns.
     pub fn row_bytes(&self) -> Bytes {
         self.columns.iter().map(Column::row_bytes).sum()

@@ -3,7 +3,7 @@
 //! The file has one page for the header, then blocks of rows, each followed by its checksum. The number of rows is
 //! known only at the end, so the header is written last, and then the file is renamed.
 
-use super::file::OnFull;
+use super::file::{CHECK, DATA, OnFull, checksum, header_of};
 use super::{Cache, CacheBypass, CacheFile, Unfinished, open_cache};
 use crate::DataError;
 use plimsoll_core::Bytes;
@@ -16,12 +16,6 @@ pub(super) const MAGIC: &[u8; 16] = b"plimsoll-epoch1\n";
 
 /// Magic, fingerprint, bytes per row, number of rows, checksum of these fields.
 const HEADER: usize = 52;
-
-/// File offset of the first row.
-const DATA: u64 = 4096;
-
-/// Bytes of a checksum.
-const CHECK: usize = size_of::<u32>();
 
 /// Bytes of rows per checksum. Independent of the memory limit, because files outlive it.
 const BLOCK: usize = 64 << 10;
@@ -116,7 +110,7 @@ impl EpochFile {
             Some((file, rows)) => (file, None, rows),
             None => {
                 let (file, unfinished) = Unfinished::create(path)?;
-                (file, Some(unfinished), 0)
+                (file, unfinished, 0)
             }
         };
         Ok(EpochFile {
@@ -155,21 +149,11 @@ impl EpochFile {
     }
 
     fn judge(&mut self, outcome: io::Result<()>, bypass: &CacheBypass) -> Result<bool, DataError> {
-        let (Err(error), rows) = (outcome, self.rows) else { return Ok(true) };
-        match self.on_full {
-            OnFull::Stop => Err(DataError::Cache {
-                path: self.path.clone(),
-                problem: format!(
-                    "row {rows} cannot be written ({error}); make space for it, leave the cache out, or continue without it (on_full)"
-                ),
-            }),
-            OnFull::Continue => {
-                bypass.set(format!("row {rows} cannot be written to {} ({error}), so rows are made each time", self.path.display()));
-                // Free the disk space; a file of this name is never read.
-                let _ = self.file.set_len(0);
-                Ok(false)
-            }
-        }
+        let Err(error) = outcome else { return Ok(true) };
+        bypass.set(self.on_full.unwritten(self.rows, &self.path, &error)?);
+        // Free the disk space; a file of this name is never read.
+        let _ = self.file.set_len(0);
+        Ok(false)
     }
 
     fn try_append(&mut self, mut rows: &[u8]) -> io::Result<()> {
@@ -189,7 +173,7 @@ impl EpochFile {
 
     /// Writes the buffered block with its checksum after the blocks before it.
     fn write_block(&mut self) -> io::Result<()> {
-        let check = crc32c::crc32c(&self.block[..self.held]).to_le_bytes();
+        let check = checksum(&self.block[..self.held]);
         self.block[self.held..self.held + CHECK].copy_from_slice(&check);
         let number = self.rows / block_rows(self.row) as u64;
         self.file.write_all_at(&self.block[..self.held + CHECK], self.offset(number))?;
@@ -235,7 +219,7 @@ impl EpochFile {
         let at = DATA + number * (each * self.row as u64 + CHECK as u64);
         self.file.read_exact_at(block, at).map_err(|error| DataError::io("read the cache", &self.path, error))?;
         let (rows, check) = block.split_at(bytes);
-        if check != crc32c::crc32c(rows).to_le_bytes() {
+        if check != checksum(rows) {
             let problem =
                 format!("the rows at byte {at} do not match their checksum; the file is damaged: remove it, and it is recomputed");
             return Err(DataError::Cache { path: self.path.clone(), problem });
@@ -267,12 +251,9 @@ fn length(rows: u64, row: usize) -> Option<u64> {
 
 fn header(fingerprint: [u8; 16], row: usize, rows: u64) -> [u8; HEADER] {
     let mut header = [0; HEADER];
-    header[..16].copy_from_slice(MAGIC);
-    header[16..32].copy_from_slice(&fingerprint);
-    header[32..40].copy_from_slice(&(row as u64).to_le_bytes());
-    header[40..48].copy_from_slice(&rows.to_le_bytes());
-    let check = crc32c::crc32c(&header[..48]);
-    header[48..].copy_from_slice(&check.to_le_bytes());
+    let (fields, check) = header.split_at_mut(HEADER - CHECK);
+    fields.copy_from_slice(&header_of(MAGIC, fingerprint, [row as u64, rows]));
+    check.copy_from_slice(&checksum(fields));
     header
 }
 

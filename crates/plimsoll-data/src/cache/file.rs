@@ -39,8 +39,19 @@ pub(crate) enum OnFull {
     Continue,
 }
 
+impl OnFull {
+    /// The error for a row that cannot be written, or the reason why the cache is disabled.
+    pub fn unwritten(self, row: u64, path: &Path, error: &io::Error) -> Result<String, DataError> {
+        if self == OnFull::Continue {
+            return Ok(format!("row {row} cannot be written to {} ({error}), so rows are made each time", path.display()));
+        }
+        let remedy = "make space for it, leave the cache out, or continue without it (on_full)";
+        Err(DataError::Cache { path: path.to_path_buf(), problem: format!("row {row} cannot be written ({error}); {remedy}") })
+    }
+}
+
 pub(super) const MAGIC: &[u8; 16] = b"plimsoll-cache1\n";
-const HEADER: usize = 48;
+pub(super) const HEADER: usize = 48;
 
 /// Bytes of a checksum.
 pub(crate) const CHECK: usize = size_of::<u32>();
@@ -51,7 +62,7 @@ pub(crate) fn checksum(row: &[u8]) -> [u8; CHECK] {
 }
 
 /// File offset of the first row: one page, so that a row touches as few pages as possible.
-const DATA: u64 = 4096;
+pub(super) const DATA: u64 = 4096;
 
 impl FileStore {
     /// Opens the cache with this fingerprint, or creates a new file in its place.
@@ -67,13 +78,7 @@ impl FileStore {
         let header = header(fingerprint, rows, row_bytes);
         let found = find(path, &header, length(rows, row_bytes).0)?;
         let whole = found.is_some();
-        let (file, unfinished) = match found {
-            Some(file) => (file, None),
-            None => {
-                let (file, unfinished) = Unfinished::create(path)?;
-                (file, Some(unfinished))
-            }
-        };
+        let (file, unfinished) = found.map_or_else(|| Unfinished::create(path), |file| Ok((file, None)))?;
         let store = FileStore {
             path: path.to_path_buf(),
             unfinished,
@@ -162,20 +167,16 @@ impl FileStore {
         if self.given_up.load(Ordering::SeqCst) {
             return Ok(());
         }
-        let row = self.row(place);
-        match (self.try_write(place, parts), self.on_full) {
-            (Ok(()), _) => Ok(()),
-            (Err(error), OnFull::Stop) => Err(DataError::Cache {
-                path: self.path.clone(),
-                problem: format!(
-                    "row {row} cannot be written ({error}); make space for it, leave the cache out, or continue without it (on_full)"
-                ),
-            }),
-            (Err(error), OnFull::Continue) => {
-                self.give_up(row, &error);
-                Ok(())
-            }
+        let Err(error) = self.try_write(place, parts) else { return Ok(()) };
+        let reason = self.on_full.unwritten(self.row(place), &self.path, &error)?;
+        // Disables the cache and frees its disk space at once.
+        if !self.given_up.swap(true, Ordering::SeqCst) {
+            self.bypass.set(reason);
+            // Errors do not matter: a file of this name is never read.
+            let _ = self.file.set_len(0);
+            self.unfinished.iter().for_each(Unfinished::remove);
         }
+        Ok(())
     }
 
     fn try_write(&self, place: u64, parts: &[&[u8]]) -> io::Result<()> {
@@ -190,16 +191,6 @@ impl FileStore {
             self.complete()?;
         }
         Ok(())
-    }
-
-    /// Disables the cache and frees its disk space at once.
-    fn give_up(&self, row: u64, error: &io::Error) {
-        if !self.given_up.swap(true, Ordering::SeqCst) {
-            self.bypass.set(format!("row {row} cannot be written to {} ({error}), so rows are made each time", self.path.display()));
-            // Errors do not matter: a file of this name is never read.
-            let _ = self.file.set_len(0);
-            self.unfinished.iter().for_each(Unfinished::remove);
-        }
     }
 
     pub fn is_whole(&self) -> bool {
@@ -232,11 +223,15 @@ impl Drop for FileStore {
 }
 
 fn header(fingerprint: [u8; 16], rows: u64, row_bytes: usize) -> [u8; HEADER] {
+    header_of(MAGIC, fingerprint, [rows, row_bytes as u64])
+}
+
+/// The fields that every header starts with.
+pub(super) fn header_of(magic: &[u8; 16], fingerprint: [u8; 16], numbers: [u64; 2]) -> [u8; HEADER] {
     let mut header = [0; HEADER];
-    header[..16].copy_from_slice(MAGIC);
+    header[..16].copy_from_slice(magic);
     header[16..32].copy_from_slice(&fingerprint);
-    header[32..40].copy_from_slice(&rows.to_le_bytes());
-    header[40..].copy_from_slice(&(row_bytes as u64).to_le_bytes());
+    header[32..].copy_from_slice(numbers.map(u64::to_le_bytes).as_flattened());
     header
 }
 

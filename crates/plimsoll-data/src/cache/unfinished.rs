@@ -19,7 +19,7 @@ static PARTS: AtomicU64 = AtomicU64::new(0);
 
 impl Unfinished {
     /// Creates a temporary file for `path` and removes stale ones.
-    pub fn create(path: &Path) -> Result<(File, Unfinished), DataError> {
+    pub fn create(path: &Path) -> Result<(File, Option<Unfinished>), DataError> {
         if path.file_name().is_none() {
             let problem = "it has no name; say where the file is to be".to_string();
             return Err(DataError::Cache { path: path.to_path_buf(), problem });
@@ -30,7 +30,7 @@ impl Unfinished {
         let part = PathBuf::from(name);
         let file = File::options().read(true).write(true).create_new(true).open(&part);
         let file = file.map_err(|error| DataError::io("make the cache", &part, error))?;
-        Ok((file, Unfinished { path: part }))
+        Ok((file, Some(Unfinished { path: part })))
     }
 
     #[cfg(test)]
@@ -110,7 +110,7 @@ mod tests {
         for name in ["rows.plc.part-4194399-0", "rows.plc.part-1-0", "rows.plc.part-x", "other.plc.part-4194399-0"] {
             fs::write(folder.path().join(name), "").unwrap();
         }
-        Unfinished::create(&path).unwrap().1.remove();
+        Unfinished::create(&path).unwrap().1.unwrap().remove();
         let mut left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["other.plc.part-4194399-0", "rows.plc.part-1-0", "rows.plc.part-x"]);

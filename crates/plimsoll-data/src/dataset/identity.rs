@@ -54,18 +54,3 @@ fn identify_node(node: &Node, hash: &mut Fingerprint, ignores_errors: bool) -> R
     }
     Ok(node.stage.identify(hash, ignores_errors)?.or(code))
 }
-
-/// The first random operation of a data set, and its column.
-pub(crate) fn random_op(data: &Dataset) -> Option<(String, String)> {
-    let is_random = |(column, ops): (&str, &[_])| find_random(column, ops);
-    let here = data.stages.iter().find_map(|stage| stage.mapped().and_then(is_random));
-    here.or_else(|| {
-        let node = data.node.as_deref()?;
-        node.stage.random_op().or_else(|| node.inputs.iter().find_map(random_op))
-    })
-}
-
-/// The first random operation of `ops`, and the column they map.
-pub(crate) fn find_random(column: &str, ops: &[std::sync::Arc<dyn crate::ops::Op>]) -> Option<(String, String)> {
-    ops.iter().find(|op| op.is_random()).map(|op| (op.describe(), column.to_string()))
-}

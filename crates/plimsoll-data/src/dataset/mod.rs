@@ -27,13 +27,13 @@ mod stage;
 pub(crate) use budget::{Holding, StreamBudget};
 pub(crate) use cardinality::ExpectedRows;
 pub(crate) use deferred::is_image;
-pub(crate) use identity::{find_random, fingerprint, random_op};
+pub(crate) use identity::fingerprint;
 pub(crate) use input::{BlockIterator, Input, RowStage};
 pub(crate) use node::Node;
 pub(crate) use order::{Consumed, IndexStep, Order};
 pub(crate) use recipe::{CachedRows, ColumnRecipe, MAX_THREADS, Recipe};
+pub(crate) use settings::{Concern, Settings, empty_batch};
 pub use settings::{Parallelism, Prefetch};
-pub(crate) use settings::{Settings, empty_batch};
 pub(crate) use stage::{OpenInput, Opening, Stage, first_schema};
 
 use crate::cache::Cache;

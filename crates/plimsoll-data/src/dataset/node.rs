@@ -6,9 +6,10 @@ use super::input::BlockIterator;
 use super::order::Consumed;
 use super::stage::{OpenInput, Opening, Stage};
 use crate::meter::StageTimer;
-use crate::source::{Gather, Source};
-use crate::{BlockMut, DataError, Schema};
-use plimsoll_core::{Bytes, Ledger};
+use crate::source::Source;
+use crate::{DataError, Schema};
+use plimsoll_core::Ledger;
+use std::iter;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -105,30 +106,25 @@ impl Node {
         })
     }
 
+    /// Its stage, and those upstream.
+    pub fn stages(&self) -> Vec<&dyn Stage> {
+        let upstream = self.inputs.iter().flat_map(Dataset::all_stages);
+        iter::once(&*self.stage).chain(upstream).collect()
+    }
+
     /// Whether images of records are decoded here or upstream, in memory that depends on the limit.
     pub fn decodes_within_limit(&self) -> bool {
-        self.stage.decodes() == Some(None)
-            || self.inputs.iter().any(|input| input.node.as_ref().is_some_and(|node| node.decodes_within_limit()))
+        self.stages().iter().any(|stage| stage.decodes() == Some(None))
     }
 
     /// Number of caches in memory, here and upstream.
     pub fn memory_caches(&self) -> usize {
-        let counts = |stage: &Arc<dyn Stage>| usize::from(stage.cache().is_some_and(|(cache, _)| cache.path().is_none()));
-        let before = self.inputs.iter().map(|input| match &input.node {
-            Some(node) => node.memory_caches(),
-            None => input.stages.iter().map(counts).sum(),
-        });
-        counts(&self.stage) + before.sum::<usize>()
+        self.stages().iter().filter(|stage| stage.cache().is_some_and(|(cache, _)| cache.path().is_none())).count()
     }
 
     /// Why a cache here or upstream was disabled, if one was.
     pub fn cache_bypass(&self) -> Option<String> {
-        let why = |stage: &Arc<dyn Stage>| stage.cache().and_then(|(_, bypass)| bypass.reason());
-        let before = |input: &Dataset| match &input.node {
-            Some(node) => node.cache_bypass(),
-            None => input.stages.iter().find_map(why),
-        };
-        why(&self.stage).or_else(|| self.inputs.iter().find_map(before))
+        self.stages().iter().find_map(|stage| stage.cache()?.1.reason())
     }
 
     /// Number of inputs that are read at a time.
@@ -167,10 +163,15 @@ impl Node {
 }
 
 impl Dataset {
+    /// Its stages, and those upstream.
+    pub(crate) fn all_stages(&self) -> Vec<&dyn Stage> {
+        let upstream = self.node.iter().flat_map(|node| node.stages());
+        self.stages.iter().map(|stage| &**stage).chain(upstream).collect()
+    }
+
     /// Whether rows are cached here or upstream.
     pub(crate) fn caches_rows(&self) -> bool {
-        let before = |node: &Node| node.stage.cache().is_some() || node.inputs.iter().any(Dataset::caches_rows);
-        self.stages.iter().any(|stage| stage.cache().is_some()) || self.node.as_deref().is_some_and(before)
+        self.all_stages().iter().any(|stage| stage.cache().is_some())
     }
 }
 
@@ -187,18 +188,6 @@ impl Source for NodeSource {
 
     fn len(&self) -> u64 {
         self.node.max_rows()
-    }
-
-    fn scratch_bytes(&self, _rows: usize) -> Bytes {
-        Bytes::ZERO
-    }
-
-    fn read(&self, _first_row: u64, _scratch: &mut [u8], _out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        unreachable!("rows of a stream have no numbers")
-    }
-
-    fn gather(&self, _rows: Gather<'_>, _scratch: &mut [u8], _out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        unreachable!("rows of a stream have no numbers")
     }
 
     /// The file of the row that a row of the stream refers to.

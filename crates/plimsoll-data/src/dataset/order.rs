@@ -59,22 +59,12 @@ pub(crate) struct Order {
     consumed: Consumed,
 }
 
-enum OrderStep {
-    Offset(u64),
-    Shard {
-        count: u64,
-        index: u64,
-    },
-    Repeat {
-        times: u64,
-        /// Rows of one repetition.
-        rows: u64,
-    },
-    /// The permutation of this epoch; repetitions use others.
-    Permute {
-        seed: u64,
-        permutation: Permutation,
-    },
+struct OrderStep {
+    step: IndexStep,
+    /// Rows before the step.
+    rows: u64,
+    /// Of a shuffle, the permutation of this epoch; repetitions use others.
+    permutation: Option<Permutation>,
 }
 
 /// The rows of the source that can occur in any epoch. Steps after a shuffle or a repeat are ignored, because any row
@@ -102,48 +92,49 @@ impl Order {
     /// The order of epoch 0 for a source of `rows` rows.
     pub fn new(rows: u64, steps: &[IndexStep], consumed: Consumed) -> Order {
         let mut left = rows;
-        let mut composed = Vec::new();
-        for step in steps {
-            match *step {
-                IndexStep::Truncate(_) => {}
-                IndexStep::Offset(first) => composed.push(OrderStep::Offset(first)),
-                IndexStep::Shard { count, index } => composed.push(OrderStep::Shard { count, index }),
-                IndexStep::Repeat(times) => composed.push(OrderStep::Repeat { times, rows: left }),
-                IndexStep::Permute { seed } => composed.push(OrderStep::Permute { seed, permutation: Permutation::new(left, seed, 0) }),
-            }
-            left = step.rows(left);
-        }
-        composed.reverse();
-        Order { steps: composed, epoch: 0, consumed }
+        let compose = |&step: &IndexStep| {
+            let rows = left;
+            left = step.rows(rows);
+            OrderStep { step, rows, permutation: permutation(step, rows, 0) }
+        };
+        let mut steps: Vec<OrderStep> = steps.iter().map(compose).filter(|step| !matches!(step.step, IndexStep::Truncate(_))).collect();
+        steps.reverse();
+        Order { steps, epoch: 0, consumed }
     }
 
     pub fn set_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
-        for step in &mut self.steps {
-            if let OrderStep::Permute { seed, permutation } = step {
-                *permutation = Permutation::new(permutation.len(), *seed, epoch);
-            }
-        }
+        self.steps.iter_mut().for_each(|step| step.permutation = permutation(step.step, step.rows, epoch));
     }
 
     /// The row at position `place`.
     pub fn row(&self, place: u64) -> u64 {
         let (mut place, mut epoch) = (place, self.epoch);
         let mut consumed = self.consumed.filter(|(consumed, _)| *consumed == epoch).map_or(0, |(_, rows)| rows);
-        for step in &self.steps {
+        for OrderStep { step, rows, permutation } in &self.steps {
             match *step {
-                OrderStep::Offset(first) => place += first,
-                OrderStep::Shard { count, index } => place = place * count + index + std::mem::take(&mut consumed),
-                OrderStep::Repeat { times, rows } => {
+                IndexStep::Truncate(_) => {}
+                IndexStep::Offset(first) => place += first,
+                IndexStep::Shard { count, index } => place = place * count + index + std::mem::take(&mut consumed),
+                IndexStep::Repeat(times) => {
                     epoch = epoch.wrapping_mul(times).wrapping_add(place / rows);
                     place %= rows;
                 }
-                OrderStep::Permute { ref permutation, .. } if epoch == self.epoch => place = permutation.at(place),
-                OrderStep::Permute { seed, ref permutation } => place = Permutation::new(permutation.len(), seed, epoch).at(place),
+                IndexStep::Permute { seed } => {
+                    place = match permutation {
+                        Some(permutation) if epoch == self.epoch => permutation.at(place),
+                        _ => Permutation::new(*rows, seed, epoch).at(place),
+                    }
+                }
             }
         }
         place
     }
+}
+
+/// The permutation of an epoch, if the step is a shuffle.
+fn permutation(step: IndexStep, rows: u64, epoch: u64) -> Option<Permutation> {
+    if let IndexStep::Permute { seed } = step { Some(Permutation::new(rows, seed, epoch)) } else { None }
 }
 
 #[cfg(test)]

@@ -9,26 +9,28 @@ use plimsoll_core::Bytes;
 use std::sync::Arc;
 
 /// Number of worker threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Parallelism {
     /// One per core if images are decoded or an operation [is slow](crate::ops::Op::takes_long), as user code is; as
     /// many of them are active as the consumer needs. A single one if rows are only copied.
+    #[default]
     Auto,
     /// This many.
     Threads(usize),
 }
 
 /// How many batches are prefetched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefetch {
     /// As many as help, within the plan's limit.
+    #[default]
     Auto,
     /// This many batches.
     Batches(usize),
 }
 
 /// The settings of a pipeline; stages change them with [`set`](super::Stage::set).
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Settings {
     /// Rows per batch.
     pub batch: Option<usize>,
@@ -53,8 +55,21 @@ pub(crate) struct Settings {
 /// A stage that only changes settings.
 struct Setting<F> {
     description: String,
+    concerns: Concern,
     set: F,
-    concerns_decoding: bool,
+}
+
+/// What a setting is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Concern {
+    /// Batches and threads.
+    Batches,
+    /// Decoding files.
+    Decoding,
+    /// The memory for decoding a file, which determines which images are errors.
+    ItemLimit,
+    /// Internal; not shown to users.
+    Hidden,
 }
 
 impl<F: Fn(&mut Settings) -> Result<(), DataError> + Send + Sync + 'static> Stage for Setting<F> {
@@ -70,43 +85,26 @@ impl<F: Fn(&mut Settings) -> Result<(), DataError> + Send + Sync + 'static> Stag
         (self.set)(settings)
     }
 
+    fn is_implicit(&self) -> bool {
+        self.concerns == Concern::Hidden
+    }
+
     fn concerns_decoding(&self) -> bool {
-        self.concerns_decoding
+        matches!(self.concerns, Concern::Decoding | Concern::ItemLimit)
+    }
+
+    fn changes_rows(&self, ignores_errors: bool) -> bool {
+        self.concerns == Concern::ItemLimit && ignores_errors
     }
 }
 
 impl Dataset {
     /// Adds a stage that only changes settings.
-    pub(crate) fn with_setting<F>(self, description: impl Into<String>, set: F) -> Dataset
+    pub(crate) fn with_setting<F>(self, concerns: Concern, description: impl Into<String>, set: F) -> Dataset
     where
         F: Fn(&mut Settings) -> Result<(), DataError> + Send + Sync + 'static,
     {
-        self.then(Setting { description: description.into(), set, concerns_decoding: false })
-    }
-
-    /// Like `with_setting`, for a setting about decoding files.
-    pub(crate) fn with_decode_setting<F>(self, description: impl Into<String>, set: F) -> Dataset
-    where
-        F: Fn(&mut Settings) -> Result<(), DataError> + Send + Sync + 'static,
-    {
-        self.then(Setting { description: description.into(), set, concerns_decoding: true })
-    }
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            batch: None,
-            drop_remainder: None,
-            cardinality: None,
-            prefetch: Prefetch::Auto,
-            parallelism: Parallelism::Auto,
-            max_item: None,
-            mix: None,
-            pad: None,
-            deterministic: None,
-            row_errors: None,
-        }
+        self.then(Setting { description: description.into(), concerns, set })
     }
 }
 

@@ -83,15 +83,17 @@ pub(crate) trait Stage: Any + Send + Sync {
 
     // Output.
 
-    /// Rows of an epoch, if known in advance, computed from those of its inputs.
+    /// Rows of an epoch, if known in advance, computed from those of its inputs: by default, all of them.
     fn rows(&self, inputs: &[Dataset], of: &dyn Fn(&Dataset) -> Option<u64>) -> Option<u64> {
-        let rows = of(inputs.first()?)?;
+        let rows = inputs.iter().map(of).try_fold(0, |all: u64, rows| Some(all.saturating_add(rows?)));
+        let rows = rows.filter(|_| !inputs.is_empty())?;
         Some(self.index_step().map_or(rows, |step| step.rows(rows)))
     }
 
     /// Upper bound of the rows of an epoch, if the exact number is unknown.
     fn max_rows(&self, inputs: &[Dataset]) -> u64 {
-        inputs.first().map_or(u64::MAX, Dataset::len)
+        let rows = inputs.iter().map(Dataset::len).reduce(u64::saturating_add);
+        rows.unwrap_or(u64::MAX)
     }
 
     /// The columns of its rows, or why it cannot follow its inputs.
@@ -106,12 +108,12 @@ pub(crate) trait Stage: Any + Send + Sync {
 
     /// Whether it passes rows through unchanged, so that files can be decoded after it, for the selected rows only.
     fn defers_decoding(&self) -> bool {
-        false
+        self.index_step().is_some()
     }
 
     /// Whether it ignores the values of rows, so that a map of its output can move to its inputs.
     fn ignores_values(&self) -> bool {
-        false
+        self.index_step().is_some()
     }
 
     /// Hashes what its rows depend on, except its description and its inputs. Returns user code without a version.
@@ -180,9 +182,10 @@ pub(crate) trait Stage: Any + Send + Sync {
         None
     }
 
-    /// The first random operation on images, and its column.
+    /// The first random operation, and its column.
     fn random_op(&self) -> Option<(String, String)> {
-        None
+        let (column, ops) = self.mapped()?;
+        ops.iter().find(|op| op.is_random()).map(|op| (op.describe(), column.to_string()))
     }
 
     /// `Some` if it decodes images, with the maximum bytes for that if set.

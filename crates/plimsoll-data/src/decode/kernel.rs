@@ -2,9 +2,9 @@
 
 use super::pool::{DecodeMemory, DecodePool, item_bytes};
 use crate::image::resample::{From, Resampler};
-use crate::image::{self, Probe};
+use crate::image::{self, Orientation, Probe};
 use crate::meter::Meter;
-use crate::ops::{self, CropArea, Decode, Fit, ItemStep, Method};
+use crate::ops::{self, Decode, ItemStep, Method};
 use crate::source::Source;
 use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
@@ -22,30 +22,20 @@ pub(crate) struct DecodeRecipe {
     pub decode: Decode,
     /// Random flips: horizontal (or vertical), and the seed.
     pub flips: Vec<(bool, u64)>,
-    pub end: End,
+    /// The operation that gives all images one size.
+    pub end: ItemStep,
     /// The output: u8 if it is cached or only cropped, else f32.
     pub output: Column,
     /// A factor applied to the output.
     pub factor: Option<f32>,
 }
 
-/// The operation that gives all images one size.
-#[derive(Clone, Copy)]
-pub(crate) enum End {
-    Resize { height: usize, width: usize, method: Method },
-    Crop { height: usize, width: usize, seed: Option<u64> },
-    ResizedCrop { height: usize, width: usize, part: CropArea },
-    Fit(Fit),
-}
-
-impl End {
-    /// The size and method of a resize, if it is one.
-    fn resize(&self) -> Option<(usize, usize, Method)> {
-        match *self {
-            End::Resize { height, width, method } => Some((height, width, method)),
-            End::ResizedCrop { height, width, part } => Some((height, width, part.method)),
-            End::Crop { .. } | End::Fit(_) => None,
-        }
+/// The size and method of a step, if it is a resize.
+fn resize(step: ItemStep) -> Option<(usize, usize, Method)> {
+    match step {
+        ItemStep::Resize { height, width, method } => Some((height, width, method)),
+        ItemStep::ResizedCrop { height, width, part } => Some((height, width, part.method)),
+        _ => None,
     }
 }
 
@@ -53,14 +43,10 @@ impl DecodeRecipe {
     /// Combines the steps of one column; `output` is the column after the last.
     pub fn new(steps: &[ItemStep], output: Column) -> Option<DecodeRecipe> {
         let (&ItemStep::Decode(decode), rest) = steps.split_first()? else { return None };
-        let (&last, flips) = rest.split_last()?;
-        let end = match last {
-            ItemStep::Resize { height, width, method } => End::Resize { height, width, method },
-            ItemStep::Crop { height, width, seed } => End::Crop { height, width, seed },
-            ItemStep::ResizedCrop { height, width, part } => End::ResizedCrop { height, width, part },
-            ItemStep::Fit(fit) => End::Fit(fit),
-            ItemStep::Decode(_) | ItemStep::Flip { .. } => return None,
-        };
+        let (&end, flips) = rest.split_last()?;
+        if matches!(end, ItemStep::Decode(_) | ItemStep::Flip { .. }) {
+            return None;
+        }
         let flips = flips.iter().map(|step| match *step {
             ItemStep::Flip { left_right, seed } => Some((left_right, seed)),
             _ => None,
@@ -71,7 +57,7 @@ impl DecodeRecipe {
     /// Bytes of the tables of a kernel and of its path buffer.
     pub fn kernel_bytes(&self) -> Bytes {
         let bytes = |(height, width, method)| Resampler::bytes(method, height, width, self.decode.channels.count());
-        self.end.resize().map_or(Bytes::ZERO, bytes) + Bytes((image::jpeg::Decoder::BYTES + PATH) as u64)
+        resize(self.end).map_or(Bytes::ZERO, bytes) + Bytes((image::jpeg::Decoder::BYTES + PATH) as u64)
     }
 }
 
@@ -123,7 +109,7 @@ const PATH: usize = 4096;
 impl DecodeKernel {
     pub fn new(source: Arc<dyn Source>, recipe: DecodeRecipe, cap: ItemCap, pool: Arc<DecodePool>, meter: Arc<Meter>) -> DecodeKernel {
         let channels = recipe.decode.channels.count();
-        let resampler = recipe.end.resize().map(|(height, width, method)| Resampler::new(method, height, width, channels));
+        let resampler = resize(recipe.end).map(|(height, width, method)| Resampler::new(method, height, width, channels));
         let (baseline, path) = (image::jpeg::Decoder::new(), PathBuf::with_capacity(PATH));
         DecodeKernel { source, recipe, resampler, baseline, pool, meter, path, cap, epoch: 0 }
     }
@@ -186,7 +172,7 @@ impl DecodeKernel {
             Encoded::File(file, part) => image::probe(*file, path, part.clone())?,
             Encoded::Held(bytes) => image::probe(bytes, path, 0..bytes.len() as u64)?,
         };
-        let transposed = self.recipe.decode.orient && probe.orientation.is_transposed();
+        let transposed = self.recipe.decode.orient && probe.orientation.transposed;
         let parts = Parts::new(&probe, self.recipe.decode.channels.count(), transposed, self.recipe.end);
         let needed = item_bytes(parts.total(), probe.work);
         if needed > u128::from(self.cap.here.min(self.cap.stated).0) {
@@ -197,10 +183,10 @@ impl DecodeKernel {
                 false => DataError::NoRoom { path, width, height, needed, cap: here },
             });
         }
-        let mut start = self.meter.lap_read(start);
+        let mut start = Meter::lap(&self.meter.read, start);
         let (mut memory, waited) = self.pool.acquire(parts.total() as usize, probe.work);
         if waited {
-            start = self.meter.lap_pool(start);
+            start = Meter::lap(&self.meter.pool, start);
         }
         let encoded = &mut memory.region[..parts.file as usize];
         match from {
@@ -209,7 +195,7 @@ impl DecodeKernel {
             }
             Encoded::Held(bytes) => encoded.copy_from_slice(bytes),
         }
-        self.meter.lap_read(start);
+        Meter::lap(&self.meter.read, start);
         Ok(StartedImage { probe, transposed, parts, memory, needed })
     }
 
@@ -229,9 +215,10 @@ impl DecodeKernel {
             image::transpose(image, height, width, channels.count(), turned);
             (height, width, image) = (width, height, turned);
         }
-        let start = self.meter.lap_decode(start);
+        let start = Meter::lap(&self.meter.decode, start);
 
-        let (mut mirrored, mut upside_down) = if self.recipe.decode.orient { probe.orientation.flips() } else { (false, false) };
+        let orientation = if self.recipe.decode.orient { probe.orientation } else { Orientation::default() };
+        let Orientation { mut mirrored, mut upside_down, .. } = orientation;
         for &(left_right, seed) in &self.recipe.flips {
             let flips = ops::flips(seed, self.epoch, row);
             mirrored ^= left_right && flips;
@@ -239,9 +226,9 @@ impl DecodeKernel {
         }
         let from = From { height, width, line: width, mirrored, upside_down };
         match self.recipe.end {
-            End::Resize { .. } | End::ResizedCrop { .. } => {
+            ItemStep::Resize { .. } | ItemStep::ResizedCrop { .. } => {
                 let (from, first) = match self.recipe.end {
-                    End::ResizedCrop { part, .. } => within(from, part.window(height, width, self.epoch, row)),
+                    ItemStep::ResizedCrop { part, .. } => within(from, part.window(height, width, self.epoch, row)),
                     _ => (from, 0),
                 };
                 let image = &image[first * channels.count()..];
@@ -255,14 +242,14 @@ impl DecodeKernel {
                     (_, None) => resampler.run(image, weights, out.as_chunks_mut().0, f32::to_ne_bytes),
                 }
             }
-            End::Crop { height: crop_height, width: crop_width, seed } => {
+            ItemStep::Crop { height: crop_height, width: crop_width, seed } => {
                 if crop_height > height || crop_width > width {
                     return Err(DataError::TooSmall { path: path.to_path_buf(), width, height, crop_width, crop_height });
                 }
                 let corner = ops::corner((height, width), (crop_height, crop_width), seed, self.epoch, row);
                 crop(image, from, corner, crop_width, channels.count(), out);
             }
-            End::Fit(fit) => {
+            ItemStep::Fit(fit) => {
                 if !fit.cuts && (height > fit.height || width > fit.width) {
                     let (path, frame_height, frame_width) = (path.to_path_buf(), fit.height, fit.width);
                     return Err(DataError::TooBig { path, width, height, frame_width, frame_height });
@@ -276,8 +263,9 @@ impl DecodeKernel {
                 let line = |y: usize| &image[(if upside_down { height - 1 - y } else { y }) * width * count..][..width * count];
                 fit.run((height, width), count, &[fit.value as u8], line, out);
             }
+            ItemStep::Decode(_) | ItemStep::Flip { .. } => unreachable!("these do not end a recipe"),
         }
-        self.meter.lap_resize(start);
+        Meter::lap(&self.meter.resize, start);
         Ok(self.pool.is_giant(needed))
     }
 }
@@ -294,9 +282,9 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(probe: &Probe, channels: usize, transposed: bool, end: End) -> Parts {
+    fn new(probe: &Probe, channels: usize, transposed: bool, end: ItemStep) -> Parts {
         let size = if transposed { (probe.width, probe.height) } else { (probe.height, probe.width) };
-        let words = end.resize().map_or(0, |(height, width, method)| Resampler::words(method, size, (height, width), channels));
+        let words = resize(end).map_or(0, |(height, width, method)| Resampler::words(method, size, (height, width), channels));
         let area = probe.width as u128 * probe.height as u128;
         Parts {
             file: u128::from(probe.file.0),

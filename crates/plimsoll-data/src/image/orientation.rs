@@ -1,46 +1,21 @@
 //! The EXIF orientation of an image, and transposing images.
 
-/// How to transform the stored image to display it upright.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Orientation {
-    Upright,
-    /// EXIF orientations 2 to 8 as three steps: transpose, then mirror, then flip vertically.
-    Turned {
-        transposed: bool,
-        mirrored: bool,
-        upside_down: bool,
-    },
+/// How to transform the stored image to display it upright: transpose, then mirror, then flip vertically.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Orientation {
+    pub transposed: bool,
+    pub mirrored: bool,
+    pub upside_down: bool,
 }
 
 impl Orientation {
     /// Parses an APP1 segment; upright if there is no valid orientation.
     pub fn from_exif(segment: &[u8]) -> Orientation {
-        number(segment).map_or(Orientation::Upright, Orientation::from_number)
-    }
-
-    fn from_number(number: u16) -> Orientation {
-        let turned = |transposed, mirrored, upside_down| Orientation::Turned { transposed, mirrored, upside_down };
-        match number {
-            2 => turned(false, true, false),
-            3 => turned(false, true, true),
-            4 => turned(false, false, true),
-            5 => turned(true, false, false),
-            6 => turned(true, true, false),
-            7 => turned(true, true, true),
-            8 => turned(true, false, true),
-            _ => Orientation::Upright,
-        }
-    }
-
-    pub fn is_transposed(self) -> bool {
-        matches!(self, Orientation::Turned { transposed: true, .. })
-    }
-
-    /// Whether to mirror and to flip vertically, after a transposition.
-    pub fn flips(self) -> (bool, bool) {
-        match self {
-            Orientation::Upright => (false, false),
-            Orientation::Turned { mirrored, upside_down, .. } => (mirrored, upside_down),
+        let number = number(segment).unwrap_or_default();
+        Orientation {
+            transposed: matches!(number, 5..=8),
+            mirrored: matches!(number, 2 | 3 | 6 | 7),
+            upside_down: matches!(number, 3 | 4 | 7 | 8),
         }
     }
 }
@@ -97,9 +72,9 @@ mod tests {
     #[test]
     fn the_tag_is_found_in_either_byte_order() {
         for little in [true, false] {
-            let turned = Orientation::Turned { transposed: true, mirrored: true, upside_down: false };
+            let turned = Orientation { transposed: true, mirrored: true, upside_down: false };
             assert_eq!(Orientation::from_exif(&exif(6, little)), turned);
-            assert_eq!(Orientation::from_exif(&exif(1, little)), Orientation::Upright);
+            assert_eq!(Orientation::from_exif(&exif(1, little)), Orientation::default());
         }
     }
 
@@ -107,7 +82,7 @@ mod tests {
     fn what_is_cut_short_is_upright() {
         let whole = exif(6, true);
         for length in 0..whole.len() - 4 {
-            assert_eq!(Orientation::from_exif(&whole[..length]), Orientation::Upright);
+            assert_eq!(Orientation::from_exif(&whole[..length]), Orientation::default());
         }
     }
 

@@ -22,7 +22,7 @@ pub(crate) struct Probe {
     pub orientation: Orientation,
     /// Whether it is CMYK.
     pub inks: bool,
-    /// Offset of the compressed data.
+    /// Offset of the compressed data of a JPEG.
     pub data: u64,
 }
 
@@ -97,11 +97,13 @@ impl HeaderReader<'_> {
     }
 }
 
-fn sized(reader: &HeaderReader<'_>, width: usize, height: usize) -> Result<(), DataError> {
+/// An image of this size with four channels, for which the decoder allocates `work` bytes.
+fn sized(reader: &HeaderReader<'_>, format: Format, width: usize, height: usize, file: u64, work: Bytes) -> Result<Probe, DataError> {
     if width == 0 || height == 0 {
         return Err(DataError::image(reader.path, format!("its header says it is {width} × {height} pixels")));
     }
-    Ok(())
+    let (orientation, inks) = (Orientation::default(), false);
+    Ok(Probe { format, width, height, channels: 4, file: Bytes(file), work, lines: 0, orientation, inks, data: 0 })
 }
 
 fn png(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {
@@ -111,20 +113,8 @@ fn png(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {
     }
     let side = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]) as usize;
     let (width, height) = (side(16), side(20));
-    sized(reader, width, height)?;
-    Ok(Probe {
-        format: Format::Png,
-        width,
-        height,
-        channels: 4,
-        file: Bytes(length),
-        // Lines of up to eight bytes per pixel: the previous one, the current one, and the decompressed data.
-        work: INFLATE + Bytes(4 * 8 * width as u64),
-        lines: 0,
-        orientation: Orientation::Upright,
-        inks: false,
-        data: 33,
-    })
+    // Lines of up to eight bytes per pixel: the previous one, the current one, and the decompressed data.
+    sized(reader, Format::Png, width, height, length, INFLATE + Bytes(4 * 8 * width as u64))
 }
 
 fn webp(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {
@@ -141,48 +131,22 @@ fn webp(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> 
         (b"WEBP", b"VP8X") => (three(24) + 1, three(27) + 1),
         _ => return Err(DataError::image(reader.path, "it begins like a RIFF file but is no WebP")),
     };
-    sized(reader, width, height)?;
-    let area = width as u64 * height as u64;
-    Ok(Probe {
-        format: Format::WebP,
-        width,
-        height,
-        channels: 4,
-        file: Bytes(length),
-        // Planes of a frame or untransformed pixels, a copy of the data, and tables whose size is bounded by the
-        // data.
-        work: DECODER + Bytes(area * 12) + Bytes(length) * 32,
-        lines: 0,
-        orientation: Orientation::Upright,
-        inks: false,
-        data: 12,
-    })
+    // Planes of a frame or untransformed pixels, a copy of the data, and tables whose size is bounded by the data.
+    let work = DECODER + Bytes(width as u64 * height as u64 * 12) + Bytes(length) * 32;
+    sized(reader, Format::WebP, width, height, length, work)
 }
 
 fn gif(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {
     let header: [u8; 10] = reader.at(0, 10)?.try_into().expect("ten bytes");
     let wide = |at: usize| usize::from(u16::from_le_bytes([header[at], header[at + 1]]));
-    let (width, height) = (wide(6), wide(8));
-    sized(reader, width, height)?;
-    Ok(Probe {
-        format: Format::Gif,
-        width,
-        height,
-        // Three channels of RGB and one of palette indices.
-        channels: 4,
-        file: Bytes(length),
-        work: LZW,
-        lines: 0,
-        orientation: Orientation::Upright,
-        inks: false,
-        data: 10,
-    })
+    // Three channels of RGB and one of palette indices.
+    sized(reader, Format::Gif, wide(6), wide(8), length, LZW)
 }
 
 fn jpeg_header(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {
     let mut at = 2;
     let mut frame: Option<JpegFrame> = None;
-    let mut orientation = Orientation::Upright;
+    let mut orientation = Orientation::default();
     loop {
         let &[mark, code, high, low] = reader.at(at, 4)? else { unreachable!("four were asked for") };
         if mark != 0xFF {
@@ -198,7 +162,7 @@ fn jpeg_header(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, Data
             0xC3 | 0xC5..=0xC7 | 0xC9..=0xCB | 0xCD..=0xCF => {
                 return Err(DataError::image(reader.path, "its kind of JPEG (lossless, hierarchical or arithmetic) is not supported"));
             }
-            0xE1 if orientation == Orientation::Upright => {
+            0xE1 if orientation == Orientation::default() => {
                 let count = (size as usize).saturating_sub(2).min(WINDOW).min((length.saturating_sub(at + 4)) as usize);
                 orientation = Orientation::from_exif(reader.at(at + 4, count)?);
             }
@@ -207,19 +171,10 @@ fn jpeg_header(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, Data
                 let Some(frame) = frame else {
                     return Err(DataError::image(reader.path, "its data begins before its size is said"));
                 };
-                sized(reader, frame.width, frame.height)?;
-                return Ok(Probe {
-                    format: Format::Jpeg,
-                    width: frame.width,
-                    height: frame.height,
-                    channels: 3,
-                    file: Bytes(length),
-                    work: frame.work(usize::from(scan) < frame.components || frame.progressive) + Bytes(at),
-                    lines: jpeg::Decoder::lines(frame.width),
-                    orientation,
-                    inks: frame.components == 4,
-                    data: at,
-                });
+                let work = frame.work(usize::from(scan) < frame.components || frame.progressive) + Bytes(at);
+                let (lines, inks) = (jpeg::Decoder::lines(frame.width), frame.components == 4);
+                let probe = sized(reader, Format::Jpeg, frame.width, frame.height, length, work)?;
+                return Ok(Probe { channels: 3, lines, orientation, inks, data: at, ..probe });
             }
             0xD9 => return Err(DataError::image(reader.path, "it ends before its data")),
             _ => {}

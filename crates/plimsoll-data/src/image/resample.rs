@@ -179,7 +179,7 @@ impl Resampler {
             if self.windows.are_used() && !again && !held.iter().any(|held| wanted.contains(held)) {
                 let lines = wanted.map(|wanted| E::bytes(&image[wanted..][..from_row]));
                 if let [Some(top), Some(bottom)] = lines {
-                    self.windows.run_between([top, bottom], row.weight, &mut self.lines[0]);
+                    self.windows.run([top, bottom], row.weight, &mut self.lines[0]);
                     held[0] = usize::MAX;
                     for (&value, out) in self.lines[0][..to_row].iter().zip(out) {
                         *out = finish(value);
@@ -195,7 +195,7 @@ impl Resampler {
                 if held[slot] != wanted {
                     let line = &image[wanted..][..from_row];
                     match E::bytes(line) {
-                        Some(line) if self.windows.are_used() => self.windows.run(line, &mut self.lines[slot]),
+                        Some(line) if self.windows.are_used() => self.windows.run([line], 0.0, &mut self.lines[slot]),
                         _ => widen(&self.columns, self.channels, line, &mut self.lines[slot]),
                     }
                     held[slot] = wanted;

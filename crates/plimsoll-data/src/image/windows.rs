@@ -136,55 +136,32 @@ impl TapWindows {
         true
     }
 
-    /// Interpolates along a line of the length passed to [`aim`](Self::aim).
-    pub fn run(&self, line: &[u8], out: &mut [f32]) {
+    /// Interpolates along a line of the length passed to [`aim`](Self::aim); or along two lines, which are needed only
+    /// once, and between them, with `weight` for the second.
+    pub fn run<const LINES: usize>(&self, lines: [&[u8]; LINES], weight: f32, out: &mut [f32]) {
         match (self.level, self.reach) {
             // SAFETY: a `Level` is constructed only if the CPU supports its instructions.
             #[cfg(target_arch = "x86_64")]
-            (Level::Avx2, _) => unsafe { self.avx2(line, out) },
+            (Level::Avx2, _) => unsafe { self.avx2(lines, weight, out) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            (Level::Avx512, 64) => unsafe { self.avx512::<false>(line, out) },
+            (Level::Avx512, 64) => unsafe { self.avx512::<LINES, false>(lines, weight, out) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            (Level::Avx512, _) => unsafe { self.avx512::<true>(line, out) },
-            (Level::Plain, _) => unreachable!("without shuffles there are no windows"),
-        }
-    }
-
-    /// Interpolates along two lines and between them, with `weight` for the second: for lines that are needed only
-    /// once.
-    pub fn run_between(&self, lines: [&[u8]; 2], weight: f32, out: &mut [f32]) {
-        match (self.level, self.reach) {
-            // SAFETY: a `Level` is constructed only if the CPU supports its instructions.
-            #[cfg(target_arch = "x86_64")]
-            (Level::Avx2, _) => unsafe { self.avx2_between(lines, weight, out) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            (Level::Avx512, 64) => unsafe { self.avx512_between::<false>(lines, weight, out) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            (Level::Avx512, _) => unsafe { self.avx512_between::<true>(lines, weight, out) },
+            (Level::Avx512, _) => unsafe { self.avx512::<LINES, true>(lines, weight, out) },
             (Level::Plain, _) => unreachable!("without shuffles there are no windows"),
         }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    fn avx2(&self, line: &[u8], out: &mut [f32]) {
-        for (eight, out) in self.eights().zip(out.as_chunks_mut::<8>().0) {
-            // SAFETY: the array has eight elements.
-            unsafe { _mm256_storeu_ps(out.as_mut_ptr(), eight.along(line)) };
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    fn avx2_between(&self, [top, bottom]: [&[u8]; 2], weight: f32, out: &mut [f32]) {
+    fn avx2<const LINES: usize>(&self, lines: [&[u8]; LINES], weight: f32, out: &mut [f32]) {
         let weight = _mm256_set1_ps(weight);
         for (eight, out) in self.eights().zip(out.as_chunks_mut::<8>().0) {
-            let (top, bottom) = (eight.along(top), eight.along(bottom));
-            let value = _mm256_add_ps(top, _mm256_mul_ps(_mm256_sub_ps(bottom, top), weight));
+            let mut value = eight.along(lines[0]);
+            if LINES == 2 {
+                value = _mm256_add_ps(value, _mm256_mul_ps(_mm256_sub_ps(eight.along(lines[1]), value), weight));
+            }
             // SAFETY: the array has eight elements.
             unsafe { _mm256_storeu_ps(out.as_mut_ptr(), value) };
         }
@@ -193,20 +170,13 @@ impl TapWindows {
     /// With windows of one register or, if `WIDE`, of two.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-    fn avx512<const WIDE: bool>(&self, line: &[u8], out: &mut [f32]) {
-        for (group, out) in self.groups().zip(out.as_chunks_mut::<GROUP>().0) {
-            // SAFETY: the array has sixteen elements.
-            unsafe { _mm512_storeu_ps(out.as_mut_ptr(), group.along::<WIDE>(line)) };
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-    fn avx512_between<const WIDE: bool>(&self, [top, bottom]: [&[u8]; 2], weight: f32, out: &mut [f32]) {
+    fn avx512<const LINES: usize, const WIDE: bool>(&self, lines: [&[u8]; LINES], weight: f32, out: &mut [f32]) {
         let weight = _mm512_set1_ps(weight);
         for (group, out) in self.groups().zip(out.as_chunks_mut::<GROUP>().0) {
-            let (top, bottom) = (group.along::<WIDE>(top), group.along::<WIDE>(bottom));
-            let value = _mm512_add_ps(top, _mm512_mul_ps(_mm512_sub_ps(bottom, top), weight));
+            let mut value = group.along::<WIDE>(lines[0]);
+            if LINES == 2 {
+                value = _mm512_add_ps(value, _mm512_mul_ps(_mm512_sub_ps(group.along::<WIDE>(lines[1]), value), weight));
+            }
             // SAFETY: the array has sixteen elements.
             unsafe { _mm512_storeu_ps(out.as_mut_ptr(), value) };
         }

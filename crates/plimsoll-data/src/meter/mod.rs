@@ -44,27 +44,14 @@ pub struct Spent {
 impl Meter {
     /// Adds the time since `start`.
     pub fn add(counter: &AtomicU64, start: Instant) {
-        counter.fetch_add(start.elapsed().as_nanos() as u64, Relaxed);
+        Meter::lap(counter, start);
     }
 
-    pub fn lap_read(&self, start: Instant) -> Instant {
-        lap(&self.read, start)
-    }
-
-    pub fn lap_pool(&self, start: Instant) -> Instant {
-        lap(&self.pool, start)
-    }
-
-    pub fn lap_decode(&self, start: Instant) -> Instant {
-        lap(&self.decode, start)
-    }
-
-    pub fn lap_map(&self, start: Instant) -> Instant {
-        lap(&self.map, start)
-    }
-
-    pub fn lap_resize(&self, start: Instant) -> Instant {
-        lap(&self.resize, start)
+    /// Adds the time since `start` and returns the end of it.
+    pub fn lap(counter: &AtomicU64, start: Instant) -> Instant {
+        let now = Instant::now();
+        counter.fetch_add((now - start).as_nanos() as u64, Relaxed);
+        now
     }
 
     /// The nonzero times, in pipeline order, for this many threads.
@@ -89,10 +76,4 @@ impl Meter {
         let times = counters.map(|(name, counter)| (name, Duration::from_nanos(counter.load(Relaxed))));
         times.into_iter().filter(|(_, time)| !time.is_zero()).collect()
     }
-}
-
-fn lap(counter: &AtomicU64, start: Instant) -> Instant {
-    let now = Instant::now();
-    counter.fetch_add((now - start).as_nanos() as u64, Relaxed);
-    now
 }

@@ -74,12 +74,9 @@ pub(super) fn resampled(
     let [to_height, to_width, _] = shape_of(&op.output(input).expect("a kernel is made for a column that is accepted"));
     let mut resampler = Resampler::new(method, to_height, to_width, channels);
     let mut scratch = vec![[0; 4]; Resampler::words(method, (height, width), (to_height, to_width), channels) as usize];
-    let mut aimed = None;
     each_row(op, input, move |epoch, row, image, out| {
         let part = part(epoch, row);
-        if aimed.replace(part) != Some(part) {
-            resampler.aim(From { height: part.height, width: part.width, line: width, mirrored: false, upside_down: false });
-        }
+        resampler.aim(From { height: part.height, width: part.width, line: width, mirrored: false, upside_down: false });
         let (first, out) = ((part.top * width + part.left) * channels, out.as_chunks_mut::<4>().0);
         match dtype {
             DType::U8 => resampler.run(&image[first..], &mut scratch, out, f32::to_ne_bytes),

@@ -55,19 +55,8 @@ impl Geometry {
     /// For the maps after a stream that run on the calling thread, in blocks of `rows` rows.
     pub fn of_block(recipe: &Recipe, rows: usize, budget: StreamBudget) -> Geometry {
         let decode = if recipe.item().is_some() { budget.item_bytes(recipe.settings.max_item) } else { Bytes::ZERO };
-        let geometry = Geometry {
-            slots: 0,
-            groups_per_slot: 1,
-            slot_rows: rows,
-            chunk_rows: rows,
-            workers: 1,
-            decode,
-            max_item: Bytes::ZERO,
-            cache_rows: 0,
-            resident: false,
-            budget: StreamBudget { parallel_inputs: 0, ..budget },
-        };
-        geometry.bounded(recipe)
+        let budget = StreamBudget { parallel_inputs: 0, ..budget };
+        Geometry { slots: 0, slot_rows: rows, chunk_rows: rows, decode, cache_rows: 0, budget, ..smallest(recipe, 1) }.bounded(recipe)
     }
 
     /// This geometry with a single worker.
@@ -175,10 +164,8 @@ pub(crate) fn for_speed(recipe: &Recipe, group: usize) -> Result<Geometry, DataE
         chunk_rows,
         workers,
         decode: decode_bytes(recipe, workers, AUTO_ITEM),
-        max_item: Bytes::ZERO,
-        cache_rows: flags_only(recipe),
-        resident: false,
         budget: StreamBudget { minimal: false, ignores_errors: recipe.settings.ignores_errors(), ..StreamBudget::MINIMUM },
+        ..smallest(recipe, group)
     };
     Ok(geometry.bounded(recipe))
 }

@@ -193,20 +193,15 @@ impl Costs<'_> {
                 held
             }
         };
-        Ok(named(holdings_with(self.recipe, geometry, stream)?))
+        Ok(named(&holdings_with(self.recipe, geometry, stream)?))
     }
 }
 
+pub(crate) fn named(all: &[Holding]) -> Vec<(String, Bytes)> {
+    all.iter().map(|held| (held.name.clone(), held.bytes)).collect()
+}
+
 /// The bytes of each stage for this geometry. The feed allocates by the same rules.
-pub(crate) fn cost(recipe: &Recipe, geometry: Geometry) -> Result<Vec<(String, Bytes)>, DataError> {
-    Ok(named(holdings(recipe, geometry)?))
-}
-
-fn named(all: Vec<Holding>) -> Vec<(String, Bytes)> {
-    all.into_iter().map(|held| (held.name, held.bytes)).collect()
-}
-
-/// Like `cost`, with whether an inner feed makes the reservation.
 pub(crate) fn holdings(recipe: &Recipe, geometry: Geometry) -> Result<Vec<Holding>, DataError> {
     let stream = recipe.node.as_ref().map(|node| stream::node_holdings(node, geometry.budget)).transpose()?;
     holdings_with(recipe, geometry, stream.unwrap_or_default())

@@ -3,7 +3,7 @@
 use super::geometry::{self, Geometry};
 use super::{Keep, PipelinePlan};
 use crate::block::column_bytes;
-use crate::dataset::{Dataset, Holding, Node, Parallelism, Recipe, Settings, Stage, StreamBudget};
+use crate::dataset::{Concern, Dataset, Holding, Node, Parallelism, Recipe, StreamBudget};
 use crate::fault::RowErrors;
 use crate::{Cache, DataError};
 use plimsoll_core::Bytes;
@@ -71,35 +71,17 @@ impl InputPlan {
         let recipe = data.recipe()?;
         // Prefetching may read rows that are never requested, so an error is reported at its own position.
         let errors = Arc::new(RowErrors::new(budget.ignores_errors));
-        let marked = data.clone().then(MarkErrors(Arc::clone(&errors)));
+        let marks = Arc::clone(&errors);
+        let marked = data.clone().with_setting(Concern::Hidden, "mark_errors", move |settings| {
+            settings.row_errors = Some(Arc::clone(&marks));
+            Ok(())
+        });
         let with_marks = marked.recipe()?;
         match route(&marked, &with_marks, budget)? {
             // A stage reports errors immediately.
             Route::Stage => Ok(InputPlan { recipe, route: Route::Stage, errors: None }),
             route => Ok(InputPlan { recipe: with_marks, route, errors: Some(errors) }),
         }
-    }
-}
-
-/// Marks rows with errors in an extra last column.
-struct MarkErrors(Arc<RowErrors>);
-
-impl Stage for MarkErrors {
-    fn describe(&self) -> String {
-        "mark_errors".into()
-    }
-
-    fn is_implicit(&self) -> bool {
-        true
-    }
-
-    fn is_inline(&self) -> bool {
-        true
-    }
-
-    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
-        settings.row_errors = Some(Arc::clone(&self.0));
-        Ok(())
     }
 }
 
@@ -126,7 +108,7 @@ fn route(data: &Dataset, recipe: &Recipe, budget: StreamBudget) -> Result<Route,
     if ahead && !budget.minimal {
         let rows = rows.min(16);
         // All rows, in order.
-        let batched = data.clone().with_setting(format!("batch({rows})"), move |settings| {
+        let batched = data.clone().with_setting(Concern::Batches, format!("batch({rows})"), move |settings| {
             (settings.batch, settings.drop_remainder, settings.deterministic) = (Some(rows), None, None);
             Ok(())
         });
@@ -156,21 +138,16 @@ fn route(data: &Dataset, recipe: &Recipe, budget: StreamBudget) -> Result<Route,
 pub(crate) fn input_holdings(data: &Dataset, budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
     let InputPlan { recipe, route, .. } = InputPlan::new(data, budget)?;
     let row = recipe.schema.row_bytes();
+    // On the calling thread; inner feeds further upstream have their own stacks.
+    let here = |geometry: Geometry| {
+        let mut holdings = super::holdings(&recipe, geometry)?;
+        holdings.retain(|holding| holding.reserved_elsewhere || !holding.name.ends_with("stack"));
+        holdings.push(Holding::here("columns", column_bytes(&recipe.schema, geometry.chunk_rows)));
+        Ok::<_, DataError>(holdings)
+    };
     let mut holdings = match route {
-        Route::Stage => {
-            let rows = block_rows(row, budget);
-            let mut holdings = super::holdings(&recipe, Geometry::of_block(&recipe, rows, budget))?;
-            // It runs on the calling thread; inner feeds further upstream have their own stacks.
-            holdings.retain(|holding| holding.reserved_elsewhere || !holding.name.ends_with("stack"));
-            holdings.push(Holding::here("columns", column_bytes(&recipe.schema, rows)));
-            holdings
-        }
-        Route::Indexed(geometry) => {
-            let stages = super::cost(&recipe, geometry)?.into_iter().filter(|(name, _)| !name.ends_with("stack"));
-            let mut holdings: Vec<Holding> = stages.map(|(name, bytes)| Holding::here(name, bytes)).collect();
-            holdings.push(Holding::here("columns", column_bytes(&recipe.schema, geometry.chunk_rows)));
-            holdings
-        }
+        Route::Stage => here(Geometry::of_block(&recipe, block_rows(row, budget), budget))?,
+        Route::Indexed(geometry) => here(geometry)?,
         Route::ReadAhead(_, plan) => {
             let stages = plan.stages().iter();
             stages.map(|(name, bytes)| Holding { name: name.clone(), bytes: *bytes, reserved_elsewhere: true }).collect()

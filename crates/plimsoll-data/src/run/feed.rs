@@ -180,7 +180,7 @@ impl Feed {
         options: Options,
         slot_memory: &mut dyn FnMut(Bytes) -> Result<Box<dyn SlotMemory>, DataError>,
     ) -> Result<Feed, DataError> {
-        Feed::start_metered(dataset, plan, ledger, options, slot_memory, Inside::default())
+        Feed::start_metered(dataset, plan, ledger, options, slot_memory, &Arc::default(), false)
     }
 
     /// Starts a feed that reads ahead for a stage of another feed and continues the counters of an earlier one. After
@@ -193,7 +193,7 @@ impl Feed {
         meter: &Arc<Meter>,
     ) -> Result<Feed, DataError> {
         let host = &mut |bytes: Bytes| Ok(Box::new(AlignedBuf::new(bytes.get())) as Box<dyn SlotMemory>);
-        Feed::start_metered(dataset, plan, ledger, options, host, Inside { meter: Arc::clone(meter), stays: true })
+        Feed::start_metered(dataset, plan, ledger, options, host, meter, true)
     }
 
     /// Extends the feed by one epoch.
@@ -201,22 +201,24 @@ impl Feed {
         self.ring.another_epoch();
     }
 
+    /// `meter` collects its times; if it `stays`, its threads wait for another epoch after the last one.
     fn start_metered(
         dataset: &Dataset,
         plan: &PipelinePlan,
         ledger: &Ledger,
         options: Options,
         slot_memory: &mut dyn FnMut(Bytes) -> Result<Box<dyn SlotMemory>, DataError>,
-        inside: Inside,
+        meter: &Arc<Meter>,
+        stays: bool,
     ) -> Result<Feed, DataError> {
-        let Inside { meter, stays } = &inside;
         let mut recipe = dataset.recipe()?;
-        let stages = plan::cost(&recipe, plan.geometry)?;
+        let held = plan::holdings(&recipe, plan.geometry)?;
+        let stages = plan::named(&held);
         if stages != plan.stages() || (recipe.batch()?, recipe.group()?) != (plan.batch, plan.group) {
             return Err(DataError::OtherPlan { planned: plan.total(), needed: plan::total(&stages) });
         }
         // Inner feeds make their own reservations.
-        let here = plan::holdings(&recipe, plan.geometry)?.into_iter().filter(|held| !held.reserved_elsewhere);
+        let here = held.into_iter().filter(|held| !held.reserved_elsewhere);
         let reserved =
             here.map(|held| ledger.reserve(Owner::Stage(format!("data: {}", held.name)), held.bytes)).collect::<Result<Vec<_>, _>>()?;
         if plan.geometry.resident {
@@ -268,13 +270,8 @@ impl Feed {
         let adapts =
             Adapts { workers: recipe.settings.parallelism == Parallelism::Auto, slots: recipe.settings.prefetch == Prefetch::Auto };
         let padder = Padder::new(&recipe.schema, recipe.settings.pad, plan.batch).map(Arc::new);
-        let crew = Crew {
-            workers: work.len(),
-            adapts,
-            ordered: recipe.settings.is_ordered(),
-            seals: mixer.is_some() || padder.is_some(),
-            stays: *stays,
-        };
+        let crew =
+            Crew { workers: work.len(), adapts, ordered: recipe.settings.is_ordered(), seals: mixer.is_some() || padder.is_some(), stays };
         // Created before the threads: if one cannot be spawned, dropping the feed stops the others.
         let mut feed = Feed {
             ring: Arc::new(Ring::new(slots, Arc::clone(&layout), schedule, crew)),
@@ -443,15 +440,6 @@ impl<'a> Batch<'a> {
     fn padding(&self, index: usize) -> Option<&'a Padding> {
         self.padder?.padding(index)
     }
-}
-
-/// Options of a feed that runs inside another one.
-#[derive(Default)]
-struct Inside {
-    /// Collects its times.
-    meter: Arc<Meter>,
-    /// Whether its threads wait for another epoch after the last one.
-    stays: bool,
 }
 
 /// The work of one thread.

@@ -9,7 +9,7 @@ use crate::memory::AlignedBuf;
 use crate::meter::Meter;
 use crate::ops::Kernel;
 use crate::plan::{Geometry, cached_bytes};
-use crate::{Column, DataError};
+use crate::{Column, DataError, Schema};
 use plimsoll_core::budget::SlotMemory;
 use std::sync::Arc;
 
@@ -22,6 +22,42 @@ pub(crate) trait Target {
 impl Target for Claim<'_> {
     fn columns(&mut self, from: usize, rows: usize) -> impl Iterator<Item = &mut [u8]> {
         Claim::columns(self, from, rows)
+    }
+}
+
+/// Columns of a block of rows.
+pub(super) struct Columns {
+    buffers: Vec<AlignedBuf>,
+    row_bytes: Vec<usize>,
+}
+
+impl Columns {
+    pub fn new(schema: &Schema, rows: usize) -> Columns {
+        let row_bytes: Vec<usize> = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
+        Columns { buffers: row_bytes.iter().map(|bytes| AlignedBuf::new(bytes * rows)).collect(), row_bytes }
+    }
+
+    /// Writes the first `rows` rows in row-major order, the columns of a row adjacent.
+    pub fn to_rows(&self, rows: usize, out: &mut [u8]) {
+        join_columns(self.buffers.iter().map(|buffer| buffer.bytes()).zip(self.row_bytes.iter().copied()), rows, out);
+    }
+}
+
+impl Target for Columns {
+    fn columns(&mut self, from: usize, rows: usize) -> impl Iterator<Item = &mut [u8]> {
+        self.buffers.iter_mut().zip(&self.row_bytes).map(move |(buffer, bytes)| &mut buffer.bytes_mut()[from * bytes..][..rows * bytes])
+    }
+}
+
+/// Writes `rows` rows in row-major order, from the bytes of each column and those of one of its rows.
+pub(super) fn join_columns<'c>(columns: impl Iterator<Item = (&'c [u8], usize)> + Clone, rows: usize, out: &mut [u8]) {
+    let all: usize = columns.clone().map(|(_, bytes)| bytes).sum();
+    let mut at = 0;
+    for (column, bytes) in columns {
+        for (row, out) in column.chunks_exact(bytes).zip(out.chunks_exact_mut(all)).take(rows) {
+            out[at..at + bytes].copy_from_slice(row);
+        }
+        at += bytes;
     }
 }
 
@@ -132,16 +168,16 @@ impl Path {
     }
 }
 
-/// The kernel that decodes files to rows on one thread.
-pub(super) fn decode_kernel(
-    recipe: &Recipe,
-    item: &DecodeRecipe,
-    geometry: Geometry,
-    pool: &Arc<DecodePool>,
-    meter: &Arc<Meter>,
-) -> DecodeKernel {
+/// The operations on each column in every epoch, for one thread. Files are decoded in `pool`.
+pub(super) fn paths(recipe: &Recipe, geometry: Geometry, pool: Option<&Arc<DecodePool>>, meter: &Arc<Meter>) -> Vec<Path> {
     let cap = ItemCap { stated: stated_item_bytes(recipe.settings.max_item), here: geometry.max_item };
-    DecodeKernel::new(Arc::clone(&recipe.source), item.clone(), cap, Arc::clone(pool), Arc::clone(meter))
+    let kernel = |(item, pool): (&DecodeRecipe, &Arc<DecodePool>)| {
+        DecodeKernel::new(Arc::clone(&recipe.source), item.clone(), cap, Arc::clone(pool), Arc::clone(meter))
+    };
+    let columns = recipe.cached_rows.as_ref().map_or(recipe.source.schema(), |cached| &cached.schema).columns();
+    let path =
+        |(map, column): (&ColumnRecipe, &Column)| Path::new(map, column, geometry.chunk_rows, map.item.as_ref().zip(pool).map(kernel));
+    recipe.maps.iter().zip(columns).map(path).collect()
 }
 
 /// The pool that files are decoded in, with its cache, if the data set has files.

@@ -1,6 +1,7 @@
 //! Inputs of sequential stages that are read ahead by threads of their own.
 
 use super::feed::{Feed, Options};
+use super::path::join_columns;
 use crate::dataset::{BlockIterator, Dataset, Recipe, StreamBudget};
 use crate::fault::Fault;
 use crate::meter::InputTimer;
@@ -118,15 +119,12 @@ impl BlockIterator for ReadAhead {
             }
             let batch = feed.last().expect("one was handed out");
             let rows = (wanted - done).min(self.to - self.from);
-            let (out, mut at) = (&mut out[done * self.row_bytes..], 0);
-            for index in 0..batch.columns() {
+            let columns = (0..batch.columns()).map(|index| {
                 let column = batch.column(index);
                 let bytes = column.len() / batch.rows;
-                for (row, out) in column.chunks_exact(bytes).skip(self.from).zip(out.chunks_exact_mut(self.row_bytes)).take(rows) {
-                    out[at..at + bytes].copy_from_slice(row);
-                }
-                at += bytes;
-            }
+                (&column[self.from * bytes..], bytes)
+            });
+            join_columns(columns, rows, &mut out[done * self.row_bytes..]);
             (self.from, done) = (self.from + rows, done + rows);
         }
         Ok(done)

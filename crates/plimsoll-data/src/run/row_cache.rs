@@ -153,12 +153,12 @@ impl RowCache {
             }
         }
         self.blocks = recycle(blocks);
-        let start = meter.lap_read(start);
+        let start = Meter::lap(&meter.read, start);
         for (column, ((path, made), bytes)) in self.paths.iter_mut().zip(&mut self.made).zip(&self.row_bytes).enumerate() {
             let mapped = path.run(which, rows, &mut made.bytes_mut()[..rows * bytes]);
             mapped.map_err(|error| error.located(|row| self.source.locate(row, column)))?;
         }
-        meter.lap_map(start);
+        Meter::lap(&meter.map, start);
         Ok(())
     }
 

@@ -1,14 +1,14 @@
 //! Converts rows of a stream to columns and maps them on the calling thread.
 
-use super::path::{Path, Target, decode_kernel, decode_pool};
+use super::path::{Columns, Path, Target, decode_pool, paths};
+use crate::DataError;
 use crate::block::Rows;
-use crate::dataset::{BlockIterator, ColumnRecipe, OpenInput, Recipe, StreamBudget};
+use crate::dataset::{BlockIterator, OpenInput, Recipe, StreamBudget};
 use crate::decode::DecodePool;
 use crate::fault::{Fault, guarded};
 use crate::meter::{Meter, StageTimer};
 use crate::plan::Geometry;
 use crate::source::referenced_row;
-use crate::{Column, DataError};
 use plimsoll_core::Ledger;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,11 +28,7 @@ impl Mapper {
     /// For one thread; files that rows refer to are decoded in `files`.
     pub fn new(recipe: &Recipe, geometry: Geometry, files: Option<&Arc<DecodePool>>, meter: &Arc<Meter>) -> Mapper {
         let (rows, row_bytes) = (geometry.chunk_rows, recipe.stream_row_bytes().get());
-        let path = |(map, column): (&ColumnRecipe, &Column)| {
-            let item = map.item.as_ref().zip(files).map(|(item, pool)| decode_kernel(recipe, item, geometry, pool, meter));
-            Path::new(map, column, rows, item)
-        };
-        let paths = recipe.maps.iter().zip(recipe.source.schema().columns()).map(path).collect();
+        let paths = paths(recipe, geometry, files, meter);
         Mapper { rows_block: vec![0; rows * row_bytes], rows, row_bytes, paths, opened: Duration::ZERO }
     }
 
@@ -79,11 +75,13 @@ pub(super) fn unmapped(place: u64, error: DataError) -> Fault {
     Fault::row(error).numbered(place, "of a stream")
 }
 
-/// A stream and the maps after it.
-pub(crate) struct StreamWork {
+/// The rows of a stream after its maps, on the calling thread.
+pub(super) struct MappedRows {
     stream: Box<dyn BlockIterator>,
     timer: Arc<StageTimer>,
     mapper: Mapper,
+    columns: Columns,
+    row_bytes: usize,
     /// Rows of the block already mapped, and its total rows.
     from: usize,
     to: usize,
@@ -95,7 +93,7 @@ pub(crate) struct StreamWork {
     fault: Option<Fault>,
 }
 
-impl StreamWork {
+impl MappedRows {
     /// For at most `rows` rows per block.
     pub fn new(
         recipe: &Recipe,
@@ -104,47 +102,18 @@ impl StreamWork {
         rows: usize,
         meter: &Arc<Meter>,
         opener: &'static dyn OpenInput,
-    ) -> Result<StreamWork, DataError> {
+    ) -> Result<MappedRows, DataError> {
         let node = recipe.node.as_ref().expect("only for streams");
         let timer = Arc::clone(meter.stage.get_or_init(|| node.timer(node.stage.describe())));
         let geometry = Geometry::of_block(recipe, rows, budget);
         let mapper = Mapper::new(recipe, geometry, decode_pool(recipe, geometry)?.as_ref(), meter);
         let stream = node.open(budget, ledger, &timer, opener)?;
-        Ok(StreamWork { stream, timer, mapper, from: 0, to: 0, place: 0, one_by_one: false, fault: None })
+        let (columns, row_bytes) = (Columns::new(&recipe.schema, rows), recipe.schema.row_bytes().get());
+        Ok(MappedRows { stream, timer, mapper, columns, row_bytes, from: 0, to: 0, place: 0, one_by_one: false, fault: None })
     }
 
-    pub fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
-        (self.from, self.to, self.place, self.one_by_one, self.fault) = (0, 0, 0, false, None);
-        self.mapper.set_epoch(epoch);
-        let start = Instant::now();
-        let begun = self.stream.begin(epoch);
-        self.timer.add(0, start);
-        begun
-    }
-
-    /// Writes up to `rows` rows to the target, starting at row `at`; zero only at the end of the epoch. A fault is
-    /// returned by the next call, after the rows before it.
-    pub fn fill(&mut self, target: &mut impl Target, at: usize, rows: usize) -> Result<usize, Fault> {
-        if let Some(fault) = self.fault.take() {
-            return Err(fault);
-        }
-        let mut done = 0;
-        while done < rows {
-            match self.some(target, at + done, rows - done) {
-                Ok(0) => break,
-                Ok(came) => done += came,
-                Err(fault) if done == 0 => return Err(fault),
-                Err(fault) => {
-                    self.fault = Some(fault);
-                    break;
-                }
-            }
-        }
-        Ok(done)
-    }
-
-    /// Like `fill`, for at most one block.
-    fn some(&mut self, target: &mut impl Target, at: usize, rows: usize) -> Result<usize, Fault> {
+    /// Writes up to `rows` rows of one block to the columns, starting at row `at`; zero only at the end of the epoch.
+    fn some(&mut self, at: usize, rows: usize) -> Result<usize, Fault> {
         if self.from == self.to {
             (self.from, self.to, self.one_by_one) = (0, 0, false);
             let start = Instant::now();
@@ -155,7 +124,7 @@ impl StreamWork {
         }
         let rows = rows.min(self.to - self.from);
         if !self.one_by_one {
-            if self.mapper.try_write(self.from, self.place, target, at, rows).is_ok() {
+            if self.mapper.try_write(self.from, self.place, &mut self.columns, at, rows).is_ok() {
                 self.pass(rows);
                 return Ok(rows);
             }
@@ -163,19 +132,49 @@ impl StreamWork {
             self.one_by_one = true;
         }
         let place = self.place;
-        let written = self.mapper.try_write(self.from, place, target, at, 1);
+        let written = self.mapper.try_write(self.from, place, &mut self.columns, at, 1);
         self.pass(1);
         written.map(|()| 1).map_err(|error| unmapped(place, error))
-    }
-
-    /// Stops until the next epoch begins.
-    pub fn close(&mut self) {
-        (self.from, self.to, self.fault) = (0, 0, None);
-        self.stream.close();
     }
 
     fn pass(&mut self, rows: usize) {
         self.from += rows;
         self.place += rows as u64;
+    }
+}
+
+impl BlockIterator for MappedRows {
+    fn begin(&mut self, epoch: u64) -> Result<(), Fault> {
+        (self.from, self.to, self.place, self.one_by_one, self.fault) = (0, 0, 0, false, None);
+        self.mapper.set_epoch(epoch);
+        let start = Instant::now();
+        let begun = self.stream.begin(epoch);
+        self.timer.add(0, start);
+        begun
+    }
+
+    fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
+        if let Some(fault) = self.fault.take() {
+            return Err(fault);
+        }
+        let (mut done, rows) = (0, self.mapper.rows.min(out.len() / self.row_bytes));
+        while done < rows {
+            match self.some(done, rows - done) {
+                Ok(0) => break,
+                Ok(came) => done += came,
+                Err(fault) if done == 0 => return Err(fault),
+                Err(fault) => {
+                    self.fault = Some(fault);
+                    break;
+                }
+            }
+        }
+        self.columns.to_rows(done, out);
+        Ok(done)
+    }
+
+    fn close(&mut self) {
+        (self.from, self.to, self.fault) = (0, 0, None);
+        self.stream.close();
     }
 }

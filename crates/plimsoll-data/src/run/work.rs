@@ -1,18 +1,18 @@
 //! Produces rows of an indexed source: selects, reads and maps them, and writes them to the slot.
 
-use super::path::{Path, Target, decode_kernel, mark};
+use super::path::{Path, Target, mark, paths};
 use super::ring::Claim;
 use super::row_cache::RowCache;
+use crate::DataError;
 use crate::block::{BlockMut, ColumnMut, Rows, recycle};
 use crate::cache::Store;
-use crate::dataset::{ColumnRecipe, Order, Recipe};
+use crate::dataset::{Order, Recipe};
 use crate::decode::DecodePool;
 use crate::fault::{Fault, RowErrors, guarded};
 use crate::memory::AlignedBuf;
 use crate::meter::Meter;
 use crate::plan::Geometry;
 use crate::source::{Gather, Source};
-use crate::{Column, DataError};
 use plimsoll_core::budget::SlotMemory;
 use std::mem;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ struct Gathered {
 }
 
 impl Work {
-    /// Allocates what [`cost`](crate::plan::cost) counts for one worker, except its stack.
+    /// Allocates what [`holdings`](crate::plan::holdings) counts for one worker, except its stack.
     pub fn new(
         recipe: &Recipe,
         geometry: Geometry,
@@ -57,11 +57,6 @@ impl Work {
         // With a cache, the rows to read are known only after the lookup.
         let sorted = recipe.source.wants_ascending() && recipe.cached_rows.is_none();
         let gathered = || Gathered { rows: vec![0; rows], ascending: vec![0; if sorted { rows } else { 0 }] };
-        let columns = recipe.cached_rows.as_ref().map_or(recipe.source.schema(), |cached| &cached.schema).columns();
-        let path = |(map, column): (&ColumnRecipe, &Column)| {
-            let item = map.item.as_ref().zip(pool).map(|(item, pool)| decode_kernel(recipe, item, geometry, pool, meter));
-            Path::new(map, column, rows, item)
-        };
         Work {
             source: Arc::clone(&recipe.source),
             order: Order::new(recipe.source.len(), &recipe.index_steps, recipe.consumed),
@@ -71,7 +66,7 @@ impl Work {
             chunk_rows: rows,
             gathered: recipe.is_gathered().then(gathered),
             row_cache: RowCache::new(recipe, rows, store),
-            paths: recipe.maps.iter().zip(columns).map(path).collect(),
+            paths: paths(recipe, geometry, pool, meter),
             columns: Vec::with_capacity(recipe.maps.len()),
             row_errors: recipe.settings.row_errors.clone(),
         }
@@ -157,7 +152,7 @@ impl Work {
                     (Some(gather), _) => self.source.gather(gather, scratch, &mut block)?,
                     (None, which) => self.source.read(which.row(0), scratch, &mut block)?,
                 }
-                self.meter.lap_read(start)
+                Meter::lap(&self.meter.read, start)
             }
         };
         self.columns = recycle(columns);
@@ -170,7 +165,7 @@ impl Work {
             }
             if path.has_steps() {
                 path.run(which, rows, region).map_err(|error| error.located(|row| self.source.locate(row, column)))?;
-                mapped = self.meter.lap_map(mapped);
+                mapped = Meter::lap(&self.meter.map, mapped);
             }
         }
         Ok(())

@@ -2,8 +2,7 @@
 
 use super::{Gather, Source};
 use crate::block::{BlockMut, ColumnMut};
-use crate::{DataError, Extent, Schema};
-use plimsoll_core::Bytes;
+use crate::{DataError, Schema};
 use std::hash::Hasher;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -36,10 +35,6 @@ fn describe(what: &str, sources: &[Arc<dyn Source>]) -> String {
     format!("{what}({})", sources.iter().map(|source| source.describe()).collect::<Vec<_>>().join(" | "))
 }
 
-fn largest_scratch(sources: &[Arc<dyn Source>], rows: usize) -> Bytes {
-    sources.iter().map(|source| source.scratch_bytes(rows)).max().unwrap_or_default()
-}
-
 impl Zipped {
     /// Calls `read` for each source with its columns.
     fn each(
@@ -58,25 +53,17 @@ impl Zipped {
     }
 }
 
-impl Zipped {
-    /// The source with files.
-    fn of_files(&self) -> &dyn Source {
-        let has_files = |source: &&Arc<dyn Source>| source.schema().columns().iter().any(|column| column.extent == Extent::Files);
-        &**self.sources.iter().find(has_files).expect("asked only where a column holds files")
-    }
-}
-
 impl Source for Zipped {
     fn schema(&self) -> &Schema {
         &self.schema
     }
 
-    fn len(&self) -> u64 {
-        self.sources.iter().map(|source| source.len()).min().unwrap_or(0)
+    fn parts(&self) -> &[Arc<dyn Source>] {
+        &self.sources
     }
 
-    fn scratch_bytes(&self, rows: usize) -> Bytes {
-        largest_scratch(&self.sources, rows)
+    fn len(&self) -> u64 {
+        self.sources.iter().map(|source| source.len()).min().unwrap_or(0)
     }
 
     fn read(&self, first_row: u64, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
@@ -85,22 +72,6 @@ impl Source for Zipped {
 
     fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
         self.each(out, |source, out| source.gather(rows, scratch, out))
-    }
-
-    fn wants_ascending(&self) -> bool {
-        self.sources.iter().any(|source| source.wants_ascending())
-    }
-
-    fn held_bytes(&self) -> Bytes {
-        self.sources.iter().map(|source| source.held_bytes()).sum()
-    }
-
-    fn file(&self, row: u64, path: &mut PathBuf) {
-        self.of_files().file(row, path);
-    }
-
-    fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
-        self.of_files().file_part(row)
     }
 
     fn locate(&self, row: u64, column: usize) -> Option<(PathBuf, u64)> {
@@ -112,18 +83,6 @@ impl Source for Zipped {
             }
         }
         None
-    }
-
-    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
-        self.sources.iter().try_fold(true, |known, source| Ok(source.fingerprint(rows.clone(), hash)? && known))
-    }
-
-    fn class_names(&self) -> Vec<String> {
-        self.sources.iter().map(|source| source.class_names()).find(|names| !names.is_empty()).unwrap_or_default()
-    }
-
-    fn skipped_files(&self) -> Option<String> {
-        self.sources.iter().find_map(|source| source.skipped_files())
     }
 
     fn describe(&self) -> String {
@@ -162,9 +121,7 @@ impl Concatenated {
         }
         Ok(())
     }
-}
 
-impl Concatenated {
     /// The source of a row, and its index there.
     fn of(&self, mut row: u64) -> (&dyn Source, u64) {
         for source in &self.sources {
@@ -182,12 +139,12 @@ impl Source for Concatenated {
         self.sources[0].schema()
     }
 
-    fn len(&self) -> u64 {
-        self.sources.iter().map(|source| source.len()).fold(0, u64::saturating_add)
+    fn parts(&self) -> &[Arc<dyn Source>] {
+        &self.sources
     }
 
-    fn scratch_bytes(&self, rows: usize) -> Bytes {
-        largest_scratch(&self.sources, rows)
+    fn len(&self) -> u64 {
+        self.sources.iter().map(|source| source.len()).fold(0, u64::saturating_add)
     }
 
     fn read(&self, first_row: u64, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
@@ -198,8 +155,9 @@ impl Source for Concatenated {
         rows.rows.iter().enumerate().try_for_each(|(at, &row)| self.read_part(row, at, 1, scratch, out))
     }
 
-    fn held_bytes(&self) -> Bytes {
-        self.sources.iter().map(|source| source.held_bytes()).sum()
+    /// Rows are read one by one.
+    fn wants_ascending(&self) -> bool {
+        false
     }
 
     fn file(&self, row: u64, path: &mut PathBuf) {
@@ -228,14 +186,6 @@ impl Source for Concatenated {
             first = end;
         }
         Ok(known)
-    }
-
-    fn class_names(&self) -> Vec<String> {
-        self.sources[0].class_names()
-    }
-
-    fn skipped_files(&self) -> Option<String> {
-        self.sources.iter().find_map(|source| source.skipped_files())
     }
 
     fn describe(&self) -> String {

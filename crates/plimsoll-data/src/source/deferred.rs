@@ -4,10 +4,9 @@ use super::{Gather, Source};
 use crate::block::{BlockMut, ColumnMut};
 use crate::schema::Extent;
 use crate::{Column, DataError, Schema};
-use plimsoll_core::{Bytes, DType};
-use std::hash::Hasher;
-use std::ops::Range;
+use plimsoll_core::DType;
 use std::path::PathBuf;
+use std::slice;
 use std::sync::Arc;
 
 /// The name of the column with the row index; no user column can have it.
@@ -77,12 +76,12 @@ impl Source for DeferredDecode {
         &self.schema
     }
 
-    fn len(&self) -> u64 {
-        self.source.len()
+    fn parts(&self) -> &[Arc<dyn Source>] {
+        slice::from_ref(&self.source)
     }
 
-    fn scratch_bytes(&self, rows: usize) -> Bytes {
-        self.source.scratch_bytes(rows)
+    fn len(&self) -> u64 {
+        self.source.len()
     }
 
     fn read(&self, first_row: u64, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
@@ -93,41 +92,13 @@ impl Source for DeferredDecode {
         self.fill(out, rows.rows.iter().copied(), |block| self.source.gather(rows, scratch, block))
     }
 
-    fn wants_ascending(&self) -> bool {
-        self.source.wants_ascending()
-    }
-
-    fn held_bytes(&self) -> Bytes {
-        self.source.held_bytes()
-    }
-
     fn held_name(&self) -> &'static str {
         self.source.held_name()
-    }
-
-    fn file(&self, row: u64, path: &mut PathBuf) {
-        self.source.file(row, path);
-    }
-
-    fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
-        self.source.file_part(row)
     }
 
     fn locate(&self, row: u64, column: usize) -> Option<(PathBuf, u64)> {
         let mut fixed = self.source.schema().columns().iter().enumerate().filter(|(_, column)| column.extent != Extent::Files);
         self.source.locate(row, fixed.nth(column)?.0)
-    }
-
-    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
-        self.source.fingerprint(rows, hash)
-    }
-
-    fn class_names(&self) -> Vec<String> {
-        self.source.class_names()
-    }
-
-    fn skipped_files(&self) -> Option<String> {
-        self.source.skipped_files()
     }
 
     fn describe(&self) -> String {

@@ -1,9 +1,9 @@
 //! The digits data set, embedded: 1,797 handwritten digits of 8×8 pixels.
 
-use super::{Gather, Source};
-use crate::block::BlockMut;
+use super::Source;
+use crate::block::{BlockMut, Rows};
 use crate::{Column, DataError, Permutation, Schema};
-use plimsoll_core::{Bytes, DType};
+use plimsoll_core::DType;
 use std::hash::Hasher;
 use std::ops::Range;
 
@@ -47,15 +47,6 @@ impl Digits {
         let order = Permutation::new(ROWS, SPLIT_SEED, 0);
         Digits { split, schema, rows: places.map(|place| order.at(place) as u16).collect() }
     }
-
-    fn write(&self, rows: impl Iterator<Item = u64>, out: &mut BlockMut<'_, '_>) {
-        for (place, row) in rows.enumerate() {
-            let at = usize::from(self.rows[row as usize]) * ROW;
-            let (pixels, label) = FILE[at..at + ROW].split_at(PIXELS);
-            out.column(0)[place * PIXELS..][..PIXELS].copy_from_slice(pixels);
-            out.column(1)[place * 4..][..4].copy_from_slice(&i32::from(label[0]).to_ne_bytes());
-        }
-    }
 }
 
 impl Source for Digits {
@@ -67,17 +58,13 @@ impl Source for Digits {
         self.rows.len() as u64
     }
 
-    fn scratch_bytes(&self, _rows: usize) -> Bytes {
-        Bytes::ZERO
-    }
-
-    fn read(&self, first_row: u64, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(first_row..first_row + out.rows() as u64, out);
-        Ok(())
-    }
-
-    fn gather(&self, rows: Gather<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(rows.rows.iter().copied(), out);
+    fn write_rows(&self, rows: Rows<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        for (place, row) in rows.iter(out.rows()).enumerate() {
+            let at = usize::from(self.rows[row as usize]) * ROW;
+            let (pixels, label) = FILE[at..at + ROW].split_at(PIXELS);
+            out.column(0)[place * PIXELS..][..PIXELS].copy_from_slice(pixels);
+            out.column(1)[place * 4..][..4].copy_from_slice(&i32::from(label[0]).to_ne_bytes());
+        }
         Ok(())
     }
 

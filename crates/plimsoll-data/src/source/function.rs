@@ -1,10 +1,10 @@
 //! Rows computed by a closure from their index.
 
-use super::{Gather, Source};
-use crate::block::BlockMut;
+use super::Source;
+use crate::block::{BlockMut, Rows};
 use crate::ragged::write_length;
 use crate::{Column, DataError, Extent, Schema};
-use plimsoll_core::{Bytes, DType};
+use plimsoll_core::DType;
 
 /// One row for user code to write, column by column. Columns that are not written are 0, or empty if they [vary in
 /// length](crate::Column::up_to).
@@ -92,16 +92,6 @@ impl<F: Fn(u64, &mut RowMut<'_, '_, '_>) -> Result<(), DataError> + Send + Sync>
     pub fn new(schema: Schema, rows: u64, make: F) -> Function<F> {
         Function { schema, rows, make }
     }
-
-    fn write(&self, rows: impl Iterator<Item = u64>, out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        for column in 0..self.schema.columns().len() {
-            out.column(column).fill(0);
-        }
-        for (index, row) in rows.enumerate() {
-            (self.make)(row, &mut RowMut { schema: &self.schema, index, block: out })?;
-        }
-        Ok(())
-    }
 }
 
 impl<F: Fn(u64, &mut RowMut<'_, '_, '_>) -> Result<(), DataError> + Send + Sync> Source for Function<F> {
@@ -113,16 +103,14 @@ impl<F: Fn(u64, &mut RowMut<'_, '_, '_>) -> Result<(), DataError> + Send + Sync>
         self.rows
     }
 
-    fn scratch_bytes(&self, _rows: usize) -> Bytes {
-        Bytes::ZERO
-    }
-
-    fn read(&self, first_row: u64, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(first_row..first_row + out.rows() as u64, out)
-    }
-
-    fn gather(&self, rows: Gather<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(rows.rows.iter().copied(), out)
+    fn write_rows(&self, rows: Rows<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        for column in 0..self.schema.columns().len() {
+            out.column(column).fill(0);
+        }
+        for (index, row) in rows.iter(out.rows()).enumerate() {
+            (self.make)(row, &mut RowMut { schema: &self.schema, index, block: out })?;
+        }
+        Ok(())
     }
 
     fn describe(&self) -> String {

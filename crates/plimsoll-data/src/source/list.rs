@@ -1,7 +1,7 @@
 //! Lists of files by pattern.
 
-use super::{Gather, Source};
-use crate::block::BlockMut;
+use super::Source;
+use crate::block::{BlockMut, Rows};
 use crate::{Column, DataError, Schema};
 use plimsoll_core::Bytes;
 use std::hash::Hasher;
@@ -35,21 +35,13 @@ impl Source for ImageFiles {
         self.files.len() as u64
     }
 
-    fn scratch_bytes(&self, _rows: usize) -> Bytes {
-        Bytes::ZERO
-    }
-
     fn held_bytes(&self) -> Bytes {
         // Each path is a separate allocation with its overhead.
         let names: usize = self.files.iter().map(|path| path.capacity().next_multiple_of(16) + 16).sum();
         Bytes((names + self.files.capacity() * size_of::<PathBuf>()) as u64)
     }
 
-    fn read(&self, _first_row: u64, _scratch: &mut [u8], _out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        Ok(())
-    }
-
-    fn gather(&self, _rows: Gather<'_>, _scratch: &mut [u8], _out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+    fn write_rows(&self, _rows: Rows<'_>, _scratch: &mut [u8], _out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
         Ok(())
     }
 

@@ -41,8 +41,8 @@ pub use tfrecord::{Feature, RecordFeature, RecordValues, TfRecord};
 pub(crate) use tfrecord::{PackedRecords, RecordPosition, RecordReader, is_packed};
 pub use webdataset::WebDataset;
 
-use crate::block::BlockMut;
-use crate::{DataError, Schema};
+use crate::block::{BlockMut, Rows};
+use crate::{DataError, Extent, Schema};
 use plimsoll_core::Bytes;
 use std::fs::{self, File, Metadata};
 use std::hash::Hasher;
@@ -65,24 +65,42 @@ pub trait Source: Send + Sync {
         self.len() == 0
     }
 
-    /// Bytes of scratch memory for reading or gathering `rows` rows in one call.
-    fn scratch_bytes(&self, rows: usize) -> Bytes;
+    /// The sources that it takes the columns of its rows from, if it is composed of others. The methods that follow have
+    /// defaults for those.
+    fn parts(&self) -> &[Arc<dyn Source>] {
+        &[]
+    }
 
-    /// Writes rows to `out`, starting at `first_row`. The rows exist, and `scratch` has at least
-    /// [`scratch_bytes`](Self::scratch_bytes) of `out.rows()`.
-    fn read(&self, first_row: u64, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError>;
+    /// Bytes of scratch memory for writing `rows` rows in one call.
+    fn scratch_bytes(&self, rows: usize) -> Bytes {
+        self.parts().iter().map(|part| part.scratch_bytes(rows)).max().unwrap_or_default()
+    }
 
-    /// Writes the given rows to `out`, in the given order; otherwise like [`read`](Self::read).
-    fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError>;
+    /// Writes the given rows to `out`, in the given order. The rows exist, and `scratch` has at least
+    /// [`scratch_bytes`](Self::scratch_bytes) of `out.rows()`. Called only by the defaults of [`read`](Self::read) and
+    /// [`gather`](Self::gather), which a source implements instead if it has a faster way for each.
+    fn write_rows(&self, _rows: Rows<'_>, _scratch: &mut [u8], _out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        unreachable!("this source reads and gathers its rows")
+    }
+
+    /// Writes consecutive rows to `out`, starting at `first_row`.
+    fn read(&self, first_row: u64, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.write_rows(Rows::From(first_row), scratch, out)
+    }
+
+    /// Writes rows from all over the source to `out`.
+    fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        self.write_rows(Rows::At(rows.rows), scratch, out)
+    }
 
     /// Whether [`gather`](Self::gather) uses [`Gather::ascending`]; sorting costs more than copying a small row.
     fn wants_ascending(&self) -> bool {
-        false
+        self.parts().iter().any(|part| part.wants_ascending())
     }
 
     /// Memory that the source owns from its creation on, such as a list of names.
     fn held_bytes(&self) -> Bytes {
-        Bytes::ZERO
+        self.parts().iter().map(|part| part.held_bytes()).sum()
     }
 
     /// The name of that memory in the plan.
@@ -101,13 +119,13 @@ pub trait Source: Send + Sync {
     }
 
     /// Sets `path` to the file of a row. Called only if a column holds [files](crate::Extent::Files).
-    fn file(&self, _row: u64, _path: &mut PathBuf) {
-        unreachable!("this source has no column of files")
+    fn file(&self, row: u64, path: &mut PathBuf) {
+        part_with_files(self.parts()).expect("called only if a column holds files").file(row, path);
     }
 
     /// The byte range of the row in that file, if it is not the whole file.
-    fn file_part(&self, _row: u64) -> Result<Option<Range<u64>>, DataError> {
-        Ok(None)
+    fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
+        part_with_files(self.parts()).map_or(Ok(None), |part| part.file_part(row))
     }
 
     /// The file and byte offset of a column of a row, for errors.
@@ -117,19 +135,22 @@ pub trait Source: Send + Sync {
 
     /// Hashes everything that the contents of these rows depend on. Returns whether the hash is complete: for a
     /// source that cannot tell, such as user code, a cache file needs a [version](crate::Dataset::version).
-    fn fingerprint(&self, _rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
-        hash.write(self.describe().as_bytes());
-        Ok(false)
+    fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
+        if self.parts().is_empty() {
+            hash.write(self.describe().as_bytes());
+            return Ok(false);
+        }
+        self.parts().iter().try_fold(true, |known, part| Ok(part.fingerprint(rows.clone(), hash)? && known))
     }
 
     /// The class names of labels 0, 1, 2 …, if the source has them.
     fn class_names(&self) -> Vec<String> {
-        Vec::new()
+        self.parts().iter().map(|part| part.class_names()).find(|names| !names.is_empty()).unwrap_or_default()
     }
 
     /// Describes files that were skipped, if there are any.
     fn skipped_files(&self) -> Option<String> {
-        None
+        self.parts().iter().find_map(|part| part.skipped_files())
     }
 
     /// The vocabulary, if the source is a text.
@@ -139,6 +160,11 @@ pub trait Source: Send + Sync {
 
     /// A short description of the source and its location.
     fn describe(&self) -> String;
+}
+
+fn part_with_files(parts: &[Arc<dyn Source>]) -> Option<&dyn Source> {
+    let has_files = |part: &&Arc<dyn Source>| part.schema().columns().iter().any(|column| column.extent == Extent::Files);
+    parts.iter().find(has_files).map(|part| &**part)
 }
 
 /// A short description of a kind of source and its files.

@@ -1,10 +1,10 @@
 //! Synthetic rows: each value is a function of the seed and its position, so nothing is stored.
 
-use super::{Gather, Source};
-use crate::block::BlockMut;
+use super::Source;
+use crate::block::{BlockMut, Rows};
 use crate::rng::mix64;
 use crate::{Column, DataError, Schema};
-use plimsoll_core::{Bytes, DType};
+use plimsoll_core::DType;
 use std::hash::Hasher;
 use std::ops::Range;
 
@@ -91,22 +91,6 @@ impl Random {
         }
         Ok(Random { rows: spec.rows, seed: spec.seed, schema: Schema::new(columns)?, values })
     }
-
-    fn write(&self, rows: impl Iterator<Item = u64> + Clone, out: &mut BlockMut<'_, '_>) {
-        for (index, values) in self.values.iter().enumerate() {
-            let row_bytes = self.schema.columns()[index].row_bytes().get();
-            for (row, place) in rows.clone().zip(out.column(index).chunks_exact_mut(row_bytes)) {
-                let key = mix64(self.seed ^ mix64(row ^ mix64(index as u64 + 1)));
-                match *values {
-                    Values::UnitFloats => fill(key, place, |word| ((word >> 8) as f32 * (1.0 / (1 << 24) as f32)).to_ne_bytes()),
-                    Values::AnyByte => fill(key, place, |word| [(word >> 24) as u8]),
-                    Values::Labels { classes } => {
-                        fill(key, place, |word| (((u64::from(word) * u64::from(classes)) >> 32) as i32).to_ne_bytes())
-                    }
-                }
-            }
-        }
-    }
 }
 
 /// Writes one row: element `i` is a 32-bit hash of `i` with the row's key. 32-bit arithmetic lets the loop vectorize.
@@ -129,17 +113,20 @@ impl Source for Random {
         self.rows
     }
 
-    fn scratch_bytes(&self, _rows: usize) -> Bytes {
-        Bytes::ZERO
-    }
-
-    fn read(&self, first_row: u64, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(first_row..first_row + out.rows() as u64, out);
-        Ok(())
-    }
-
-    fn gather(&self, rows: Gather<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(rows.rows.iter().copied(), out);
+    fn write_rows(&self, rows: Rows<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        for (index, values) in self.values.iter().enumerate() {
+            let row_bytes = self.schema.columns()[index].row_bytes().get();
+            for (row, place) in rows.iter(out.rows()).zip(out.column(index).chunks_exact_mut(row_bytes)) {
+                let key = mix64(self.seed ^ mix64(row ^ mix64(index as u64 + 1)));
+                match *values {
+                    Values::UnitFloats => fill(key, place, |word| ((word >> 8) as f32 * (1.0 / (1 << 24) as f32)).to_ne_bytes()),
+                    Values::AnyByte => fill(key, place, |word| [(word >> 24) as u8]),
+                    Values::Labels { classes } => {
+                        fill(key, place, |word| (((u64::from(word) * u64::from(classes)) >> 32) as i32).to_ne_bytes())
+                    }
+                }
+            }
+        }
         Ok(())
     }
 

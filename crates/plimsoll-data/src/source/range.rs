@@ -1,9 +1,9 @@
 //! Ranges of integers.
 
-use super::{Gather, Source};
-use crate::block::BlockMut;
+use super::Source;
+use crate::block::{BlockMut, Rows};
 use crate::{Column, DataError, Schema};
-use plimsoll_core::{Bytes, DType};
+use plimsoll_core::DType;
 use std::hash::Hasher;
 use std::ops::Range;
 
@@ -25,12 +25,6 @@ impl Counted {
         let rows = if (distance > 0) == (step > 0) { distance.abs().div_euclid(step.abs()) + i64::from(distance % step != 0) } else { 0 };
         Ok(Counted { schema: Schema::new(vec![Column::new("x", DType::I32, [])])?, start, step, rows: rows as u64 })
     }
-
-    fn write(&self, rows: impl Iterator<Item = u64>, out: &mut BlockMut<'_, '_>) {
-        for (row, out) in rows.zip(out.column(0).as_chunks_mut().0) {
-            *out = ((self.start + row as i64 * self.step) as i32).to_ne_bytes();
-        }
-    }
 }
 
 impl Source for Counted {
@@ -42,17 +36,10 @@ impl Source for Counted {
         self.rows
     }
 
-    fn scratch_bytes(&self, _rows: usize) -> Bytes {
-        Bytes::ZERO
-    }
-
-    fn read(&self, first_row: u64, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(first_row..first_row + out.rows() as u64, out);
-        Ok(())
-    }
-
-    fn gather(&self, rows: Gather<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(rows.rows.iter().copied(), out);
+    fn write_rows(&self, rows: Rows<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        for (row, out) in rows.iter(out.rows()).zip(out.column(0).as_chunks_mut().0) {
+            *out = ((self.start + row as i64 * self.step) as i32).to_ne_bytes();
+        }
         Ok(())
     }
 

@@ -1,10 +1,10 @@
 //! Synthetic images of circles, rectangles and triangles, each with a segmentation mask.
 
-use super::{Gather, Source};
-use crate::block::BlockMut;
+use super::Source;
+use crate::block::{BlockMut, Rows};
 use crate::rng::mix64;
 use crate::{Column, DataError, Schema};
-use plimsoll_core::{Bytes, DType};
+use plimsoll_core::DType;
 use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
@@ -65,35 +65,6 @@ impl Shapes {
         let classes: Arc<[String]> = CLASSES.map(String::from).into();
         let mask = Column::new("y", DType::I32, [spec.height, spec.width]).with_classes(classes);
         Ok(Shapes { spec, schema: Schema::new(vec![Column::new("x", DType::U8, [spec.height, spec.width, 3]), mask])? })
-    }
-
-    fn write(&self, rows: impl Iterator<Item = u64>, out: &mut BlockMut<'_, '_>) {
-        let pixels = self.spec.height * self.spec.width;
-        for (index, row) in rows.enumerate() {
-            let mut dice = Dice { state: mix64(self.spec.seed ^ mix64(row ^ 0x7368_6170_6573)) };
-            let ground: [u8; 3] = [0; 3].map(|_| dice.below(96) as u8);
-            let noise = dice.next();
-            let image = out.column(0)[index * pixels * 3..][..pixels * 3].as_chunks_mut::<3>().0;
-            for (at, pixel) in image.iter_mut().enumerate() {
-                // Some noise, so that the background is not recognizable by being constant.
-                let shade = (mix64(noise ^ at as u64) >> 60) as u8;
-                *pixel = ground.map(|channel| channel + shade);
-            }
-            out.column(1)[index * pixels * 4..][..pixels * 4].fill(0);
-            for _ in 0..=dice.below(self.spec.most as u64) {
-                let shape = Shape::roll(&mut dice, self.spec.height, self.spec.width);
-                let (rows, columns) = shape.bounds(self.spec.height, self.spec.width);
-                for y in rows {
-                    for x in columns.clone() {
-                        if shape.covers(x as f32 + 0.5, y as f32 + 0.5) {
-                            let at = y * self.spec.width + x;
-                            out.column(0)[(index * pixels + at) * 3..][..3].copy_from_slice(&shape.color);
-                            out.column(1)[(index * pixels + at) * 4..][..4].copy_from_slice(&shape.class.to_ne_bytes());
-                        }
-                    }
-                }
-            }
-        }
     }
 }
 
@@ -174,17 +145,33 @@ impl Source for Shapes {
         self.spec.rows
     }
 
-    fn scratch_bytes(&self, _rows: usize) -> Bytes {
-        Bytes::ZERO
-    }
-
-    fn read(&self, first_row: u64, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(first_row..first_row + out.rows() as u64, out);
-        Ok(())
-    }
-
-    fn gather(&self, rows: Gather<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(rows.rows.iter().copied(), out);
+    fn write_rows(&self, rows: Rows<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        let pixels = self.spec.height * self.spec.width;
+        for (index, row) in rows.iter(out.rows()).enumerate() {
+            let mut dice = Dice { state: mix64(self.spec.seed ^ mix64(row ^ 0x7368_6170_6573)) };
+            let ground: [u8; 3] = [0; 3].map(|_| dice.below(96) as u8);
+            let noise = dice.next();
+            let image = out.column(0)[index * pixels * 3..][..pixels * 3].as_chunks_mut::<3>().0;
+            for (at, pixel) in image.iter_mut().enumerate() {
+                // Some noise, so that the background is not recognizable by being constant.
+                let shade = (mix64(noise ^ at as u64) >> 60) as u8;
+                *pixel = ground.map(|channel| channel + shade);
+            }
+            out.column(1)[index * pixels * 4..][..pixels * 4].fill(0);
+            for _ in 0..=dice.below(self.spec.most as u64) {
+                let shape = Shape::roll(&mut dice, self.spec.height, self.spec.width);
+                let (rows, columns) = shape.bounds(self.spec.height, self.spec.width);
+                for y in rows {
+                    for x in columns.clone() {
+                        if shape.covers(x as f32 + 0.5, y as f32 + 0.5) {
+                            let at = y * self.spec.width + x;
+                            out.column(0)[(index * pixels + at) * 3..][..3].copy_from_slice(&shape.color);
+                            out.column(1)[(index * pixels + at) * 4..][..4].copy_from_slice(&shape.class.to_ne_bytes());
+                        }
+                    }
+                }
+            }
+        }
         Ok(())
     }
 

@@ -57,33 +57,24 @@ impl Tensor {
 
     /// Writes it as one row of a column, if the shape matches.
     pub(crate) fn write_row(&self, column: &Column, out: &mut [u8]) -> Result<(), DataError> {
-        if column.extent == Extent::UpTo {
-            return self.write_part(column, out);
-        }
-        if self.shape != column.shape || self.numbers.dtype() != column.dtype {
-            let problem = format!("is declared as {column}, and {}{:?} was given for it", self.numbers.dtype(), self.shape);
+        let ragged = column.extent == Extent::UpTo;
+        let fits = match (&self.shape[..], &column.shape[..]) {
+            ([long, each @ ..], [most, all @ ..]) if ragged => long <= most && each == all,
+            (given, declared) => given == declared && !ragged,
+        };
+        let dtype = self.numbers.dtype();
+        if !fits || dtype != column.dtype {
+            let remedy = if ragged { "; declare the longest row there is" } else { "" };
+            let problem = format!("is declared as {column}, and {dtype}{:?} was given for it{remedy}", self.shape);
             return Err(DataError::Schema { column: column.name.clone(), problem });
         }
-        self.numbers.copy(0, out);
-        Ok(())
-    }
-
-    /// Like `write_row`, for a column that varies in length.
-    fn write_part(&self, column: &Column, out: &mut [u8]) -> Result<(), DataError> {
-        let fits = matches!((&self.shape[..], &column.shape[..]), ([long, each @ ..], [most, all @ ..]) if long <= most && each == all);
-        if !fits || self.numbers.dtype() != column.dtype {
-            let problem = format!(
-                "is declared as {column}, and {}{:?} was given for it; declare the longest row there is",
-                self.numbers.dtype(),
-                self.shape
-            );
-            return Err(DataError::Schema { column: column.name.clone(), problem });
-        }
-        let bytes = self.numbers.len() * self.numbers.dtype().size();
-        self.numbers.copy(0, &mut out[..bytes]);
+        let (elements, rest) = out.split_at_mut(self.numbers.len() * dtype.size());
+        self.numbers.copy(0, elements);
         // Clear the padding, so that the output is deterministic.
-        out[bytes..].fill(0);
-        write_length(out, self.shape[0] as u32);
+        rest.fill(0);
+        if ragged {
+            write_length(out, self.shape[0] as u32);
+        }
         Ok(())
     }
 }
@@ -156,10 +147,6 @@ impl Source for Tensors {
 
     fn len(&self) -> u64 {
         self.rows
-    }
-
-    fn scratch_bytes(&self, _rows: usize) -> Bytes {
-        Bytes::ZERO
     }
 
     fn read(&self, first_row: u64, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {

@@ -1,7 +1,7 @@
 //! WebDataset: tar files in which the files of a sample are adjacent and share a name up to the first dot.
 
-use super::{Gather, Source, identify_named, named};
-use crate::block::BlockMut;
+use super::{Source, identify_named, named};
+use crate::block::{BlockMut, Rows};
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
@@ -126,12 +126,6 @@ impl WebDataset {
     fn shard(&self, row: u64) -> &Shard {
         &self.shards[self.shards.partition_point(|shard| shard.end <= row)]
     }
-
-    fn write(&self, rows: impl Iterator<Item = u64>, out: &mut BlockMut<'_, '_>) {
-        for (row, label) in rows.zip(out.column(1).as_chunks_mut::<4>().0) {
-            *label = self.samples[row as usize].label.to_ne_bytes();
-        }
-    }
 }
 
 struct TarEntry {
@@ -209,17 +203,10 @@ impl Source for WebDataset {
         self.samples.len() as u64
     }
 
-    fn scratch_bytes(&self, _rows: usize) -> Bytes {
-        Bytes::ZERO
-    }
-
-    fn read(&self, first_row: u64, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(first_row..first_row + out.rows() as u64, out);
-        Ok(())
-    }
-
-    fn gather(&self, rows: Gather<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(rows.rows.iter().copied(), out);
+    fn write_rows(&self, rows: Rows<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        for (row, label) in rows.iter(out.rows()).zip(out.column(1).as_chunks_mut::<4>().0) {
+            *label = self.samples[row as usize].label.to_ne_bytes();
+        }
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::kind::{Batches, Key, KeyKind, StageArgs, StageKind, Validation};
 use crate::DataError;
-use crate::dataset::{Dataset, empty_batch};
+use crate::dataset::{Concern, Dataset, empty_batch};
 use crate::ops::{fill, is_ragged};
 
 /// The length that rows are padded to.
@@ -64,7 +64,7 @@ fn drop_remainder(data: Dataset, args: &StageArgs) -> Dataset {
 impl Dataset {
     /// Combines `rows` consecutive rows into a batch; the last batch of an epoch may be smaller.
     pub fn batch(self, rows: usize) -> Dataset {
-        self.with_setting(format!("batch({rows})"), move |settings| {
+        self.with_setting(Concern::Batches, format!("batch({rows})"), move |settings| {
             if let Some(batch) = settings.batch {
                 return Err(DataError::Stage(format!("batch({rows}) stands after batch({batch}); a data set is batched once")));
             }
@@ -93,7 +93,7 @@ impl Dataset {
     /// ```
     pub fn padded_batch(self, rows: usize, to: PadTo, value: f32) -> Dataset {
         let data = match to {
-            PadTo::Longest => self.with_setting(format!("pad({value})"), move |settings| {
+            PadTo::Longest => self.with_setting(Concern::Batches, format!("pad({value})"), move |settings| {
                 settings.pad = Some(value);
                 Ok(())
             }),
@@ -111,7 +111,7 @@ impl Dataset {
 
     /// Drops the last batch of an epoch if it is smaller than the batch size.
     pub fn drop_remainder(self) -> Dataset {
-        self.with_setting("drop_remainder", |settings| {
+        self.with_setting(Concern::Batches, "drop_remainder", |settings| {
             settings.drop_remainder.get_or_insert(None);
             Ok(())
         })
@@ -133,6 +133,6 @@ impl Dataset {
     /// # Ok::<(), DataError>(())
     /// ```
     pub fn rebatch(self, rows: usize) -> Dataset {
-        self.with_setting(format!("rebatch({rows})"), move |settings| settings.rebatch(rows))
+        self.with_setting(Concern::Batches, format!("rebatch({rows})"), move |settings| settings.rebatch(rows))
     }
 }

@@ -20,12 +20,7 @@ impl Buckets {
     /// Checks the column; returns whether rows are grouped by its length rather than its value.
     fn check(&self, schema: &Schema) -> Result<bool, DataError> {
         let refuse = |problem: &str| Err(DataError::Stage(format!("{} {problem}", self.describe())));
-        let Some(column) = schema.index_of(&self.column) else {
-            let columns: Vec<&str> = schema.columns().iter().map(|column| column.name.as_str()).collect();
-            let problem = format!("there is no column `{}` to look at; the columns are {}", self.column, columns.join(", "));
-            return Err(DataError::Stage(problem));
-        };
-        let column = &schema.columns()[column];
+        let column = schema.look_up(&self.column)?;
         let ragged = column.extent == Extent::UpTo;
         if !ragged && (column.elements() != 1 || !matches!(column.dtype, DType::I32 | DType::U8)) {
             return refuse("needs a column whose rows vary in length, or one with one integer a row");

@@ -7,21 +7,17 @@
 use super::filter::of_one_size;
 use super::kind::{Arg, Key, KeyKind, StageKind, Validation};
 use crate::cache::{Cache, CacheBypass, CacheFile, EpochFile, EpochMemory};
-use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, Recipe, Stage, StreamBudget, fingerprint, random_op};
+use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, Recipe, Stage, StreamBudget, fingerprint};
 use crate::fault::Fault;
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::sync::Arc;
 
-/// Caches indexed rows, fused with reading them.
-struct CacheRows(CacheStage);
-
-/// Caches an epoch of a stream.
-struct CacheEpoch(CacheStage);
-
 struct CacheStage {
     cache: Cache,
     bypass: Arc<CacheBypass>,
+    /// Whether indexed rows are cached, fused with reading them; otherwise an epoch of a stream.
+    by_index: bool,
 }
 
 pub(super) const KIND: StageKind = StageKind {
@@ -70,13 +66,12 @@ impl Dataset {
     /// # Ok::<(), plimsoll_data::DataError>(())
     /// ```
     pub fn cache(self, cache: Cache) -> Dataset {
-        let stage = CacheStage { cache, bypass: Arc::default() };
-        match &self.node {
-            None => self.then(CacheRows(stage)),
-            // An epoch of a stream is cached only on request.
-            Some(_) if stage.cache == Cache::Auto => self,
-            Some(_) => self.then(CacheEpoch(stage)),
+        // An epoch of a stream is cached only on request.
+        if self.node.is_some() && cache == Cache::Auto {
+            return self;
         }
+        let by_index = self.node.is_none();
+        self.then(CacheStage { cache, bypass: Arc::default(), by_index })
     }
 
     /// The cache file of this data set or of one of its inputs, if there is one; the last, if there are several.
@@ -88,7 +83,7 @@ impl Dataset {
     /// ```
     pub fn cache_file(&self) -> Result<Option<CacheFile>, DataError> {
         if let Some(node) = &self.node {
-            if let Some(CacheEpoch(CacheStage { cache, .. })) = self.last_node()
+            if let Some(CacheStage { cache, .. }) = self.last_node()
                 && let Some(path) = cache.path()
             {
                 let data = &node.inputs[0];
@@ -104,13 +99,14 @@ impl Dataset {
     }
 }
 
-impl Stage for CacheRows {
+impl Stage for CacheStage {
+    /// Where rows of a stream are cached affects neither the rows nor a saved position.
     fn describe(&self) -> String {
-        self.0.cache.to_string()
+        if self.by_index { self.cache.to_string() } else { "cache".into() }
     }
 
     fn is_inline(&self) -> bool {
-        true
+        self.by_index
     }
 
     fn compile(&self, recipe: &mut Recipe, _data: &Dataset) -> Result<(), DataError> {
@@ -118,23 +114,12 @@ impl Stage for CacheRows {
     }
 
     fn cache(&self) -> Option<(&Cache, &Arc<CacheBypass>)> {
-        Some((&self.0.cache, &self.0.bypass))
-    }
-}
-
-impl Stage for CacheEpoch {
-    /// Where rows are cached affects neither the rows nor a saved position.
-    fn describe(&self) -> String {
-        "cache".into()
-    }
-
-    fn cache(&self) -> Option<(&Cache, &Arc<CacheBypass>)> {
-        Some((&self.0.cache, &self.0.bypass))
+        Some((&self.cache, &self.bypass))
     }
 
     fn schema(&self, inputs: &[Dataset]) -> Result<Schema, DataError> {
-        let (schema, cache) = (of_one_size(inputs, "cache")?, &self.0.cache);
-        if let Some((op, column)) = random_op(&inputs[0]) {
+        let (schema, cache) = (of_one_size(inputs, "cache")?, &self.cache);
+        if let Some((op, column)) = inputs[0].all_stages().iter().find_map(|stage| stage.random_op()) {
             let problem = "it differs from epoch to epoch and stands before the cache; put it after".into();
             return Err(DataError::Op { op, column, problem });
         }
@@ -150,7 +135,7 @@ impl Stage for CacheEpoch {
     }
 
     fn holdings(&self, inputs: &[Dataset], row: Bytes, budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
-        let cache = &self.0.cache;
+        let cache = &self.cache;
         if cache.path().is_some() {
             return Ok(vec![Holding::here("cache (file)", EpochFile::bytes(row))]);
         }
@@ -162,7 +147,7 @@ impl Stage for CacheEpoch {
     }
 
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
-        Ok(Box::new(Caching::open(&self.0, inputs)?))
+        Ok(Box::new(Caching::open(self, inputs)?))
     }
 }
 
@@ -220,7 +205,7 @@ enum EpochStore {
 
 impl Caching {
     fn open(stage: &CacheStage, inputs: &Opening<'_>) -> Result<Caching, DataError> {
-        let CacheStage { cache, bypass } = stage;
+        let CacheStage { cache, bypass, .. } = stage;
         let data = &inputs.node.inputs[0];
         bypass.clear();
         let row = data.output_schema()?.row_bytes();

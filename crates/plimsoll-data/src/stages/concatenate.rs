@@ -24,14 +24,6 @@ impl Stage for Concatenate {
         "concatenate".into()
     }
 
-    fn rows(&self, inputs: &[Dataset], of: &dyn Fn(&Dataset) -> Option<u64>) -> Option<u64> {
-        all_rows(inputs, of)
-    }
-
-    fn max_rows(&self, inputs: &[Dataset]) -> u64 {
-        all_rows(inputs, &|input| Some(input.len())).unwrap_or(u64::MAX)
-    }
-
     fn schema(&self, inputs: &[Dataset]) -> Result<Schema, DataError> {
         common_schema(inputs, "concatenate")
     }
@@ -43,11 +35,6 @@ impl Stage for Concatenate {
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
         inputs.rows(Concatenating { inputs: inputs.inputs()?, epoch: 0, at: 0 })
     }
-}
-
-/// The sum of the rows of all inputs.
-pub(super) fn all_rows(inputs: &[Dataset], of: &dyn Fn(&Dataset) -> Option<u64>) -> Option<u64> {
-    inputs.iter().map(of).try_fold(0, |all: u64, rows| Some(all.saturating_add(rows?)))
 }
 
 /// The common schema of all inputs.

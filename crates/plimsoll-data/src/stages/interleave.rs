@@ -1,6 +1,6 @@
 //! `interleave`: takes rows from several data sets in turn.
 
-use super::concatenate::{all_rows, common_schema};
+use super::concatenate::common_schema;
 use crate::dataset::{BlockIterator, Dataset, Input, MAX_THREADS, OpenInput, Opening, Stage, StreamBudget};
 use crate::fault::Fault;
 use crate::meter::InputTimer;
@@ -42,14 +42,6 @@ impl Stage for Interleave {
     fn describe(&self) -> String {
         let name = if self.parallel { "interleave_parallel" } else { "interleave" };
         format!("{name}({}, {})", self.cycle, self.block)
-    }
-
-    fn rows(&self, inputs: &[Dataset], of: &dyn Fn(&Dataset) -> Option<u64>) -> Option<u64> {
-        all_rows(inputs, of)
-    }
-
-    fn max_rows(&self, inputs: &[Dataset]) -> u64 {
-        all_rows(inputs, &|input| Some(input.len())).unwrap_or(u64::MAX)
     }
 
     fn schema(&self, inputs: &[Dataset]) -> Result<Schema, DataError> {

@@ -1,14 +1,9 @@
 //! `max_item`: limits the memory for one file.
 
 use super::kind::{Key, KeyKind, StageKind};
-use crate::DataError;
-use crate::dataset::{Dataset, Node, Settings, Stage};
+use crate::dataset::{Concern, Dataset, Node};
 use plimsoll_core::Bytes;
 use std::sync::Arc;
-
-struct MaxItem {
-    bytes: Bytes,
-}
 
 pub(super) const KIND: StageKind = StageKind {
     name: "max_item",
@@ -19,37 +14,16 @@ pub(super) const KIND: StageKind = StageKind {
     ..StageKind::DEFAULT
 };
 
-impl Stage for MaxItem {
-    fn describe(&self) -> String {
-        format!("max_item({})", self.bytes)
-    }
-
-    fn is_inline(&self) -> bool {
-        true
-    }
-
-    fn set(&self, settings: &mut Settings) -> Result<(), DataError> {
-        settings.max_item = Some(self.bytes);
-        Ok(())
-    }
-
-    fn concerns_decoding(&self) -> bool {
-        true
-    }
-
-    /// The limit determines which images are errors.
-    fn changes_rows(&self, ignores_errors: bool) -> bool {
-        ignores_errors
-    }
-}
-
 impl Dataset {
     /// Limits the memory for reading and decoding a single file on each thread. The default is 128 MiB, or less under
     /// a memory limit. A file that needs more is an error that names it.
     pub fn max_item(self, bytes: Bytes) -> Dataset {
         match self.limit_records(bytes) {
             Some(limited) => limited,
-            None => self.then(MaxItem { bytes }),
+            None => self.with_setting(Concern::ItemLimit, format!("max_item({bytes})"), move |settings| {
+                settings.max_item = Some(bytes);
+                Ok(())
+            }),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::kind::{Key, KeyKind, StageArgs, StageKind, Validation};
 use crate::DataError;
-use crate::dataset::Dataset;
+use crate::dataset::{Concern, Dataset};
 use crate::ops::Mix;
 
 const KEYS: &[Key] = &[
@@ -41,7 +41,7 @@ fn mix(args: &StageArgs, of_alpha: fn(f32) -> Mix, usual: f32) -> Mix {
 impl Dataset {
     /// Mixes the rows of each batch in pairs, see [`Mix`]. Needs no extra memory.
     pub fn mix(self, mix: Mix) -> Dataset {
-        self.with_setting(mix.to_string(), move |settings| {
+        self.with_setting(Concern::Batches, mix.to_string(), move |settings| {
             if settings.mix.is_some() {
                 return Err(DataError::Stage("rows of a batch are mixed once; leave one of mixup and cutmix out".into()));
             }

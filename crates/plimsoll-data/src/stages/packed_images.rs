@@ -1,7 +1,7 @@
 //! Compressed records with images, which are decoded when the records are read, because no later stage can buffer
 //! images of variable size.
 
-use crate::dataset::{BlockIterator, Dataset, Holding, Opening, Recipe, Stage, StreamBudget, find_random};
+use crate::dataset::{BlockIterator, Dataset, Holding, Opening, Recipe, Stage, StreamBudget};
 use crate::decode::{DecodeKernel, DecodePool, ItemCap, StartedImage, stated_item_bytes};
 use crate::fault::Fault;
 use crate::meter::Meter;
@@ -98,7 +98,7 @@ impl Stage for PackedImages {
     }
 
     fn random_op(&self) -> Option<(String, String)> {
-        self.columns.stages.iter().find_map(|stage| stage.mapped().and_then(|(column, ops)| find_random(column, ops)))
+        self.columns.stages.iter().find_map(|stage| stage.random_op())
     }
 
     fn decodes(&self) -> Option<Option<Bytes>> {

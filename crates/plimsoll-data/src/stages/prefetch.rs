@@ -2,7 +2,7 @@
 
 use super::kind::{Key, KeyKind, StageKind, Validation};
 use crate::DataError;
-use crate::dataset::{Dataset, MAX_THREADS, Parallelism, Prefetch};
+use crate::dataset::{Concern, Dataset, MAX_THREADS, Parallelism, Prefetch};
 
 pub(super) const PREFETCH: StageKind = StageKind {
     name: "prefetch",
@@ -40,7 +40,7 @@ impl Dataset {
             Prefetch::Auto => "prefetch(auto)".into(),
             Prefetch::Batches(batches) => format!("prefetch({batches})"),
         };
-        self.with_setting(description, move |settings| {
+        self.with_setting(Concern::Batches, description, move |settings| {
             settings.prefetch = prefetch;
             Ok(())
         })
@@ -54,7 +54,7 @@ impl Dataset {
             Parallelism::Auto => "parallelism(auto)".into(),
             Parallelism::Threads(threads) => format!("parallelism({threads})"),
         };
-        self.with_decode_setting(description, move |settings| {
+        self.with_setting(Concern::Decoding, description, move |settings| {
             match parallelism {
                 Parallelism::Threads(0) => {
                     return Err(DataError::Stage("parallelism(0) makes no rows; ask for at least one thread".into()));
@@ -73,7 +73,7 @@ impl Dataset {
     /// ones of the same epoch; the rows within each batch are unchanged. A position within such an epoch cannot be
     /// resumed.
     pub fn deterministic(self, deterministic: bool) -> Dataset {
-        self.with_setting(format!("deterministic({deterministic})"), move |settings| {
+        self.with_setting(Concern::Batches, format!("deterministic({deterministic})"), move |settings| {
             settings.deterministic = Some((deterministic, None));
             Ok(())
         })

@@ -41,14 +41,6 @@ impl Stage for Repeat {
         inputs[0].len().saturating_mul(self.times)
     }
 
-    fn defers_decoding(&self) -> bool {
-        true
-    }
-
-    fn ignores_values(&self) -> bool {
-        true
-    }
-
     /// Each repetition is an epoch of the upstream stages; the list is truncated if it is very long.
     fn input_epochs(&self, epoch: u64) -> Vec<u64> {
         (0..self.times).take(256).map(|time| epoch.wrapping_mul(self.times).wrapping_add(time)).collect()

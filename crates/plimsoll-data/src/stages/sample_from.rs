@@ -1,6 +1,6 @@
 //! `sample_from`: samples from several data sets.
 
-use super::concatenate::{all_rows, common_schema};
+use super::concatenate::common_schema;
 use crate::dataset::{BlockIterator, Dataset, Input, Opening, Stage};
 use crate::fault::Fault;
 use crate::rng::{random_bits, unit};
@@ -25,14 +25,6 @@ impl Stage for SampleFrom {
     fn describe(&self) -> String {
         let weights: Vec<String> = self.weights.iter().map(f64::to_string).collect();
         format!("sample_from({}, seed {})", weights.join(" : "), self.seed)
-    }
-
-    fn rows(&self, inputs: &[Dataset], of: &dyn Fn(&Dataset) -> Option<u64>) -> Option<u64> {
-        all_rows(inputs, of)
-    }
-
-    fn max_rows(&self, inputs: &[Dataset]) -> u64 {
-        all_rows(inputs, &|input| Some(input.len())).unwrap_or(u64::MAX)
     }
 
     fn schema(&self, inputs: &[Dataset]) -> Result<Schema, DataError> {

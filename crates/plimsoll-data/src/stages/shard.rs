@@ -53,14 +53,6 @@ impl Stage for ShardStage {
         Some(IndexStep::Shard { count: self.count, index: self.index })
     }
 
-    fn defers_decoding(&self) -> bool {
-        true
-    }
-
-    fn ignores_values(&self) -> bool {
-        true
-    }
-
     fn shard(&self) -> Option<(u64, u64)> {
         Some((self.count, self.index))
     }

@@ -36,14 +36,6 @@ impl Stage for Skip {
         Some(IndexStep::Offset(self.rows))
     }
 
-    fn defers_decoding(&self) -> bool {
-        true
-    }
-
-    fn ignores_values(&self) -> bool {
-        true
-    }
-
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
         inputs.map_rows(EveryNth { first: self.rows, step: 1, consumed: None, skip: 0 })
     }

@@ -40,14 +40,6 @@ impl Stage for Take {
         inputs[0].len().min(self.rows)
     }
 
-    fn defers_decoding(&self) -> bool {
-        true
-    }
-
-    fn ignores_values(&self) -> bool {
-        true
-    }
-
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {
         inputs.map_rows(Taking { rows: self.rows, left: 0 })
     }

@@ -2,7 +2,7 @@
 
 use super::kind::{Batches, StageKind};
 use super::window::of_one_length;
-use crate::dataset::{BlockIterator, Dataset, Holding, Input, Opening, RowStage, Stage, StreamBudget, first_schema};
+use crate::dataset::{BlockIterator, Concern, Dataset, Holding, Input, Opening, RowStage, Stage, StreamBudget, first_schema};
 use crate::fault::Fault;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::Bytes;
@@ -25,7 +25,7 @@ impl Dataset {
         if self.batch_size().is_none() {
             return self.then(Unbatch);
         }
-        self.with_setting("unbatch", |settings| {
+        self.with_setting(Concern::Batches, "unbatch", |settings| {
             (settings.batch, settings.drop_remainder, settings.pad) = (None, None, None);
             Ok(())
         })

@@ -2,8 +2,8 @@
 
 mod names;
 
-use super::{Gather, Source, identify_named};
-use crate::block::BlockMut;
+use super::{Source, identify_named};
+use crate::block::{BlockMut, Rows};
 use crate::{Column, DataError, Schema};
 use names::Names;
 use plimsoll_core::{Bytes, DType};
@@ -105,12 +105,6 @@ impl ImageFolder {
     fn class(&self, row: u64) -> usize {
         self.classes.partition_point(|class| class.end <= row)
     }
-
-    fn write(&self, rows: impl Iterator<Item = u64>, out: &mut BlockMut<'_, '_>) {
-        for (row, label) in rows.zip(out.column(1).as_chunks_mut::<4>().0) {
-            *label = (self.class(row) as i32).to_ne_bytes();
-        }
-    }
 }
 
 fn entries(folder: &Path) -> Result<impl Iterator<Item = Result<DirEntry, DataError>>, DataError> {
@@ -145,21 +139,14 @@ impl Source for ImageFolder {
         self.names.len() as u64
     }
 
-    fn scratch_bytes(&self, _rows: usize) -> Bytes {
-        Bytes::ZERO
-    }
-
     fn held_bytes(&self) -> Bytes {
         Bytes(self.names.held() as u64)
     }
 
-    fn read(&self, first_row: u64, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(first_row..first_row + out.rows() as u64, out);
-        Ok(())
-    }
-
-    fn gather(&self, rows: Gather<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(rows.rows.iter().copied(), out);
+    fn write_rows(&self, rows: Rows<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        for (row, label) in rows.iter(out.rows()).zip(out.column(1).as_chunks_mut::<4>().0) {
+            *label = (self.class(row) as i32).to_ne_bytes();
+        }
         Ok(())
     }
 

@@ -3,8 +3,8 @@
 mod scan;
 mod vocabulary;
 
-use super::{Gather, Source, identify_open};
-use crate::block::BlockMut;
+use super::{Source, identify_open};
+use crate::block::{BlockMut, Rows};
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 use scan::{INTERVAL, Scan, scan};
@@ -126,26 +126,6 @@ impl Text {
         (scan.starts[start]..after, first % INTERVAL)
     }
 
-    fn write(&self, rows: impl Iterator<Item = u64>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        let (numbers, raw) = scratch.split_at_mut(self.numbers());
-        let row_bytes = numbers.len() - size_of::<i32>();
-        for (index, row) in rows.enumerate() {
-            let first = self.part.start + row * self.stride as u64;
-            let (bytes, before) = self.place(first, first + self.context as u64 + 1);
-            let raw = &mut raw[..(bytes.end - bytes.start) as usize];
-            let file = &self.file;
-            let read = file.file.read_exact_at(raw, bytes.start);
-            read.map_err(|error| DataError::io(format!("read byte {} of", bytes.start), &file.path, error))?;
-            self.encode(raw, before, numbers.as_chunks_mut().0).map_err(|at| {
-                let problem = format!("the character at byte {} was not there when the file was opened; start again", bytes.start + at);
-                DataError::text(&file.path, problem)
-            })?;
-            out.column(0)[index * row_bytes..][..row_bytes].copy_from_slice(&numbers[..row_bytes]);
-            out.column(1)[index * row_bytes..][..row_bytes].copy_from_slice(&numbers[size_of::<i32>()..]);
-        }
-        Ok(())
-    }
-
     /// Writes the token IDs of the characters after the first `before`, or returns the offset of an invalid byte.
     fn encode(&self, raw: &[u8], before: u64, numbers: &mut [[u8; 4]]) -> Result<(), u64> {
         let vocabulary = self.vocabulary();
@@ -186,12 +166,24 @@ impl Source for Text {
         Bytes(self.numbers() as u64 + most)
     }
 
-    fn read(&self, first_row: u64, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(first_row..first_row + out.rows() as u64, scratch, out)
-    }
-
-    fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(rows.rows.iter().copied(), scratch, out)
+    fn write_rows(&self, rows: Rows<'_>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        let (numbers, raw) = scratch.split_at_mut(self.numbers());
+        let row_bytes = numbers.len() - size_of::<i32>();
+        for (index, row) in rows.iter(out.rows()).enumerate() {
+            let first = self.part.start + row * self.stride as u64;
+            let (bytes, before) = self.place(first, first + self.context as u64 + 1);
+            let raw = &mut raw[..(bytes.end - bytes.start) as usize];
+            let file = &self.file;
+            let read = file.file.read_exact_at(raw, bytes.start);
+            read.map_err(|error| DataError::io(format!("read byte {} of", bytes.start), &file.path, error))?;
+            self.encode(raw, before, numbers.as_chunks_mut().0).map_err(|at| {
+                let problem = format!("the character at byte {} was not there when the file was opened; start again", bytes.start + at);
+                DataError::text(&file.path, problem)
+            })?;
+            out.column(0)[index * row_bytes..][..row_bytes].copy_from_slice(&numbers[..row_bytes]);
+            out.column(1)[index * row_bytes..][..row_bytes].copy_from_slice(&numbers[size_of::<i32>()..]);
+        }
+        Ok(())
     }
 
     fn held_bytes(&self) -> Bytes {

@@ -7,8 +7,8 @@ mod packed;
 
 pub(crate) use packed::{PackedRecords, RecordPosition, RecordReader};
 
-use super::{Gather, Source, identify_open, named};
-use crate::block::BlockMut;
+use super::{Source, identify_open, named};
+use crate::block::{BlockMut, Rows};
 use crate::{Column, DataError, Schema};
 use flate2::read::MultiGzDecoder;
 use frame::{FRAME, HEAD, RecordHeader};
@@ -189,28 +189,6 @@ impl TfRecord {
     fn part(&self, row: u64) -> &RecordFile {
         &self.files[self.files.partition_point(|part| part.end <= row)]
     }
-
-    fn write(&self, rows: impl Iterator<Item = u64>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        for (index, row) in rows.enumerate() {
-            let part = self.part(row);
-            let at = self.places[row as usize];
-            // Up to the next record of the file, or the length of the longest one.
-            let next = self.places.get(row as usize + 1).filter(|_| row + 1 < part.end);
-            let bytes = next.map_or(self.longest + FRAME as usize, |next| (next - at) as usize);
-            let read = read_up_to(&part.file, &mut scratch[..bytes], at);
-            let read = read.map_err(|error| DataError::io(format!("read byte {at} of"), &part.path, error))?;
-            let record = frame::record(read).map_err(|problem| broken(&part.path, at, problem))?;
-            for (at_column, (feature, column)) in self.features.iter().enumerate() {
-                if feature.kind == FeatureKind::Picture {
-                    continue;
-                }
-                let row_bytes = column.row_bytes().get();
-                let out = &mut out.column(at_column)[index * row_bytes..][..row_bytes];
-                example::write(record, feature, column, out).map_err(|problem| broken(&part.path, at, problem))?;
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Whether a file is compressed, by its extension.
@@ -259,12 +237,26 @@ impl Source for TfRecord {
         Bytes(self.longest as u64 + FRAME)
     }
 
-    fn read(&self, first_row: u64, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(first_row..first_row + out.rows() as u64, scratch, out)
-    }
-
-    fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        self.write(rows.rows.iter().copied(), scratch, out)
+    fn write_rows(&self, rows: Rows<'_>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
+        for (index, row) in rows.iter(out.rows()).enumerate() {
+            let part = self.part(row);
+            let at = self.places[row as usize];
+            // Up to the next record of the file, or the length of the longest one.
+            let next = self.places.get(row as usize + 1).filter(|_| row + 1 < part.end);
+            let bytes = next.map_or(self.longest + FRAME as usize, |next| (next - at) as usize);
+            let read = read_up_to(&part.file, &mut scratch[..bytes], at);
+            let read = read.map_err(|error| DataError::io(format!("read byte {at} of"), &part.path, error))?;
+            let record = frame::record(read).map_err(|problem| broken(&part.path, at, problem))?;
+            for (at_column, (feature, column)) in self.features.iter().enumerate() {
+                if feature.kind == FeatureKind::Picture {
+                    continue;
+                }
+                let row_bytes = column.row_bytes().get();
+                let out = &mut out.column(at_column)[index * row_bytes..][..row_bytes];
+                example::write(record, feature, column, out).map_err(|problem| broken(&part.path, at, problem))?;
+            }
+        }
+        Ok(())
     }
 
     fn held_bytes(&self) -> Bytes {
