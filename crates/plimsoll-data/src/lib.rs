@@ -4,7 +4,7 @@
 //!
 //! | layer | module | what |
 //! |---|---|---|
-//! | values | `error`, `fault`, `sync`, `memory`, `meter`, `rng`, `permutation`, `number`, `ragged`, `span` | errors, buffers, times, random numbers |
+//! | values | `error`, `fault`, `sync`, `memory`, `meter`, `rng`, `permutation`, `holdout`, `number`, `ragged`, `span` | errors, buffers, times, random numbers |
 //! | rows | `schema`, `block`, `row`, `condition` | columns, blocks of rows, single rows and conditions on them |
 //! | maps | `image`, [`ops`] | operations that change dtype or shape, written straight to the destination |
 //! | sources | [`source`] | rows of files, by index or in sequence |
@@ -45,6 +45,7 @@ mod dataset;
 mod decode;
 mod error;
 mod fault;
+mod holdout;
 mod image;
 mod memory;
 mod meter;

@@ -496,7 +496,7 @@ impl Graph {
 
     /// Floating-point operations of one run over `rows` rows.
     pub fn flops(&self, rows: usize) -> u64 {
-        self.nodes.iter().map(|node| self.node_flops(node, rows)).sum()
+        self.nodes.iter().fold(0, |sum, node| sum.saturating_add(self.node_flops(node, rows)))
     }
 
     /// Bytes that one node reads and writes over `rows` rows. A slice write counts its slice only.

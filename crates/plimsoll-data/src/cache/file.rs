@@ -206,7 +206,7 @@ impl FileStore {
     }
 
     fn row(&self, place: u64) -> u64 {
-        self.span.first + place * self.span.step
+        self.span.row(place)
     }
 
     fn offset(&self, place: u64) -> u64 {
@@ -264,7 +264,7 @@ mod tests {
     /// Four rows of three bytes, starting at row 10.
     fn open(path: &Path, on_full: OnFull) -> (FileStore, Arc<CacheBypass>) {
         let bypass = Arc::new(CacheBypass::default());
-        let span = Span { first: 10, step: 1, rows: 4 };
+        let span = Span { part: None, first: 10, step: 1, rows: 4 };
         (FileStore::open(path, [7; 16], span, 3 + CHECK, on_full, Arc::clone(&bypass)).unwrap(), bypass)
     }
 

@@ -37,7 +37,8 @@ pub use settings::{Parallelism, Prefetch};
 pub(crate) use stage::{OpenInput, Opening, Stage, first_schema};
 
 use crate::cache::Cache;
-use crate::source::{Source, Vocabulary};
+use crate::holdout::sorted_classes;
+use crate::source::{ColumnScale, FileUse, Source, Vocabulary};
 use crate::{Column, DataError, Schema};
 use node::NodeSource;
 use plimsoll_core::DType;
@@ -162,6 +163,46 @@ impl Dataset {
     /// extension.
     pub fn skipped_files(&self) -> Option<String> {
         self.source.skipped_files()
+    }
+
+    /// Which columns of its files are read, and which are not.
+    pub fn file_use(&self) -> FileUse {
+        self.source.file_use()
+    }
+
+    /// The statistics that columns are standardized with: part of a model that is trained on them.
+    pub fn scales(&self) -> Vec<ColumnScale> {
+        self.source.scales()
+    }
+
+    /// A row of an indexed source in words, for errors: its file and line, or its index and the source.
+    pub fn row_name(&self, row: u64) -> Option<String> {
+        self.node.is_none().then(|| self.source.row_name(row))
+    }
+
+    /// What is unusual about the selection of rows, in words.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, Tensor};
+    /// let sorted = Dataset::from_tensor_slices([("y", Tensor::i32([4], [0, 0, 1, 2])?)])?;
+    /// assert_eq!(
+    ///     sorted.take(3).warnings()?,
+    ///     ["take(3) keeps 2 of 3 classes, because the rows are sorted by class; use holdout, shard, or shuffle before it"]
+    /// );
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn warnings(&self) -> Result<Vec<String>, DataError> {
+        // Only rows of the source before they are reordered are in its order.
+        let Some(stage) = self.stages.iter().find(|stage| stage.index_step().is_some()).filter(|_| self.node.is_none()) else {
+            return Ok(Vec::new());
+        };
+        let Some(IndexStep::Truncate(rows)) = stage.index_step() else { return Ok(Vec::new()) };
+        let found = sorted_classes(rows, self.source.len(), &|visit| self.source.classes(visit))?;
+        let warning = found.filter(|(first, all)| first < all).map(|(first, all)| {
+            let what = format!("{} keeps {first} of {all} classes, because the rows are sorted by class", stage.describe());
+            format!("{what}; use holdout, shard, or shuffle before it")
+        });
+        Ok(warning.into_iter().collect())
     }
 
     /// The vocabulary, if the source is a text.

@@ -6,7 +6,7 @@ use super::input::BlockIterator;
 use super::order::Consumed;
 use super::stage::{OpenInput, Opening, Stage};
 use crate::meter::StageTimer;
-use crate::source::Source;
+use crate::source::{ColumnScale, FileUse, Source};
 use crate::{DataError, Schema};
 use plimsoll_core::Ledger;
 use std::iter;
@@ -201,6 +201,14 @@ impl Source for NodeSource {
 
     fn class_names(&self) -> Vec<String> {
         self.node.inputs.first().map(Dataset::class_names).unwrap_or_default()
+    }
+
+    fn file_use(&self) -> FileUse {
+        self.node.stage.file_use(&self.node.inputs)
+    }
+
+    fn scales(&self) -> Vec<ColumnScale> {
+        self.node.inputs.iter().map(|input| input.source.scales()).find(|scales| !scales.is_empty()).unwrap_or_default()
     }
 
     fn skipped_files(&self) -> Option<String> {

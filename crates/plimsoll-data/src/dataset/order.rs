@@ -2,10 +2,11 @@
 //! rows, in constant memory.
 
 use crate::Permutation;
+use crate::holdout::SplitPart;
 use crate::span::Span;
 
 /// What a stage does to the rows of an indexed source, as arithmetic on row indices.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum IndexStep {
     /// The first this many rows.
     Truncate(u64),
@@ -17,17 +18,20 @@ pub(crate) enum IndexStep {
     Repeat(u64),
     /// A new random order each epoch.
     Permute { seed: u64 },
+    /// The rows that are held out, or the others.
+    Part(SplitPart),
 }
 
 impl IndexStep {
     /// The number of output rows for `rows` input rows.
-    pub fn rows(self, rows: u64) -> u64 {
-        match self {
+    pub fn rows(&self, rows: u64) -> u64 {
+        match *self {
             IndexStep::Truncate(most) => rows.min(most),
             IndexStep::Offset(first) => rows.saturating_sub(first),
             IndexStep::Shard { count, index } => rows.saturating_sub(index).div_ceil(count.max(1)),
             IndexStep::Repeat(times) => rows.saturating_mul(times),
             IndexStep::Permute { .. } => rows,
+            IndexStep::Part(ref part) => part.len(),
         }
     }
 
@@ -70,10 +74,16 @@ struct OrderStep {
 /// The rows of the source that can occur in any epoch. Steps after a shuffle or a repeat are ignored, because any row
 /// may then occur.
 pub(crate) fn span(rows: u64, steps: &[IndexStep]) -> Span {
-    let mut span = Span { first: 0, step: 1, rows };
-    for step in steps {
+    let mut span = Span { part: None, first: 0, step: 1, rows };
+    for (index, step) in steps.iter().enumerate() {
         let left = step.rows(span.rows);
         let (first, stride) = match *step {
+            // Positions are those of the part.
+            IndexStep::Part(ref part) if index == 0 => {
+                span = Span { part: Some(part.clone()), first: 0, step: 1, rows: left };
+                continue;
+            }
+            IndexStep::Part(_) => break,
             IndexStep::Truncate(_) => (0, 1),
             IndexStep::Offset(first) => (first, 1),
             IndexStep::Shard { count, index } => (index, count),
@@ -82,7 +92,7 @@ pub(crate) fn span(rows: u64, steps: &[IndexStep]) -> Span {
         span = match left {
             0 => Span { rows: 0, ..span },
             // If a row is left, the skipped rows come before it.
-            _ => Span { first: span.first + first * span.step, step: span.step.saturating_mul(stride), rows: left },
+            _ => Span { first: span.first + first * span.step, step: span.step.saturating_mul(stride), rows: left, ..span },
         };
     }
     span
@@ -92,10 +102,10 @@ impl Order {
     /// The order of epoch 0 for a source of `rows` rows.
     pub fn new(rows: u64, steps: &[IndexStep], consumed: Consumed) -> Order {
         let mut left = rows;
-        let compose = |&step: &IndexStep| {
+        let compose = |step: &IndexStep| {
             let rows = left;
             left = step.rows(rows);
-            OrderStep { step, rows, permutation: permutation(step, rows, 0) }
+            OrderStep { step: step.clone(), rows, permutation: permutation(step, rows, 0) }
         };
         let mut steps: Vec<OrderStep> = steps.iter().map(compose).filter(|step| !matches!(step.step, IndexStep::Truncate(_))).collect();
         steps.reverse();
@@ -104,7 +114,7 @@ impl Order {
 
     pub fn set_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
-        self.steps.iter_mut().for_each(|step| step.permutation = permutation(step.step, step.rows, epoch));
+        self.steps.iter_mut().for_each(|step| step.permutation = permutation(&step.step, step.rows, epoch));
     }
 
     /// The row at position `place`.
@@ -115,6 +125,7 @@ impl Order {
             match *step {
                 IndexStep::Truncate(_) => {}
                 IndexStep::Offset(first) => place += first,
+                IndexStep::Part(ref part) => place = part.row(place),
                 IndexStep::Shard { count, index } => place = place * count + index + std::mem::take(&mut consumed),
                 IndexStep::Repeat(times) => {
                     epoch = epoch.wrapping_mul(times).wrapping_add(place / rows);
@@ -133,25 +144,34 @@ impl Order {
 }
 
 /// The permutation of an epoch, if the step is a shuffle.
-fn permutation(step: IndexStep, rows: u64, epoch: u64) -> Option<Permutation> {
-    if let IndexStep::Permute { seed } = step { Some(Permutation::new(rows, seed, epoch)) } else { None }
+fn permutation(step: &IndexStep, rows: u64, epoch: u64) -> Option<Permutation> {
+    if let IndexStep::Permute { seed } = step { Some(Permutation::new(rows, *seed, epoch)) } else { None }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::holdout::Split;
 
     #[test]
     fn a_span_has_the_rows_of_every_epoch() {
         let shard = |count, index| IndexStep::Shard { count, index };
         let shuffle = IndexStep::Permute { seed: 1 };
+        let (trained, _) = Split::new(50, 20, 7, &|_| Ok(false)).unwrap().parts();
+        let labels = |visit: &mut dyn FnMut(i64)| {
+            (0..50).for_each(|row| visit(row % 3));
+            Ok(true)
+        };
+        let (_, held_out) = Split::new(50, 20, 7, &labels).unwrap().parts();
+        let first = [IndexStep::Part(trained), IndexStep::Part(held_out)];
         let steps =
             [IndexStep::Offset(3), IndexStep::Truncate(11), shard(3, 1), shard(2, 0), IndexStep::Offset(40), shuffle, IndexStep::Repeat(2)];
-        for (a, b, c) in (0..7).flat_map(|a| (0..7).flat_map(move |b| (0..7).map(move |c| (a, b, c)))) {
-            let chosen = [steps[a], steps[b], steps[c]];
+        for (a, b, c) in (0..9).flat_map(|a| (0..7).flat_map(move |b| (0..7).map(move |c| (a, b, c)))) {
+            let chosen = [steps.iter().chain(&first).nth(a).unwrap().clone(), steps[b].clone(), steps[c].clone()];
             let span = span(50, &chosen);
             let places: Vec<u64> = (0..60).filter_map(|row| span.position(row)).collect();
             assert_eq!(places, (0..span.rows).collect::<Vec<_>>(), "{chosen:?}");
+            assert!(places.iter().all(|place| span.position(span.row(*place)) == Some(*place)), "{chosen:?}");
             assert!((0..60).all(|row| span.position(row).is_none() || span.range().contains(&row)));
             let mut order = Order::new(50, &chosen, None);
             let mut seen = vec![false; span.rows as usize];

@@ -92,6 +92,11 @@ impl Recipe {
         !order::is_contiguous(&self.index_steps)
     }
 
+    /// The memory of the choice of rows that are held out.
+    pub fn split_bytes(&self) -> Bytes {
+        self.index_steps.iter().map(|step| if let IndexStep::Part(part) = step { part.bytes() } else { Bytes::ZERO }).sum()
+    }
+
     /// Describes the reorderings before the last shard. A saved position is valid only for the same order.
     pub fn order(&self) -> String {
         match &self.node {
@@ -178,6 +183,9 @@ impl Recipe {
         hash.write(self.cached_ops.as_bytes());
         if let Some(cached) = &self.cached_rows {
             hash.write(format!("rows of {} as {}", self.source.schema(), cached.schema).as_bytes());
+        }
+        if self.span.part.is_some() {
+            hash.write(self.index_stages[0].as_bytes());
         }
         [self.span.first, self.span.step].iter().for_each(|number| hash.write(&number.to_le_bytes()));
         let known = self.source.fingerprint(self.span.range(), &mut hash)?;

@@ -9,7 +9,7 @@ use super::{Dataset, Node};
 use crate::cache::{Cache, CacheBypass};
 use crate::meter::StageTimer;
 use crate::ops::Op;
-use crate::source::RowIterator;
+use crate::source::{FileUse, RowIterator, merge_use};
 use crate::{DataError, Schema};
 use plimsoll_core::{Bytes, Ledger};
 use std::any::Any;
@@ -114,6 +114,11 @@ pub(crate) trait Stage: Any + Send + Sync {
     /// Whether it ignores the values of rows, so that a map of its output can move to its inputs.
     fn ignores_values(&self) -> bool {
         self.index_step().is_some()
+    }
+
+    /// What the files of its rows are read for.
+    fn file_use(&self, inputs: &[Dataset]) -> FileUse {
+        merge_use(inputs.iter().map(|input| input.source.file_use()))
     }
 
     /// Hashes what its rows depend on, except its description and its inputs. Returns user code without a version.

@@ -236,6 +236,7 @@ fn holdings_with(recipe: &Recipe, geometry: Geometry, stream: Vec<Holding>) -> R
         let per_row = size_of::<u64>() + if recipe.source.wants_ascending() { size_of::<u32>() } else { 0 };
         hold("shuffle".into(), Bytes((chunk_rows * per_row) as u64) * each);
     }
+    hold("holdout".into(), recipe.split_bytes());
     if recipe.item().is_some() {
         hold(format!("decode (each ≤ {max_item})"), decode);
     }

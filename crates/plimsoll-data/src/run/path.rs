@@ -196,6 +196,6 @@ pub(super) fn row_store(recipe: &Recipe, geometry: Geometry) -> Result<Option<Ar
 
 fn store(recipe: &Recipe, geometry: Geometry) -> Result<Option<Arc<Store>>, DataError> {
     let Some((cache, row)) = recipe.cached_row() else { return Ok(None) };
-    let (span, bypass) = (recipe.span.take(geometry.cache_rows), recipe.bypass.clone().unwrap_or_default());
+    let (span, bypass) = (recipe.span.clone().take(geometry.cache_rows), recipe.bypass.clone().unwrap_or_default());
     Ok(Some(Arc::new(Store::open(cache, span, row.get(), bypass, || recipe.fingerprint())?)))
 }

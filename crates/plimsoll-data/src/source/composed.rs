@@ -1,6 +1,6 @@
 //! `zip` and `concatenate` of indexed sources, with random access.
 
-use super::{Gather, Source};
+use super::{ColumnScale, FileUse, Gather, Source, class_column};
 use crate::block::{BlockMut, ColumnMut};
 use crate::{DataError, Schema};
 use std::hash::Hasher;
@@ -33,6 +33,27 @@ pub(crate) fn concatenated(sources: Vec<Arc<dyn Source>>) -> Option<Arc<dyn Sour
 
 fn describe(what: &str, sources: &[Arc<dyn Source>]) -> String {
     format!("{what}({})", sources.iter().map(|source| source.describe()).collect::<Vec<_>>().join(" | "))
+}
+
+/// What all of them read, each name once.
+pub(crate) fn merge_use(uses: impl Iterator<Item = FileUse>) -> FileUse {
+    fn add<T: PartialEq>(all: &mut Vec<T>, more: Vec<T>) {
+        more.into_iter().for_each(|item| {
+            if !all.contains(&item) {
+                all.push(item)
+            }
+        });
+    }
+    uses.fold(FileUse::default(), |mut all, read| {
+        add(&mut all.used, read.used);
+        add(&mut all.targets, read.targets);
+        add(&mut all.unused, read.unused);
+        all
+    })
+}
+
+fn merged(sources: &[Arc<dyn Source>]) -> FileUse {
+    merge_use(sources.iter().map(|source| source.file_use()))
 }
 
 impl Zipped {
@@ -72,6 +93,39 @@ impl Source for Zipped {
 
     fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
         self.each(out, |source, out| source.gather(rows, scratch, out))
+    }
+
+    fn classes(&self, visit: &mut dyn FnMut(i64)) -> Result<bool, DataError> {
+        let Some(mut column) = class_column(&self.schema) else { return Ok(false) };
+        for source in &self.sources {
+            match column.checked_sub(source.schema().columns().len()) {
+                Some(rest) => column = rest,
+                // The column alone decides: another integer of this source may not be the class.
+                None if class_column(source.schema()) != Some(column) => return Ok(false),
+                None => {
+                    let mut left = self.len();
+                    return source.classes(&mut |class| {
+                        if left > 0 {
+                            left -= 1;
+                            visit(class);
+                        }
+                    });
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn row_name(&self, row: u64) -> String {
+        self.sources.iter().map(|source| source.row_name(row)).collect::<Vec<_>>().join(" with ")
+    }
+
+    fn file_use(&self) -> FileUse {
+        merged(&self.sources)
+    }
+
+    fn scales(&self) -> Vec<ColumnScale> {
+        self.sources.iter().map(|source| source.scales()).find(|scales| !scales.is_empty()).unwrap_or_default()
     }
 
     fn locate(&self, row: u64, column: usize) -> Option<(PathBuf, u64)> {
@@ -168,6 +222,23 @@ impl Source for Concatenated {
     fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
         let (source, row) = self.of(row);
         source.file_part(row)
+    }
+
+    fn classes(&self, visit: &mut dyn FnMut(i64)) -> Result<bool, DataError> {
+        self.sources.iter().try_fold(true, |known, source| Ok(known && source.classes(visit)?))
+    }
+
+    fn row_name(&self, row: u64) -> String {
+        let (source, row) = self.of(row);
+        source.row_name(row)
+    }
+
+    fn file_use(&self) -> FileUse {
+        merged(&self.sources)
+    }
+
+    fn scales(&self) -> Vec<ColumnScale> {
+        self.sources[0].scales()
     }
 
     fn locate(&self, row: u64, column: usize) -> Option<(PathBuf, u64)> {

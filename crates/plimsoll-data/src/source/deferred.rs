@@ -1,6 +1,6 @@
 //! Rows that carry their index in place of files that are not opened yet.
 
-use super::{Gather, Source};
+use super::{ColumnScale, FileUse, Gather, Source};
 use crate::block::{BlockMut, ColumnMut};
 use crate::schema::Extent;
 use crate::{Column, DataError, Schema};
@@ -99,6 +99,22 @@ impl Source for DeferredDecode {
     fn locate(&self, row: u64, column: usize) -> Option<(PathBuf, u64)> {
         let mut fixed = self.source.schema().columns().iter().enumerate().filter(|(_, column)| column.extent != Extent::Files);
         self.source.locate(row, fixed.nth(column)?.0)
+    }
+
+    fn classes(&self, visit: &mut dyn FnMut(i64)) -> Result<bool, DataError> {
+        self.source.classes(visit)
+    }
+
+    fn row_name(&self, row: u64) -> String {
+        self.source.row_name(row)
+    }
+
+    fn file_use(&self) -> FileUse {
+        self.source.file_use()
+    }
+
+    fn scales(&self) -> Vec<ColumnScale> {
+        self.source.scales()
     }
 
     fn describe(&self) -> String {

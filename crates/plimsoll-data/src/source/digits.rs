@@ -74,6 +74,11 @@ impl Source for Digits {
         Ok(true)
     }
 
+    fn classes(&self, visit: &mut dyn FnMut(i64)) -> Result<bool, DataError> {
+        self.rows.iter().for_each(|row| visit(i64::from(FILE[usize::from(*row) * ROW + PIXELS])));
+        Ok(true)
+    }
+
     fn describe(&self) -> String {
         match self.split {
             Split::Train => "digits (train)".into(),

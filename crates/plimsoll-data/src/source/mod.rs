@@ -4,6 +4,7 @@ mod composed;
 mod csv;
 mod deferred;
 mod digits;
+mod file_use;
 mod folder;
 mod function;
 mod generator;
@@ -19,10 +20,11 @@ mod text;
 mod tfrecord;
 mod webdataset;
 
-pub(crate) use composed::{concatenated, zipped};
+pub(crate) use composed::{concatenated, merge_use, zipped};
 pub use csv::{Csv, CsvSpec, CsvType, Standardize, Window};
 pub(crate) use deferred::{DeferredDecode, REFERENCE_BYTES, referenced_row, without_reference};
 pub use digits::{Digits, Split};
+pub use file_use::{ColumnScale, FileUse};
 pub use folder::ImageFolder;
 pub use function::{Function, RowMut};
 pub use generator::Elements;
@@ -42,8 +44,8 @@ pub(crate) use tfrecord::{PackedRecords, RecordPosition, RecordReader, is_packed
 pub use webdataset::WebDataset;
 
 use crate::block::{BlockMut, Rows};
-use crate::{DataError, Extent, Schema};
-use plimsoll_core::Bytes;
+use crate::{Column, DataError, Extent, Schema};
+use plimsoll_core::{Bytes, DType};
 use std::fs::{self, File, Metadata};
 use std::hash::Hasher;
 use std::ops::Range;
@@ -148,6 +150,27 @@ pub trait Source: Send + Sync {
         self.parts().iter().map(|part| part.class_names()).find(|names| !names.is_empty()).unwrap_or_default()
     }
 
+    /// Calls `visit` with the class of every row, in order, if rows have one integer each as their label and it can be
+    /// read without the other columns; returns whether it did. The label is column `y`, or the only integer.
+    fn classes(&self, _visit: &mut dyn FnMut(i64)) -> Result<bool, DataError> {
+        Ok(false)
+    }
+
+    /// A row in words, for errors: its file and line, or its index and the source.
+    fn row_name(&self, row: u64) -> String {
+        format!("row {row} of {}", self.describe())
+    }
+
+    /// Which columns of its file are read, and which are not.
+    fn file_use(&self) -> FileUse {
+        FileUse::default()
+    }
+
+    /// The statistics that columns are standardized with.
+    fn scales(&self) -> Vec<ColumnScale> {
+        Vec::new()
+    }
+
     /// Describes files that were skipped, if there are any.
     fn skipped_files(&self) -> Option<String> {
         self.parts().iter().find_map(|part| part.skipped_files())
@@ -196,6 +219,17 @@ pub(crate) fn identify_open(path: &Path, file: &File, hash: &mut dyn Hasher) -> 
 pub(crate) fn identify_named(path: &Path, hash: &mut dyn Hasher) -> Result<(), DataError> {
     identify(path, &fs::metadata(path).map_err(|error| DataError::io("examine", path, error))?, hash);
     Ok(())
+}
+
+/// The index of the column with the class of each row: `y`, or the only integer.
+pub(crate) fn class_column(schema: &Schema) -> Option<usize> {
+    let is_class =
+        |column: &Column| column.extent == Extent::Fixed && column.shape.is_empty() && matches!(column.dtype, DType::I32 | DType::U8);
+    let columns = schema.columns();
+    let named = columns.iter().position(|column| column.name == "y" && is_class(column));
+    let mut integers = columns.iter().enumerate().filter(|(_, column)| is_class(column)).map(|(index, _)| index);
+    let only = integers.next().filter(|_| integers.next().is_none());
+    named.or(only.filter(|_| columns.iter().all(|column| column.name != "y")))
 }
 
 /// Row indices to gather.

@@ -1,6 +1,6 @@
 //! Sequential sources: files and generators without random access.
 
-use super::Source;
+use super::{FileUse, Source};
 use crate::fault::Fault;
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
@@ -49,6 +49,8 @@ pub(crate) struct SequentialSource {
     pub held: Bytes,
     /// `None` if user code produces the rows.
     pub identity: Option<Identity>,
+    /// What its file is read for.
+    pub file_use: FileUse,
     /// Opens it for one thread.
     pub open: Arc<dyn Fn() -> Box<dyn RowIterator> + Send + Sync>,
 }
@@ -60,12 +62,25 @@ impl SequentialSource {
         held: Bytes,
         open: impl Fn() -> R + Send + Sync + 'static,
     ) -> SequentialSource {
-        SequentialSource { name, schema, rows: None, held, identity: None, open: Arc::new(move || Box::new(open())) }
+        SequentialSource {
+            name,
+            schema,
+            rows: None,
+            held,
+            identity: None,
+            file_use: FileUse::default(),
+            open: Arc::new(move || Box::new(open())),
+        }
     }
 
     /// Sets the hash of everything that its rows depend on.
     pub fn identified(self, identity: impl Fn(&mut dyn Hasher) -> Result<(), DataError> + Send + Sync + 'static) -> SequentialSource {
         SequentialSource { identity: Some(Arc::new(identity)), ..self }
+    }
+
+    /// Sets what its file is read for.
+    pub fn with_file_use(self, file_use: FileUse) -> SequentialSource {
+        SequentialSource { file_use, ..self }
     }
 
     /// Sets the number of rows of an epoch.

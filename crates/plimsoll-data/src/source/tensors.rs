@@ -1,6 +1,6 @@
 //! Rows of tensors in memory, which are shared and copied only into the batch.
 
-use super::{Gather, Source};
+use super::{Gather, Source, class_column};
 use crate::block::BlockMut;
 use crate::ragged::write_length;
 use crate::{Column, DataError, Extent, Schema};
@@ -164,6 +164,15 @@ impl Source for Tensors {
             }
         }
         Ok(())
+    }
+
+    fn classes(&self, visit: &mut dyn FnMut(i64)) -> Result<bool, DataError> {
+        match class_column(&self.schema).map(|index| &self.tensors[index].numbers) {
+            Some(Numbers::I32(labels)) => labels.iter().for_each(|label| visit(i64::from(*label))),
+            Some(Numbers::U8(labels)) => labels.iter().for_each(|label| visit(i64::from(*label))),
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// They exist regardless of the feed, but a budget for the whole process must count them.

@@ -12,6 +12,7 @@ mod concatenate;
 mod enumerate;
 mod filter;
 mod flat_map;
+mod holdout;
 mod ignore_errors;
 mod interleave;
 mod kind;

@@ -1,7 +1,7 @@
 //! Sequential sources as data sets.
 
 use crate::dataset::{BlockIterator, Dataset, Holding, Opening, Stage, StreamBudget};
-use crate::source::{Elements, Generator, SequentialSource, Tensor};
+use crate::source::{Elements, FileUse, Generator, SequentialSource, Tensor};
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::hash::Hasher;
@@ -52,6 +52,10 @@ impl Dataset {
 impl Stage for ReadSource {
     fn describe(&self) -> String {
         self.0.name.clone()
+    }
+
+    fn file_use(&self, _inputs: &[Dataset]) -> FileUse {
+        self.0.file_use.clone()
     }
 
     fn schema(&self, _inputs: &[Dataset]) -> Result<Schema, DataError> {

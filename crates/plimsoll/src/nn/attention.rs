@@ -155,12 +155,18 @@ impl Layer for MultiHeadAttention {
             None if heads > 0 && width.is_multiple_of(heads) => width / heads,
             None => return Err(lowering.graph.error(format!("the width {width} is not divisible by {heads} heads"))),
         };
-        let (q, kv) = (heads * depth, kv_heads * depth);
+        let (q, kv) = (heads.saturating_mul(depth), kv_heads.saturating_mul(depth));
         let (packing, mut operands) = if self.cross {
             let query = self.project(lowering, "query", x, (q, q), self.initializer)?;
-            (Packing::KeysValues, vec![query, self.project(lowering, "key_value", inputs[1], (2 * kv, kv), self.initializer)?])
+            (
+                Packing::KeysValues,
+                vec![query, self.project(lowering, "key_value", inputs[1], (kv.saturating_mul(2), kv), self.initializer)?],
+            )
         } else {
-            (Packing::All, vec![self.project(lowering, "query_key_value", x, (q + 2 * kv, q), self.initializer)?])
+            (
+                Packing::All,
+                vec![self.project(lowering, "query_key_value", x, (q.saturating_add(kv.saturating_mul(2)), q), self.initializer)?],
+            )
         };
         operands.extend(self.masked.then(|| inputs[wanted - 1]));
         let dropout = drops(lowering, self.dropout)?.then(|| WeightDropout::new(self.dropout, lowering.graph.stream()));

@@ -126,7 +126,7 @@ impl Layer for Conv2D {
             return Err(lowering.graph.error(what));
         }
         let ((height, width), elements) = (self.window.size, self.window.elements());
-        let init = self.initializer.init(elements * channels / groups, elements * self.filters / groups);
+        let init = self.initializer.init(elements.saturating_mul(channels) / groups, elements.saturating_mul(self.filters) / groups);
         let filter = lowering.parameter("kernel", [height, width, channels / groups, self.filters], init)?;
         lowering.regularize(filter, self.regularizer)?;
         let y = lowering.graph.add_one(Op::Conv2d(Conv2d { window, groups, epilogue: None, dtype: DType::F32 }), &[x, filter])?;
@@ -260,7 +260,7 @@ impl Layer for Conv1D {
         let x = lowering.graph.reshape(x, Shape::new([batch, 1.into(), time, channels]))?;
         let mut conv = self.conv.clone();
         if self.causal {
-            let reach = (conv.window.size.1.saturating_sub(1)) * conv.window.dilation.1;
+            let reach = conv.window.size.1.saturating_sub(1).saturating_mul(conv.window.dilation.1);
             conv.window.padding = Padding::Explicit { rows: (0, 0), columns: (reach, 0) };
         }
         let y = conv.lower(lowering, &[x])?;

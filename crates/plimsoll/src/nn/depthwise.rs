@@ -93,12 +93,12 @@ impl DepthwiseConv2D {
             return Err(lowering.graph.error("needs a depth multiplier of at least 1"));
         }
         let ((height, width), elements) = (self.window.size, self.window.elements());
-        let init = self.initializer.init(elements * channels, elements * self.multiplier);
+        let init = self.initializer.init(elements.saturating_mul(channels), elements.saturating_mul(self.multiplier));
         // The kernels of a channel are contiguous, as one group.
-        let filter = lowering.parameter(name, [height, width, 1, channels * self.multiplier], init)?;
+        let filter = lowering.parameter(name, [height, width, 1, channels.saturating_mul(self.multiplier)], init)?;
         lowering.regularize(filter, self.regularizer)?;
         let y = lowering.graph.add_one(Op::Conv2d(Conv2d { window, groups: channels, epilogue: None, dtype: DType::F32 }), &[x, filter])?;
-        Ok((y, channels * self.multiplier))
+        Ok((y, channels.saturating_mul(self.multiplier)))
     }
 }
 

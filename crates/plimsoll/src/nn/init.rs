@@ -47,7 +47,7 @@ named!(Initializer {
 
 impl Initializer {
     pub(crate) fn init(self, fan_in: usize, fan_out: usize) -> Init {
-        let glorot = 2.0 / (fan_in + fan_out).max(1) as f32;
+        let glorot = 2.0 / fan_in.saturating_add(fan_out).max(1) as f32;
         let lecun = 1.0 / fan_in.max(1) as f32;
         let he = 2.0 * lecun;
         let uniform = |variance: f32| Init::Uniform { limit: (3.0 * variance).sqrt() };

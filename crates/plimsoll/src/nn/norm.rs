@@ -335,10 +335,10 @@ impl Layer for GroupNorm {
         }
         let affine = Affine::declare(lowering, channels, self.scale, self.center)?;
         let each = channels / self.groups;
-        let places: usize = shape.dims()[1..shape.rank() - 1].iter().map(|dim| dim.factor()).product();
+        let places = Shape::new(shape.dims()[1..shape.rank() - 1].iter().copied()).elements().factor();
         let apart = Shape::new([shape.dims()[0], places.into(), self.groups.into(), each.into()]);
         let x = lowering.graph.reshape(x, apart)?;
-        let (mean, scale) = moments(lowering, x, &[1, 3], places * each, self.epsilon)?;
+        let (mean, scale) = moments(lowering, x, &[1, 3], places.saturating_mul(each), self.epsilon)?;
         let per_group = |lowering: &mut Lowering<'_>, value: Option<ValueId>| {
             value.map(|value| lowering.graph.reshape(value, Shape::fixed([self.groups, each]))).transpose()
         };

@@ -118,7 +118,7 @@ fn global(lowering: &mut Lowering<'_>, inputs: &[ValueId], kind: Reduction) -> R
     let axes: Vec<usize> = (1..shape.rank() - 1).collect();
     let reduced = g.reduce(kind, x, &axes)?;
     let reduced = g.reshape(reduced, Shape::new([*batch, *channels]))?;
-    Ok((reduced, between.iter().map(|dim| dim.factor()).product()))
+    Ok((reduced, Shape::new(between.iter().copied()).elements().factor()))
 }
 
 /// `type = "global_average_pool"`.

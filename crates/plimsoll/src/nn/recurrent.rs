@@ -196,7 +196,7 @@ impl Recurrence {
         }
         let Recurrence { cell, units, masked, .. } = *self;
         let (batch, time, features) = sequence_dims(lowering, inputs[0])?;
-        let wide = cell.gates() * units;
+        let wide = units.saturating_mul(cell.gates());
         if units == 0 {
             return Err(lowering.graph.error("needs at least one unit"));
         }
@@ -205,7 +205,7 @@ impl Recurrence {
         let recurrent = lowering.parameter(&name("recurrent_kernel"), [units, wide], Init::Orthogonal)?;
         let bias = match cell {
             // A forget-gate bias of one, as in Keras.
-            Cell::Lstm => Init::Stretch { value: 1.0, from: units, to: 2 * units },
+            Cell::Lstm => Init::Stretch { value: 1.0, from: units, to: units.saturating_mul(2) },
             _ => Init::Constant(0.0),
         };
         let bias = lowering.parameter(&name("bias"), [wide], bias)?;

@@ -158,7 +158,7 @@ impl Layer for ZeroPadding2D {
         let mut x = single_input(lowering, inputs)?;
         image_dims(lowering.graph, x)?;
         for (axis, (before, after)) in [(1, self.edges.rows), (2, self.edges.columns)] {
-            if before + after > 0 {
+            if before > 0 || after > 0 {
                 x = lowering.graph.add_one(Op::Pad(Pad { axis, before, after }), &[x])?;
             }
         }
@@ -186,7 +186,7 @@ impl Layer for Cropping2D {
         let mut x = single_input(lowering, inputs)?;
         let (height, width, _) = image_dims(lowering.graph, x)?;
         for (axis, extent, (before, after)) in [(1, height, self.edges.rows), (2, width, self.edges.columns)] {
-            let Some(length) = extent.checked_sub(before + after).filter(|length| *length > 0) else {
+            let Some(length) = extent.checked_sub(before.saturating_add(after)).filter(|length| *length > 0) else {
                 return Err(lowering.graph.error(format!("cropping {before} and {after} leaves nothing of an image of {height}×{width}")));
             };
             if length < extent {

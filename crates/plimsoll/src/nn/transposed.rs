@@ -89,11 +89,14 @@ impl Conv2DTranspose {
     fn enlarged(&self, (height, width): (usize, usize)) -> Option<(usize, usize)> {
         let SlidingWindow { size, stride, dilation, padding } = self.window;
         let along = |length: usize, size: usize, stride: usize, dilation: usize, pad: (usize, usize), extra: usize| {
-            let reach = size.checked_sub(1)? * dilation + 1;
+            let reach = size.checked_sub(1)?.saturating_mul(dilation).saturating_add(1);
             match padding {
-                Padding::Same => Some(length * stride),
-                Padding::Valid => Some(length * stride + reach.saturating_sub(stride)),
-                Padding::Explicit { .. } => (length.checked_sub(1)? * stride + reach + extra).checked_sub(pad.0 + pad.1),
+                Padding::Same => Some(length.saturating_mul(stride)),
+                Padding::Valid => Some(length.saturating_mul(stride).saturating_add(reach.saturating_sub(stride))),
+                Padding::Explicit { .. } => {
+                    let whole = length.checked_sub(1)?.saturating_mul(stride).saturating_add(reach).saturating_add(extra);
+                    whole.checked_sub(pad.0.saturating_add(pad.1))
+                }
             }
         };
         let (rows, columns) = match padding {
@@ -138,7 +141,7 @@ impl Layer for Conv2DTranspose {
         };
         let elements = self.window.elements();
         // Fans as in Keras: the kernel is that of the convolution from the output to the input.
-        let init = self.initializer.init(elements * self.filters, elements * channels);
+        let init = self.initializer.init(elements.saturating_mul(self.filters), elements.saturating_mul(channels));
         let filter = lowering.parameter("kernel", [size.0, size.1, self.filters, channels], init)?;
         lowering.regularize(filter, self.regularizer)?;
         let g = &mut *lowering.graph;

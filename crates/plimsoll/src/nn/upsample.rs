@@ -65,7 +65,7 @@ impl Layer for UpSampling2D {
         let &[batch, rows, columns, channels] = g.shape(x).dims() else { unreachable!("images have four dimensions") };
         let x = g.reshape(x, Shape::new([batch, rows, 1.into(), columns, 1.into(), channels]))?;
         let y = g.pointwise_over(Expr::identity(), &[x], Shape::new([batch, rows, down.into(), columns, across.into(), channels]))?;
-        g.reshape(y, Shape::new([batch, (height * down).into(), (width * across).into(), channels]))
+        g.reshape(y, Shape::new([batch, height.saturating_mul(down).into(), width.saturating_mul(across).into(), channels]))
     }
 }
 
@@ -105,5 +105,5 @@ fn interpolate(g: &mut Graph, x: ValueId, axis: usize, factor: usize) -> Result<
         e.add(e.input(0), e.mul(weight, e.sub(neighbour, e.input(0))))
     });
     let y = g.pointwise_over(expr, &[x?, left?, right?], split(factor))?;
-    g.reshape(y, shape.with(axis, (extent * factor).into()))
+    g.reshape(y, shape.with(axis, extent.saturating_mul(factor).into()))
 }

@@ -70,7 +70,7 @@ impl SlidingWindow {
 
     /// Elements of the window.
     pub fn elements(&self) -> usize {
-        self.size.0 * self.size.1
+        self.size.0.saturating_mul(self.size.1)
     }
 }
 

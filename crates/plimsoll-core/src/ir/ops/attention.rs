@@ -129,7 +129,7 @@ impl Attention {
 
     /// For queries, keys and values: the tensor and the offset within a position.
     pub fn parts(&self, depth: usize) -> [(usize, usize); 3] {
-        let (q, kv) = (self.heads * depth, self.kv_heads * depth);
+        let (q, kv) = (self.heads.saturating_mul(depth), self.kv_heads.saturating_mul(depth));
         match self.packing {
             Packing::Separate => [(0, 0), (1, 0), (2, 0)],
             Packing::KeysValues => [(0, 0), (1, 0), (1, kv)],
@@ -157,10 +157,10 @@ impl Attention {
             }
             (Packing::KeysValues, [q, kv]) => {
                 let (batch, queries, depth) = sequence(q, heads)?;
-                (batch, queries, depth, vec![sequence(kv, 2 * kv_heads)?])
+                (batch, queries, depth, vec![sequence(kv, kv_heads.saturating_mul(2))?])
             }
             (Packing::All, [qkv]) => {
-                let (batch, queries, depth) = sequence(qkv, heads + 2 * kv_heads)?;
+                let (batch, queries, depth) = sequence(qkv, heads.saturating_add(kv_heads.saturating_mul(2)))?;
                 (batch, queries, depth, vec![(batch, queries, depth)])
             }
             (packing, _) => return Err(format!("takes {} sequences, but got {}", packing.tensors(), tensors.len())),
@@ -220,17 +220,18 @@ impl Attention {
         let pairs = if self.causal {
             // A triangle over the first keys, then full rows.
             let steps = queries.min(keys);
-            steps * (steps + 1) / 2 + (queries - steps) * keys
+            (steps.saturating_mul(steps.saturating_add(1)) / 2).saturating_add((queries - steps).saturating_mul(keys))
         } else {
-            queries * keys
+            queries.saturating_mul(keys)
         };
-        (shape.batch.bind(rows) * self.heads) as u64 * pairs * (2 * products * shape.depth as u64 + beside)
+        let each = (shape.depth as u64).saturating_mul(2 * products).saturating_add(beside);
+        (shape.batch.bind(rows).saturating_mul(self.heads) as u64).saturating_mul(pairs).saturating_mul(each)
     }
 }
 
 impl AttentionShape {
     fn results(&self, attention: &Attention, dtype: DType) -> [TensorType; 2] {
-        let width = attention.heads * self.depth;
+        let width = attention.heads.saturating_mul(self.depth);
         [
             TensorType::new(dtype, Shape::new([self.batch, self.queries.into(), width.into()])),
             TensorType::f32(Shape::new([self.batch, attention.heads.into(), self.queries.into()])),

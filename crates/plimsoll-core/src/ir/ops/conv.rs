@@ -35,8 +35,9 @@ impl Window {
     pub fn same(size: (usize, usize), stride: (usize, usize), dilation: (usize, usize), image: (usize, usize)) -> Window {
         let pad = |size: usize, stride: usize, dilation: usize, length: usize| {
             // `output` rejects sizes and strides of zero, with the layer's name.
-            let reach = size.saturating_sub(1) * dilation + 1;
-            let total = (length.div_ceil(stride.max(1)).saturating_sub(1) * stride + reach).saturating_sub(length);
+            let reach = size.saturating_sub(1).saturating_mul(dilation).saturating_add(1);
+            let moved = length.div_ceil(stride.max(1)).saturating_sub(1).saturating_mul(stride);
+            let total = moved.saturating_add(reach).saturating_sub(length);
             (total / 2, total - total / 2)
         };
         Window {
@@ -51,8 +52,8 @@ impl Window {
     /// Output height and width for an image of this height and width.
     pub fn output(&self, image: (usize, usize)) -> Result<(usize, usize), String> {
         let along = |length: usize, pad: (usize, usize), size: usize, stride: usize, dilation: usize| {
-            let reach = size.checked_sub(1)? * dilation + 1;
-            Some((length + pad.0 + pad.1).checked_sub(reach)? / stride + 1)
+            let reach = size.checked_sub(1)?.checked_mul(dilation)?.checked_add(1)?;
+            Some(length.saturating_add(pad.0).saturating_add(pad.1).checked_sub(reach)? / stride + 1)
         };
         if self.stride.0 == 0 || self.stride.1 == 0 || self.dilation.0 == 0 || self.dilation.1 == 0 {
             return Err(format!("strides and dilations are at least 1, but are {:?} and {:?}", self.stride, self.dilation));
@@ -147,7 +148,7 @@ fn convolved(window: &Window, groups: usize, image: &Shape, filter: &Shape) -> R
         [kh, kw, inner, out] if !filter.has_batch() => (kh, kw, inner, out),
         _ => return Err(format!("takes a filter [height, width, channels, filters], but got the shape {filter}")),
     };
-    if (kh, kw) != window.size || groups == 0 || inner * groups != c || out % groups != 0 {
+    if (kh, kw) != window.size || groups == 0 || inner.saturating_mul(groups) != c || out % groups != 0 {
         return Err(format!("shapes {image} and {filter} do not go together ({groups} groups)"));
     }
     let (oh, ow) = window.output((h, w))?;
@@ -164,8 +165,8 @@ fn check_gradient(window: &Window, groups: usize, image: &Shape, filter: &Shape,
 
 /// Twice the multiply-adds per output element, times the output elements.
 fn conv_flops(filter: &Shape, output: &Shape, rows: usize) -> u64 {
-    let taps: usize = filter.dims()[..3].iter().map(|dim| dim.factor()).product();
-    2 * taps as u64 * output.elements().bind(rows) as u64
+    let taps = filter.dims()[..3].iter().fold(1usize, |taps, dim| taps.saturating_mul(dim.factor()));
+    (taps as u64).saturating_mul(2).saturating_mul(output.elements().bind(rows) as u64)
 }
 
 impl OpRules for Conv2d {
@@ -210,7 +211,7 @@ impl OpRules for Conv2d {
     }
 
     fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType], rows: usize) -> u64 {
-        let epilogue = self.epilogue.as_ref().map_or(0, Expr::flops) * outputs[0].shape.elements().bind(rows) as u64;
+        let epilogue = self.epilogue.as_ref().map_or(0, Expr::flops).saturating_mul(outputs[0].shape.elements().bind(rows) as u64);
         conv_flops(&inputs[1].shape, &outputs[0].shape, rows) + epilogue
     }
 }

@@ -126,7 +126,7 @@ impl OpRules for MatMul {
     fn flops(&self, inputs: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
         let (m, n, k) = self.dims(&inputs[0].shape, &inputs[1].shape).expect("checked when the node was added");
         let (m, n, k) = (m.bind(rows) as u64, n.bind(rows) as u64, k.bind(rows) as u64);
-        m * n * (2 * k + self.epilogue.as_ref().map_or(0, Expr::flops))
+        m.saturating_mul(n).saturating_mul(k.saturating_mul(2).saturating_add(self.epilogue.as_ref().map_or(0, Expr::flops)))
     }
 
     /// The accumulator may be updated in place.

@@ -38,7 +38,10 @@ impl OpRules for Pad {
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let [x] = expect(inputs)?;
         match x.shape.dims().get(self.axis).and_then(|dim| dim.as_fixed()) {
-            Some(extent) => Ok(vec![TensorType::new(x.dtype, x.shape.with(self.axis, (self.before + extent + self.after).into()))]),
+            Some(extent) => Ok(vec![TensorType::new(
+                x.dtype,
+                x.shape.with(self.axis, extent.saturating_add(self.before).saturating_add(self.after).into()),
+            )]),
             None => Err(format!("cannot pad axis {} of {}", self.axis, x.shape)),
         }
     }

@@ -68,7 +68,7 @@ impl OpRules for Pointwise {
     }
 
     fn flops(&self, _: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
-        self.expr.flops() * self.shape.elements().bind(rows) as u64
+        self.expr.flops().saturating_mul(self.shape.elements().bind(rows) as u64)
     }
 
     /// Every element is read before it is written; the planner checks that the sizes match.

@@ -55,7 +55,7 @@ fn pooled(window: &Window, x: &Shape) -> Result<Shape, String> {
 }
 
 fn window_flops(window: &Window, output: &Shape, rows: usize) -> u64 {
-    (window.size.0 * window.size.1) as u64 * output.elements().bind(rows) as u64
+    (window.size.0.saturating_mul(window.size.1) as u64).saturating_mul(output.elements().bind(rows) as u64)
 }
 
 impl OpRules for MaxPool {
@@ -80,7 +80,7 @@ impl OpRules for MaxPool {
         expect_real(inputs)?;
         let (h, w) = self.window.size;
         // One byte, without the value that means "none".
-        if h * w > 255 {
+        if h.saturating_mul(w) > 255 {
             return Err(format!("a {h}×{w} window has more than 255 places"));
         }
         let shape = pooled(&self.window, &x.shape)?;

@@ -159,7 +159,11 @@ impl Recurrent {
         }
         let before = self.hidden_before(g, states, hidden)?;
         let rows = g.shape(states).dims()[0];
-        let rows = if rows.is_batch() { Dim::times_batch(rows.factor() * steps) } else { Dim::fixed(rows.factor() * steps) };
+        let rows = if rows.is_batch() {
+            Dim::times_batch(rows.factor().saturating_mul(steps))
+        } else {
+            Dim::fixed(rows.factor().saturating_mul(steps))
+        };
         let before = g.reshape(before, Shape::new([rows, shape.dims()[0]]))?;
         let change = g.reshape(change, Shape::new([rows, shape.dims()[1]]))?;
         let product = g.add_one(Op::MatMul(MatMul { transpose_a: true, ..MatMul::default() }), &[before, change])?;
@@ -229,7 +233,7 @@ impl OpRules for Recurrent {
         let real = [Some(operands.x), Some(operands.kernel), operands.bias, operands.hidden, operands.state];
         expect_real(&real.into_iter().flatten().collect::<Vec<_>>())?;
         let (batch, steps, features) = sequence_dims("projected input", &operands.x.shape)?;
-        let wide = self.cell.gates() * self.units;
+        let wide = self.units.saturating_mul(self.cell.gates());
         if features != wide || self.units == 0 {
             let (name, units) = (self.cell.name(), self.units);
             return Err(format!("a step of {units} units of {name} reads {wide} features, but the projected input is {}", operands.x));
@@ -297,7 +301,7 @@ impl OpRules for Recurrent {
 
     fn flops(&self, _: &[&TensorType], outputs: &[&TensorType], rows: usize) -> u64 {
         let states = outputs[0].shape.elements().bind(rows) as u64;
-        states * self.cell.gates() as u64 * (2 * self.units as u64 + POINTWISE)
+        states.saturating_mul(self.cell.gates() as u64).saturating_mul((self.units as u64).saturating_mul(2).saturating_add(POINTWISE))
     }
 
     /// The gates overwrite the projected input; a cell with one gate writes its state there.

@@ -117,7 +117,7 @@ impl OpRules for RecurrentGrad {
         if units != self.units {
             return Err(format!("a gradient of {d_hidden} does not belong to {} units", self.units));
         }
-        let wide = self.cell.gates() * units;
+        let wide = units.saturating_mul(self.cell.gates());
         let walked = Shape::new([batch, steps.into(), wide.into()]);
         let state = Shape::new([batch, units.into()]);
         expect_shape("recurrent kernel", Some(kernel), &Shape::fixed([units, wide]))?;
@@ -142,8 +142,9 @@ impl OpRules for RecurrentGrad {
     fn flops(&self, inputs: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
         let operands = self.operands(inputs).expect("checked when the node was added");
         let states = operands.d_hidden.shape.elements().bind(rows) as u64;
-        let again = if self.cell == Cell::Gru { 2 * self.units as u64 } else { 0 };
-        states * (self.cell.gates() as u64 * (2 * self.units as u64 + POINTWISE) + again)
+        let again = if self.cell == Cell::Gru { (self.units as u64).saturating_mul(2) } else { 0 };
+        let gate = (self.units as u64).saturating_mul(2).saturating_add(POINTWISE);
+        states.saturating_mul(gate.saturating_mul(self.cell.gates() as u64).saturating_add(again))
     }
 
     /// A step's gates, or the state and gradient of a simple cell, are read before the step's gradient is written.

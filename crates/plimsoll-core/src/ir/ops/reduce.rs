@@ -131,7 +131,7 @@ impl OpRules for Reduce {
 
     fn flops(&self, _: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
         let own = if self.kind == Reduction::LogSumExp { 4 } else { 1 };
-        (self.expr.flops() + own) * self.shape.elements().bind(rows) as u64
+        (self.expr.flops() + own).saturating_mul(self.shape.elements().bind(rows) as u64)
     }
 
     /// The accumulator may be updated in place.

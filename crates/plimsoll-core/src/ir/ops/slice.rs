@@ -33,16 +33,22 @@ impl OpRules for Slice {
     }
 
     fn attributes(&self) -> String {
-        format!("axis {}, {}..{}", self.axis, self.start, self.start + self.length)
+        format!("axis {}, {}..{}", self.axis, self.start, self.start.saturating_add(self.length))
     }
 
     fn infer(&self, graph: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let [x] = expect(inputs)?;
         match x.shape.dims().get(self.axis).and_then(|dim| graph.extent(*dim)) {
-            Some((extent, unit)) if self.start + self.length <= extent => {
+            Some((extent, unit)) if self.start.checked_add(self.length).is_some_and(|end| end <= extent) => {
                 Ok(vec![TensorType::new(x.dtype, x.shape.with(self.axis, unit(self.length)))])
             }
-            _ => Err(format!("cannot take {}..{} along axis {} of {}", self.start, self.start + self.length, self.axis, x.shape)),
+            _ => Err(format!(
+                "cannot take {}..{} along axis {} of {}",
+                self.start,
+                self.start.saturating_add(self.length),
+                self.axis,
+                x.shape
+            )),
         }
     }
 

@@ -354,11 +354,11 @@ fn sequenced(graph: &Graph, sequence: &[u32], rows: usize, limit: Bytes, cost_mo
         (written.graph, written.order) = (graph.clone(), sequence.iter().copied().map(NodeId).collect());
     }
     let new = &written.graph;
-    let flops = |nodes: &[NodeId]| nodes.iter().map(|id| new.node_flops(new.node(*id), rows)).sum::<u64>();
+    let flops = |nodes: &[NodeId]| nodes.iter().fold(0u64, |sum, id| sum.saturating_add(new.node_flops(new.node(*id), rows)));
     let seconds = |nodes: &[NodeId]| nodes.iter().map(|id| cost_model.seconds(new, new.node(*id), rows)).sum::<f64>();
     let (extra_flops, extra_seconds) = (flops(&written.repeated), seconds(&written.repeated));
     let recomputation = Recomputation {
-        flops: flops(&written.order) - extra_flops,
+        flops: flops(&written.order).saturating_sub(extra_flops),
         extra_flops,
         seconds: seconds(&written.order) - extra_seconds,
         extra_seconds,

@@ -3,7 +3,7 @@
 mod records;
 mod table;
 
-use super::{Gather, Source, identify_open};
+use super::{ColumnScale, FileUse, Gather, Source, identify_open};
 use crate::block::BlockMut;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
@@ -37,6 +37,7 @@ pub struct CsvSpec {
     types: Vec<(String, CsvType)>,
     window: Option<Window>,
     standardize: Option<Standardize>,
+    scales: Option<Vec<ColumnScale>>,
     part: RowSelection,
     lenient: bool,
 }
@@ -116,6 +117,12 @@ impl CsvSpec {
         self
     }
 
+    /// Standardizes columns with these statistics, such as those of the rows that a model was trained on.
+    pub fn scales(mut self, scales: impl IntoIterator<Item = ColumnScale>) -> CsvSpec {
+        self.scales = Some(scales.into_iter().collect());
+        self
+    }
+
     /// Selects rows, counted from 0 after the header.
     pub fn rows(mut self, rows: Range<u64>) -> CsvSpec {
         self.part = RowSelection::Rows(rows);
@@ -162,8 +169,10 @@ impl Csv {
     pub fn open(path: &Path, spec: &CsvSpec) -> Result<Csv, DataError> {
         let mut table = CsvTable::open(path, spec)?;
         let rows = part(&table, &spec.part)?;
-        if let Some(which) = spec.standardize {
-            table.standardize(which, rows.clone(), spec.lenient)?;
+        match (&spec.scales, spec.standardize) {
+            (Some(scales), Some(_)) => table.standardize_with(scales)?,
+            (None, Some(which)) => table.standardize(which, rows.clone(), spec.lenient)?,
+            (_, None) => {}
         }
         Csv::new(Arc::new(table), spec.clone(), rows)
     }
@@ -182,11 +191,12 @@ impl Csv {
 
     /// The same columns of another file, with the standardization of this one.
     pub fn other_file(&self, path: &Path) -> Result<Csv, DataError> {
-        let mut spec = CsvSpec { standardize: None, part: RowSelection::Whole, ..self.spec.clone() };
+        let mut spec = CsvSpec { part: RowSelection::Whole, ..self.spec.clone() };
         spec.features = Some(self.table.features.iter().map(|&at| self.table.used[at].name.clone()).collect());
         spec.types = self.table.targets.iter().map(|&at| &self.table.used[at]).map(|used| (used.name.clone(), kind(used.whole))).collect();
         let mut table = CsvTable::open(path, &spec)?;
         table.used.clone_from(&self.table.used);
+        spec.scales = Some(self.statistics());
         let rows = 0..table.rows;
         Csv::new(Arc::new(table), spec, rows)
     }
@@ -195,6 +205,10 @@ impl Csv {
     /// deviation and add the mean to get the units of the file.
     pub fn scales(&self) -> Vec<(&str, f64, f64)> {
         self.table.used.iter().map(|used| (used.name.as_str(), used.mean, 1.0 / used.factor)).collect()
+    }
+
+    fn statistics(&self) -> Vec<ColumnScale> {
+        self.scales().into_iter().map(|(name, mean, std)| ColumnScale { name: name.to_string(), mean, std }).collect()
     }
 
     fn new(table: Arc<CsvTable>, spec: CsvSpec, rows: Range<u64>) -> Result<Csv, DataError> {
@@ -347,7 +361,9 @@ impl Source for Csv {
     }
 
     fn held_bytes(&self) -> Bytes {
-        Bytes(size_of_val(&self.table.places[..]) as u64)
+        // The columns with their names and statistics, and the offsets of rows.
+        let names: usize = self.table.used.iter().map(|used| size_of_val(used) + used.name.len()).sum();
+        Bytes((size_of_val(&self.table.places[..]) + names) as u64)
     }
 
     fn resident_bytes(&self) -> Bytes {
@@ -366,6 +382,42 @@ impl Source for Csv {
             words[row as usize * used + column] = self.table.used[column].word(value);
         })?;
         Ok(Arc::new(Csv { matrix: Some(matrix), ..self.clone() }))
+    }
+
+    fn classes(&self, visit: &mut dyn FnMut(i64)) -> Result<bool, DataError> {
+        let &[target] = &self.table.targets[..] else { return Ok(false) };
+        if self.spec.window.is_some() || !self.table.used[target].whole {
+            return Ok(false);
+        }
+        let (mut memory, mut class) = (vec![0; PIECE + FIELD], i64::MIN);
+        self.table.walk(self.rows.clone(), &mut memory, |_, read| {
+            match read {
+                Read::Value(column, value) if column == target => class = value as i64,
+                Read::Value(..) => {}
+                // An invalid row is reported when it is read.
+                Read::End(_) => visit(std::mem::replace(&mut class, i64::MIN)),
+            }
+            Ok(())
+        })?;
+        Ok(true)
+    }
+
+    fn row_name(&self, row: u64) -> String {
+        let first = self.rows.start + row * self.stride();
+        let mut memory = vec![0; PIECE + FIELD];
+        match self.table.line(first, &mut memory) {
+            Ok(line) => format!("{}:{line}", self.table.path.display()),
+            Err(_) => format!("row {first} of {}", self.table.path.display()),
+        }
+    }
+
+    fn file_use(&self) -> FileUse {
+        let names = |columns: &[usize]| columns.iter().map(|&at| self.table.used[at].name.clone()).collect();
+        FileUse { used: names(&self.table.features), targets: names(&self.table.targets), unused: self.table.unused.clone() }
+    }
+
+    fn scales(&self) -> Vec<ColumnScale> {
+        if self.spec.standardize.is_some() { self.statistics() } else { Vec::new() }
     }
 
     fn held_name(&self) -> &'static str {

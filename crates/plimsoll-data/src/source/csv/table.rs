@@ -1,8 +1,9 @@
 //! The index of a CSV file after one pass: its columns, its number of rows, and the offset of every nth row.
 
 use super::records::{FIELD, PIECE, RecordScanner, RecordStart};
-use super::{CsvSpec, CsvType, Standardize};
+use super::{ColumnScale, CsvSpec, CsvType, Standardize};
 use crate::DataError;
+use crate::source::file_use::is_index_name;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,8 @@ pub(super) struct CsvTable {
     pub used: Vec<UsedColumn>,
     pub features: Vec<usize>,
     pub targets: Vec<usize>,
+    /// The other columns, each with the reason.
+    pub unused: Vec<(String, String)>,
     pub rows: u64,
     pub places: Vec<RecordStart>,
 }
@@ -63,8 +66,8 @@ impl CsvTable {
             return Err(refuse(1, "there are no rows after the names of the columns".into()));
         };
         // Default columns are chosen by the first value of each column.
-        let numeric = numeric(&mut records, header.len())?;
-        let chosen = Chosen::new(path, spec, &header, &numeric)?;
+        let kinds = column_kinds(&mut records, header.len())?;
+        let chosen = Chosen::new(path, spec, &header, &kinds)?;
 
         let mut table = CsvTable {
             path: path.to_path_buf(),
@@ -72,6 +75,7 @@ impl CsvTable {
             used: Vec::new(),
             features: chosen.features,
             targets: chosen.targets,
+            unused: chosen.unused,
             rows: 0,
             places: Vec::new(),
             file,
@@ -160,6 +164,32 @@ impl CsvTable {
         Ok(())
     }
 
+    /// Standardizes each column that has statistics; every other one stays as it is.
+    pub fn standardize_with(&mut self, scales: &[ColumnScale]) -> Result<(), DataError> {
+        for used in &mut self.used {
+            let Some(scale) = scales.iter().find(|scale| scale.name == used.name) else {
+                let have = scales.iter().map(|scale| scale.name.as_str()).collect::<Vec<_>>().join(", ");
+                let problem = format!("column `{}` was not standardized in training; the columns that were are {have}", used.name);
+                return Err(DataError::csv(&self.path, 1, problem));
+            };
+            if !used.whole {
+                (used.mean, used.factor) = (scale.mean, 1.0 / scale.std);
+            }
+        }
+        Ok(())
+    }
+
+    /// The line that a row begins on.
+    pub fn line(&self, row: u64, memory: &mut [u8]) -> Result<u64, DataError> {
+        let known = row / INTERVAL;
+        let mut records = RecordScanner::at(&self.file, &self.path, self.places[known as usize], memory);
+        for _ in known * INTERVAL..row {
+            records.next_record()?;
+            skip(&mut records)?;
+        }
+        Ok(records.next_record()?.map_or(0, |place| place.line))
+    }
+
     /// Calls `sink` for each value of some rows, with the row (relative to the first), the column and the value.
     pub fn each(&self, rows: Range<u64>, memory: &mut [u8], mut sink: impl FnMut(u64, usize, f64)) -> Result<(), DataError> {
         self.walk(rows, memory, |row, read| match read {
@@ -214,22 +244,49 @@ fn records_line(places: &[RecordStart], row: u64) -> u64 {
     places.get((row / INTERVAL) as usize).map_or(0, |place| place.line)
 }
 
-/// Which columns are numeric, by the first non-missing value of each, starting at the current record. Usually one row
-/// decides all. A column without values is not numeric.
-fn numeric(records: &mut RecordScanner<'_>, columns: usize) -> Result<Vec<bool>, DataError> {
-    let mut known: Vec<Option<bool>> = vec![None; columns];
+/// What a column holds, by its first non-missing value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ColumnKind {
+    Number,
+    Boolean,
+    Text,
+    Empty,
+}
+
+impl ColumnKind {
+    /// Why a column of this kind is not read.
+    fn reason(self) -> &'static str {
+        match self {
+            ColumnKind::Number => "not among the features",
+            ColumnKind::Boolean => "boolean; write 0 and 1 to read it",
+            ColumnKind::Text => "text",
+            ColumnKind::Empty => "no values",
+        }
+    }
+}
+
+/// What columns hold, by the first non-missing value of each, starting at the current record. Usually one row decides
+/// all.
+fn column_kinds(records: &mut RecordScanner<'_>, columns: usize) -> Result<Vec<ColumnKind>, DataError> {
+    let mut known: Vec<Option<ColumnKind>> = vec![None; columns];
     loop {
         for column in 0.. {
             let field = records.field()?;
             if let Some(known @ None) = known.get_mut(column) {
-                *known = field.kind();
+                let text = field.text();
+                let is_boolean = ["true", "false"].iter().any(|word| text.trim().eq_ignore_ascii_case(word));
+                *known = field.kind().map(|number| match (number, is_boolean) {
+                    (true, _) => ColumnKind::Number,
+                    (false, true) => ColumnKind::Boolean,
+                    (false, false) => ColumnKind::Text,
+                });
             }
             if field.ends_record {
                 break;
             }
         }
         if known.iter().all(Option::is_some) || records.next_record()?.is_none() {
-            return Ok(known.into_iter().map(|known| known == Some(true)).collect());
+            return Ok(known.into_iter().map(|known| known.unwrap_or(ColumnKind::Empty)).collect());
         }
     }
 }
@@ -284,18 +341,23 @@ struct Chosen {
     used: Vec<String>,
     features: Vec<usize>,
     targets: Vec<usize>,
+    /// The other columns, each with the reason.
+    unused: Vec<(String, String)>,
 }
 
 impl Chosen {
-    fn new(path: &Path, spec: &CsvSpec, header: &[String], numeric: &[bool]) -> Result<Chosen, DataError> {
-        let is_number = |name: &String| header.iter().position(|other| other == name).and_then(|at| numeric.get(at)) == Some(&true);
+    fn new(path: &Path, spec: &CsvSpec, header: &[String], kinds: &[ColumnKind]) -> Result<Chosen, DataError> {
+        let kind = |name: &String| header.iter().position(|other| other == name).map_or(ColumnKind::Empty, |at| kinds[at]);
+        // pandas writes the index first, without a name; when such a file is written again, the name is its position.
+        let is_index = |name: &String| is_index_name(name) || name.is_empty() && header.first() == Some(name);
+        let is_number = |name: &String| kind(name) == ColumnKind::Number && !is_index(name);
         // With a window, past values of the targets are features as well.
         let by_default = |name: &String| is_number(name) && (spec.window.is_some() || !spec.targets.contains(name));
         let features = match &spec.features {
             Some(features) => features.clone(),
             None => header.iter().filter(|name| by_default(name)).cloned().collect(),
         };
-        let mut chosen = Chosen { used: Vec::new(), features: Vec::new(), targets: Vec::new() };
+        let mut chosen = Chosen { used: Vec::new(), features: Vec::new(), targets: Vec::new(), unused: Vec::new() };
         let typed = spec.types.iter().map(|(name, _)| name);
         for name in features.iter().chain(&spec.targets).chain(typed) {
             match header.iter().filter(|other| *other == name).count() {
@@ -316,6 +378,10 @@ impl Chosen {
         };
         let (features, targets): (Vec<usize>, Vec<usize>) =
             (features.iter().map(&mut place).collect(), spec.targets.iter().map(&mut place).collect());
-        Ok(Chosen { features, targets, ..chosen })
+        let unused = header.iter().filter(|name| !chosen.used.contains(name)).map(|name| {
+            let reason = if is_index(name) { "index column" } else { kind(name).reason() };
+            (name.clone(), reason.to_string())
+        });
+        Ok(Chosen { features, targets, unused: unused.collect(), ..chosen })
     }
 }

@@ -168,6 +168,17 @@ impl Source for ImageFolder {
         Ok(true)
     }
 
+    fn classes(&self, visit: &mut dyn FnMut(i64)) -> Result<bool, DataError> {
+        (0..self.len()).for_each(|row| visit(self.class(row) as i64));
+        Ok(true)
+    }
+
+    fn row_name(&self, row: u64) -> String {
+        let mut path = PathBuf::new();
+        self.file(row, &mut path);
+        path.display().to_string()
+    }
+
     fn class_names(&self) -> Vec<String> {
         self.classes().map(str::to_string).collect()
     }

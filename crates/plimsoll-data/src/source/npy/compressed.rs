@@ -2,10 +2,11 @@
 
 use super::convert::{self, DoesNotFit};
 use super::header::{NpyHeader, NpyType};
-use super::zip::Member;
+use super::zip::{Member, wrong_checksum};
 use crate::fault::Fault;
 use crate::source::{RowIterator, SequentialSource, identify_named};
 use crate::{Column, DataError, Schema};
+use flate2::CrcReader;
 use flate2::bufread::DeflateDecoder;
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
@@ -88,7 +89,7 @@ impl Array {
 
 /// The decompressed bytes of a member.
 struct MemberReader {
-    bytes: BufReader<Box<dyn Read + Send>>,
+    bytes: CrcReader<BufReader<Box<dyn Read + Send>>>,
     raw: Vec<u8>,
 }
 
@@ -98,7 +99,17 @@ impl MemberReader {
         file.seek(SeekFrom::Start(member.start)).map_err(|error| DataError::io("read", path, error))?;
         let stored = BufReader::with_capacity(AT_ONCE, file.take(member.bytes));
         let bytes: Box<dyn Read + Send> = if member.packed { Box::new(DeflateDecoder::new(stored)) } else { Box::new(stored) };
-        Ok(MemberReader { bytes: BufReader::with_capacity(AT_ONCE, bytes), raw: Vec::new() })
+        Ok(MemberReader { bytes: CrcReader::new(BufReader::with_capacity(AT_ONCE, bytes)), raw: Vec::new() })
+    }
+
+    /// Reads what follows the rows, and compares the checksum.
+    fn finish(&mut self, array: &Array) -> Result<(), DataError> {
+        let mut rest = [0; 512];
+        while self.bytes.read(&mut rest).map_err(|error| array.damaged(array.rows, error))? > 0 {}
+        match self.bytes.crc().sum() == array.member.crc {
+            true => Ok(()),
+            false => Err(wrong_checksum(&array.path, &array.member.name)),
+        }
     }
 }
 
@@ -131,6 +142,9 @@ impl CompressedRows {
         }
         for (array, reader) in self.arrays.iter().zip(self.readers.iter_mut().flatten()) {
             reader.bytes.read_exact(&mut reader.raw).map_err(|error| array.damaged(self.row, error))?;
+            if self.row + 1 == array.rows {
+                reader.finish(array)?;
+            }
         }
         Ok(())
     }

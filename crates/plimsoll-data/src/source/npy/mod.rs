@@ -7,10 +7,11 @@ mod header;
 
 mod zip;
 
-use super::{Gather, Opened, Source, identify_open};
+use super::{FileUse, Gather, Opened, Source, class_column, identify_open};
 use crate::block::BlockMut;
 use crate::{Column, DataError, Schema};
 use convert::DoesNotFit;
+use flate2::Crc;
 use header::{NpyHeader, NpyType};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
@@ -19,7 +20,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// One or more `.npy` files whose first dimension is the row. Floats are converted to f32, integers to i32 (checked);
 /// u8 is unchanged.
@@ -27,6 +28,7 @@ pub struct Npy {
     schema: Schema,
     rows: u64,
     parts: Vec<NpyArray>,
+    file_use: FileUse,
 }
 
 /// One file.
@@ -39,6 +41,52 @@ struct NpyArray {
     element: NpyType,
     /// Elements per row.
     elements: usize,
+    /// The checksum of a member of an `.npz` file.
+    checked: Option<MemberCheck>,
+}
+
+/// The checksum of a stored member of an `.npz` file. Rows have none of their own, so the whole member is read once,
+/// before its first row.
+struct MemberCheck {
+    name: String,
+    start: u64,
+    bytes: u64,
+    crc: u32,
+    /// Whether it matches, once it was computed.
+    result: OnceLock<Result<(), DataError>>,
+}
+
+/// Bytes per read while a checksum is computed, on the stack.
+const CHECK_PIECE: usize = 8 << 10;
+
+impl MemberCheck {
+    fn new(member: &zip::Member) -> MemberCheck {
+        let zip::Member { name, start, bytes, crc, .. } = member.clone();
+        MemberCheck { name, start, bytes, crc, result: OnceLock::new() }
+    }
+
+    fn verify(&self, file: &File, path: &Path) -> Result<(), DataError> {
+        let compute = || {
+            let (mut crc, mut piece, mut done) = (Crc::new(), [0; CHECK_PIECE], 0);
+            while done < self.bytes {
+                let piece = &mut piece[..(self.bytes - done).min(CHECK_PIECE as u64) as usize];
+                file.read_exact_at(piece, self.start + done).map_err(|error| DataError::io("read", path, error))?;
+                crc.update(piece);
+                done += piece.len() as u64;
+            }
+            if crc.sum() == self.crc { Ok(()) } else { Err(zip::wrong_checksum(path, &self.name)) }
+        };
+        self.result.get_or_init(compute).clone()
+    }
+}
+
+/// Which arrays of an `.npz` file are read.
+fn npz_use(arrays: &[(&str, &str)], members: &[zip::Member]) -> FileUse {
+    let (labels, inputs): (Vec<_>, Vec<_>) = arrays.iter().partition(|(column, _)| *column == "y");
+    let names = |arrays: Vec<(&str, &str)>| arrays.into_iter().map(|(_, array)| array.to_string()).collect();
+    let all = members.iter().map(|member| member.name.strip_suffix(".npy").unwrap_or(&member.name));
+    let unused = all.filter(|name| arrays.iter().all(|(_, array)| array != name)).map(|name| (name.to_string(), "not named".to_string()));
+    FileUse { used: names(inputs), targets: names(labels), unused: unused.collect() }
 }
 
 /// Gaps of up to this many bytes between gathered rows are read too: copying them costs about as much as another
@@ -75,10 +123,15 @@ impl Npy {
         });
         let found = found.collect::<Result<Vec<(&str, zip::Member)>, DataError>>()?;
         if found.iter().any(|(_, member)| member.packed) {
-            return compressed::stream(path, found).map(Opened::Sequential);
+            let stream = compressed::stream(path, found)?;
+            return Ok(Opened::Sequential(stream.with_file_use(npz_use(arrays, &members))));
         }
-        let opened = found.iter().map(|(name, member)| Ok((*name, NpyArray::open(path, Some(member.start..member.start + member.bytes))?)));
-        Ok(Opened::Indexed(Arc::new(Npy::new(opened.collect::<Result<Vec<_>, DataError>>()?)?)))
+        let opened = found.iter().map(|(name, member)| {
+            let (part, shape) = NpyArray::open(path, Some(member.start..member.start + member.bytes))?;
+            Ok((*name, (NpyArray { checked: Some(MemberCheck::new(member)), ..part }, shape)))
+        });
+        let npy = Npy::new(opened.collect::<Result<Vec<_>, DataError>>()?)?;
+        Ok(Opened::Indexed(Arc::new(Npy { file_use: npz_use(arrays, &members), ..npy })))
     }
 
     fn new(opened: Vec<(&str, (NpyArray, Vec<usize>))>) -> Result<Npy, DataError> {
@@ -102,7 +155,7 @@ impl Npy {
             Some(part) => part.rows,
             None => return Err(DataError::Stage("a data set of .npy files needs at least one file; name one for each column".into())),
         };
-        Ok(Npy { schema: Schema::new(columns)?, rows, parts })
+        Ok(Npy { schema: Schema::new(columns)?, rows, parts, file_use: FileUse::default() })
     }
 }
 
@@ -135,6 +188,20 @@ impl Source for Npy {
 
     fn wants_ascending(&self) -> bool {
         true
+    }
+
+    fn classes(&self, visit: &mut dyn FnMut(i64)) -> Result<bool, DataError> {
+        let Some(part) = class_column(&self.schema).map(|index| &self.parts[index]) else { return Ok(false) };
+        part.classes(visit)
+    }
+
+    fn row_name(&self, row: u64) -> String {
+        let first = self.parts.first().map(|part| part.path.display().to_string()).unwrap_or_default();
+        format!("row {row} of {first}")
+    }
+
+    fn file_use(&self) -> FileUse {
+        self.file_use.clone()
     }
 
     fn locate(&self, row: u64, column: usize) -> Option<(PathBuf, u64)> {
@@ -196,7 +263,7 @@ impl NpyArray {
         if actual < expected {
             return Err(DataError::Truncated { path: path.to_path_buf(), expected, actual });
         }
-        let part = NpyArray { path: path.to_path_buf(), file, data, rows: rows as u64, element, elements };
+        let part = NpyArray { path: path.to_path_buf(), file, data, rows: rows as u64, element, elements, checked: None };
         Ok((part, row_shape.to_vec()))
     }
 
@@ -275,7 +342,29 @@ impl NpyArray {
         Ok(())
     }
 
+    /// Visits the rows of an array of integers, one each. Rows that do not fit are reported when they are read.
+    fn classes(&self, visit: &mut dyn FnMut(i64)) -> Result<bool, DataError> {
+        let (size, mut raw, mut out) = (self.element.size(), [0; 4096], [0; 4096 * 4]);
+        let (at_once, width) = (raw.len() / size, self.out_row_bytes());
+        let mut row = 0;
+        while row < self.rows {
+            let count = at_once.min((self.rows - row) as usize);
+            let (raw, out) = (&mut raw[..count * size], &mut out[..count * width]);
+            self.read_at(row, raw)?;
+            if convert::convert(self.element, raw, out).is_err() {
+                return Ok(false);
+            }
+            match out.as_chunks::<4>() {
+                _ if width == 1 => out.iter().for_each(|label| visit(i64::from(*label))),
+                (labels, _) => labels.iter().for_each(|label| visit(i64::from(i32::from_ne_bytes(*label)))),
+            }
+            row += count as u64;
+        }
+        Ok(true)
+    }
+
     fn read_at(&self, row: u64, out: &mut [u8]) -> Result<(), DataError> {
+        self.checked.as_ref().map_or(Ok(()), |check| check.verify(&self.file, &self.path))?;
         self.file
             .read_exact_at(out, self.data + row * self.row_bytes() as u64)
             .map_err(|error| DataError::io(format!("read row {row} of"), &self.path, error))

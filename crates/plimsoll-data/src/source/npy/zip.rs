@@ -15,6 +15,8 @@ pub(super) struct Member {
     pub bytes: u64,
     /// Whether they are compressed.
     pub packed: bool,
+    /// CRC-32 of the bytes, after decompression.
+    pub crc: u32,
 }
 
 /// Bytes of the end record, and the maximum comment after it.
@@ -23,6 +25,12 @@ const LONGEST_COMMENT: usize = u16::MAX as usize;
 
 /// A larger directory means a corrupt length.
 const MOST: u64 = 1 << 24;
+
+/// The error of a member whose bytes are not those that were written.
+pub(super) fn wrong_checksum(path: &Path, array: &str) -> DataError {
+    let problem = format!("its array `{array}` does not match its checksum (CRC-32), so the file is damaged; copy or write it again");
+    DataError::Npy { path: path.to_path_buf(), problem }
+}
 
 /// All members, from the central directory.
 pub(super) fn members(file: &File, path: &Path) -> Result<Vec<Member>, DataError> {
@@ -79,7 +87,7 @@ pub(super) fn members(file: &File, path: &Path) -> Result<Vec<Member>, DataError
         if start.checked_add(bytes).is_none_or(|end| end > length) {
             return Err(damaged());
         }
-        members.push(Member { name: text, start, bytes, packed });
+        members.push(Member { name: text, start, bytes, packed, crc: u32_at(entry, 16) });
         rest = &rest[entry.len()..];
     }
     Ok(members)

@@ -7,10 +7,11 @@ mod footer;
 mod page;
 mod thrift;
 
-use super::{RowIterator, SequentialSource, identify_open};
+use super::file_use::is_index_name;
+use super::{FileUse, RowIterator, SequentialSource, identify_open};
 use crate::fault::{Fault, Loss};
 use crate::{Column, DataError, Schema};
-use footer::{Chunk, DATA, DATA_V2, DICTIONARY, Footer, PageHeader};
+use footer::{Chunk, DATA, DATA_V2, DICTIONARY, Footer, Leaf, LogicalType, PageHeader};
 use page::{Pages, PhysicalType, resize_to};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
@@ -65,7 +66,7 @@ impl ParquetSpec {
             targets => vec![x, Column::new("y", DType::F32, [targets.len()])],
         };
         let (schema, rows, held) = (Schema::new(schema)?, table.rows, table.held);
-        let name = format!("parquet {}", table.path.display());
+        let (name, file_use) = (format!("parquet {}", table.path.display()), table.file_use.clone());
         let table = Arc::new(table);
         let (known, spec) = (Arc::clone(&table), format!("{self:?}"));
         let identity = move |hash: &mut dyn Hasher| {
@@ -73,7 +74,7 @@ impl ParquetSpec {
             identify_open(&known.path, &known.file, hash)
         };
         let open = move || ParquetRows::new(Arc::clone(&table));
-        Ok(SequentialSource::new(name, schema, held, open).identified(identity).with_rows(rows))
+        Ok(SequentialSource::new(name, schema, held, open).identified(identity).with_rows(rows).with_file_use(file_use))
     }
 }
 
@@ -87,6 +88,7 @@ struct ParquetFile {
     rows: u64,
     /// Rows of each group.
     groups: Vec<u64>,
+    file_use: FileUse,
     held: Bytes,
 }
 
@@ -128,6 +130,46 @@ impl PageLimits {
     }
 }
 
+impl Leaf {
+    /// Whether it holds one number per row, read as such or refused.
+    fn is_number(&self) -> bool {
+        let misread = self.logical.as_ref().is_some_and(|logical| logical.misread().is_some());
+        let other = matches!(self.logical, Some(LogicalType::Other(_)));
+        self.plain && (misread || PhysicalType::of(self.kind).is_some() && !other)
+    }
+
+    /// Why it is not read.
+    fn reason(&self) -> String {
+        match &self.logical {
+            _ if self.is_number() => "not among the features".to_string(),
+            Some(logical) => logical.name(),
+            None => "bytes".to_string(),
+        }
+    }
+}
+
+impl Footer {
+    fn is_index(&self, at: usize) -> bool {
+        let leaf = &self.leaves[at];
+        self.index.contains(&leaf.name) || is_index_name(&leaf.name)
+    }
+
+    /// Which columns are read.
+    fn file_use(&self, features: &[usize], targets: &[usize]) -> FileUse {
+        let names = |columns: &[usize]| columns.iter().map(|&at| self.leaves[at].name.clone()).collect();
+        let mut unused: Vec<(String, String)> = Vec::new();
+        for at in (0..self.leaves.len()).filter(|at| !features.contains(at) && !targets.contains(at)) {
+            let leaf = &self.leaves[at];
+            // A nested column has several leaves.
+            if unused.last().is_none_or(|(name, _)| *name != leaf.column) {
+                let reason = if self.is_index(at) { "index column".to_string() } else { leaf.reason() };
+                unused.push((leaf.column.clone(), reason));
+            }
+        }
+        FileUse { used: names(features), targets: names(targets), unused }
+    }
+}
+
 const MAGIC: &[u8; 4] = b"PAR1";
 
 /// Larger numbers mean corruption: the footer, a page, the values of a page.
@@ -154,14 +196,21 @@ impl ParquetFile {
         let features = match &spec.features {
             Some(names) => names.iter().map(find).collect::<Result<Vec<usize>, _>>()?,
             None => {
-                let usable =
-                    |at: &usize| PhysicalType::of(footer.leaves[*at].kind).is_some() && footer.leaves[*at].plain && !targets.contains(at);
+                let usable = |at: &usize| footer.leaves[*at].is_number() && !footer.is_index(*at) && !targets.contains(at);
                 (0..footer.leaves.len()).filter(usable).collect()
             }
         };
         if features.is_empty() {
             return Err(refuse("it has no columns of numbers to train on; name some with features".into()));
         }
+        // Their numbers would be others than those that were written.
+        for leaf in features.iter().chain(&targets).map(|&at| &footer.leaves[at]) {
+            if let Some(logical) = leaf.logical.as_ref().filter(|_| leaf.plain).and_then(LogicalType::misread) {
+                let how = "cast it to float or to a signed integer when writing the file, or name the columns to read with features";
+                return Err(refuse(format!("its column `{}` is {logical}, which is not read yet; {how}", leaf.name)));
+            }
+        }
+        let file_use = footer.file_use(&features, &targets);
         let all = 0..footer.groups.len();
         let groups = spec.groups.clone().unwrap_or(all.clone());
         let Some(groups) = footer.groups.get(groups.clone()) else {
@@ -176,6 +225,7 @@ impl ParquetFile {
             features: features.len(),
             rows,
             groups: groups.iter().map(|group| group.rows).collect(),
+            file_use,
             held: Bytes::ZERO,
         };
         for &at in features.iter().chain(&targets) {

@@ -34,7 +34,7 @@ impl<'b> Compact<'b> {
         self.at
     }
 
-    fn byte(&mut self) -> Result<u8, Malformed> {
+    pub fn byte(&mut self) -> Result<u8, Malformed> {
         let byte = *self.bytes.get(self.at).ok_or(Malformed::Short)?;
         self.at += 1;
         Ok(byte)

@@ -1,0 +1,110 @@
+//! What a source reads of its files, what it leaves out, and the statistics it was fitted with.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Which columns or arrays of a file are read, and which are not.
+///
+/// ```
+/// use plimsoll_data::source::FileUse;
+/// let read = FileUse { used: vec!["a".into(), "b".into()], targets: vec!["c".into()], unused: vec![("name".into(), "text".into())] };
+/// assert_eq!(read.lines(), ["reads a, b → c", "does not read name (text)"]);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileUse {
+    /// The names of the inputs.
+    pub used: Vec<String>,
+    /// The names of the labels.
+    pub targets: Vec<String>,
+    /// The names of the others, each with the reason.
+    pub unused: Vec<(String, String)>,
+}
+
+/// Names in a line of text; JSON has them all.
+const MOST_NAMES: usize = 8;
+
+/// Characters of a name in a line of text.
+const LONGEST_NAME: usize = 40;
+
+impl FileUse {
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self == &FileUse::default()
+    }
+
+    /// At most two lines of limited length.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if !self.used.is_empty() {
+            let targets = if self.targets.is_empty() { String::new() } else { format!(" → {}", list(&self.targets, |name| short(name))) };
+            lines.push(format!("reads {}{targets}", list(&self.used, |name| short(name))));
+        }
+        if !self.unused.is_empty() {
+            lines.push(format!("does not read {}", list(&self.unused, |(name, reason)| format!("{} ({reason})", short(name)))));
+        }
+        lines
+    }
+}
+
+impl fmt::Display for FileUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines().join("; "))
+    }
+}
+
+fn list<T>(items: &[T], name: impl Fn(&T) -> String) -> String {
+    let more = items.len().saturating_sub(MOST_NAMES);
+    let named: Vec<String> = items.iter().take(MOST_NAMES).map(name).collect();
+    if more == 0 { named.join(", ") } else { format!("{} and {more} more", named.join(", ")) }
+}
+
+fn short(name: &str) -> String {
+    match name.char_indices().nth(LONGEST_NAME) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None if name.is_empty() => "\"\"".to_string(),
+        None => name.to_string(),
+    }
+}
+
+/// The mean and standard deviation that a column is standardized with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ColumnScale {
+    /// The name of the column.
+    pub name: String,
+    /// The mean of the training rows.
+    pub mean: f64,
+    /// The standard deviation of the training rows; 1 for a constant column.
+    pub std: f64,
+}
+
+/// Whether pandas wrote a column of this name as its index.
+pub(super) fn is_index_name(name: &str) -> bool {
+    let numbered = |prefix: &str, suffix: &str| {
+        let number = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(suffix));
+        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    numbered("Unnamed: ", "") || numbered("__index_level_", "__")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_stay_short() {
+        let names = |count: usize| (0..count).map(|n| format!("column_with_a_long_name_{n:030}")).collect::<Vec<_>>();
+        let unused = names(5000).into_iter().map(|name| (name, "text".to_string())).collect();
+        let lines = FileUse { used: names(1000), targets: names(900), unused }.lines();
+        assert!(lines.iter().all(|line| line.chars().count() < 900), "{lines:?}");
+        assert!(lines[0].contains("and 992 more → ") && lines[1].ends_with("and 4992 more"), "{lines:?}");
+    }
+
+    #[test]
+    fn pandas_names_of_an_index() {
+        for (name, index) in
+            [("Unnamed: 0", true), ("Unnamed: ", false), ("__index_level_0__", true), ("index", false), ("__index_level_x__", false)]
+        {
+            assert_eq!(is_index_name(name), index, "{name}");
+        }
+    }
+}
