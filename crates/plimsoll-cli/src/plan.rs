@@ -2,7 +2,7 @@
 
 use crate::output::{print, say};
 use crate::run_args::RunArgs;
-use crate::{Command, calibrate, sweep};
+use crate::{Command, calibrate, sweep, text};
 use anyhow::Result;
 use clap::Args;
 use plimsoll::{Count, RunPlan, Trainer, plan_file};
@@ -49,6 +49,7 @@ impl Command for Plan {
             sweep::run(&trainer, self)?;
             return Ok(ExitCode::SUCCESS);
         }
+        trainer.spec().data_warnings()?.iter().for_each(|warning| eprintln!("warning: {warning}"));
         let (plan, largest) = match self.max_batch {
             false => (trainer.plan(&trainer.described_fit())?, None),
             true => match trainer.largest_batch()? {
@@ -63,12 +64,13 @@ impl Command for Plan {
         }
         if self.run.json {
             let mut document = plan.to_json();
+            document["data"] = trainer.spec().data_report();
             if self.max_batch {
                 document["max_batch"] = json!(largest);
             }
             print(&document);
         } else if !self.run.quiet {
-            say(&format!("{plan}\n"));
+            say(&format!("{plan}\n{}", text::data_notes(trainer.spec())));
             if self.log_placement {
                 say(&format!("\n{}", plan.placement()));
             }

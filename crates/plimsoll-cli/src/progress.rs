@@ -13,11 +13,13 @@ pub struct Progress {
     terminal: bool,
     budget: Bytes,
     epochs: Option<u64>,
+    /// Lines about the data, after the plan.
+    notes: String,
 }
 
 impl Progress {
-    pub fn new(quiet: bool) -> Progress {
-        Progress { quiet, terminal: stderr().is_terminal(), budget: Bytes::ZERO, epochs: None }
+    pub fn new(quiet: bool, notes: String) -> Progress {
+        Progress { notes, quiet, terminal: stderr().is_terminal(), budget: Bytes::ZERO, epochs: None }
     }
 
     pub fn show(&mut self, event: &Event<'_>) {
@@ -37,7 +39,7 @@ impl Progress {
             Event::Planned { plan, epochs } => {
                 self.budget = plan.host_budget;
                 self.epochs = Some(*epochs);
-                say(&format!("{plan}\n\n"));
+                say(&format!("{plan}\n{}\n", self.notes));
             }
             Event::Progress { epoch, step, steps, scores, learning_rate, examples_per_s, resident } if self.terminal => {
                 let bar = match steps {

@@ -1,6 +1,6 @@
 //! Numbers and summaries as people read them.
 
-use plimsoll::{History, Scores};
+use plimsoll::{History, RunSpec, Scores};
 use std::path::Path;
 
 /// A bar of `cells` cells, as full as `share`.
@@ -92,4 +92,9 @@ mod tests {
         assert_eq!(bar(0.5, 4), "██··");
         assert_eq!(bar(7.0, 4), "████");
     }
+}
+
+/// What a run reads of its data, in lines of their own; nothing if there is nothing to say.
+pub fn data_notes(spec: &RunSpec) -> String {
+    spec.data_notes().into_iter().map(|(label, text)| format!("  {label:<14} {text}\n")).collect()
 }

@@ -31,11 +31,14 @@ impl Command for Train {
             None if args.resume => RunFolder::latest(name)?,
             None => RunFolder::next(name)?,
         };
-        let mut progress = Progress::new(args.quiet);
+        let mut progress = Progress::new(args.quiet, text::data_notes(trainer.spec()));
+        trainer.spec().data_warnings()?.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        let data = trainer.spec().data_report();
         let history = folder.train(trainer, plan, args.resume, |event| progress.show(event))?;
         if args.json {
             let mut document = history.to_json();
             document["out"] = json!(folder.path());
+            document["data"] = data;
             document["heap_peak_bytes"] = json!(HEAP.peak().0);
             print(&document);
         } else if !args.quiet {

@@ -5,7 +5,7 @@ use crate::run_args::whole;
 use crate::{Command, text};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use plimsoll::{Bytes, Predicted, Rows, Trained};
+use plimsoll::{Bytes, Predicted, Preprocessing, Rows, Trained};
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
@@ -109,9 +109,11 @@ fn evaluate(args: &TrainedArgs) -> Result<()> {
     if args.json {
         let mut document: Map<String, Value> = scores.iter().map(|(name, value)| (name.to_string(), json!(value))).collect();
         document.insert("rows".to_string(), json!(name(trained.rows())));
+        document.insert("preprocessing".to_string(), json!(trained.preprocessing()));
         print(&Value::Object(document));
     } else {
         say(&format!("{} rows: {}\n", name(trained.rows()), text::scores(&scores)));
+        trained.preprocessing().notes().iter().for_each(|note| say(&format!("  {note}\n")));
     }
     Ok(())
 }
@@ -125,7 +127,7 @@ fn predict(args: &Predict) -> Result<()> {
         _ => bail!("`--out {}` should end in .npy or .csv", path.display()),
     };
     let trained = open(&args.trained)?;
-    let rows = trained.rows();
+    let (rows, fitted) = (trained.rows(), trained.preprocessing().clone());
     // Tried before anything is computed.
     File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     let mut outs: Vec<Out> = Vec::new();
@@ -144,19 +146,20 @@ fn predict(args: &Predict) -> Result<()> {
         outs.iter().for_each(|out| drop(std::fs::remove_file(&out.path)));
         return Err(error);
     }
-    report(args, rows, &outs);
+    report(args, rows, &outs, &fitted);
     Ok(())
 }
 
-fn report(args: &Predict, rows: Rows, outs: &[Out]) {
+fn report(args: &Predict, rows: Rows, outs: &[Out], fitted: &Preprocessing) {
     if args.trained.json {
         let outputs: Vec<Value> =
             outs.iter().map(|out| json!({ "out": out.path, "name": out.name, "count": out.rows, "shape": out.shape })).collect();
-        print(&json!({ "rows": name(rows), "outputs": outputs }));
+        print(&json!({ "rows": name(rows), "outputs": outputs, "preprocessing": fitted }));
     } else {
         for out in outs {
             say(&format!("{} predictions for {} rows, {:?} numbers each: {}\n", out.rows, name(rows), out.shape, out.path.display()));
         }
+        fitted.notes().iter().for_each(|note| say(&format!("  {note}\n")));
     }
 }
 

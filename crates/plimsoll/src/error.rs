@@ -41,8 +41,9 @@ pub enum Error {
     Plan(#[from] CheckError),
     /// A loss that is not finite.
     #[error(
-        "the loss became {loss} in step {step} (epoch {epoch}); the first non-finite tensor is {tensor}. \
-         Try a smaller learning rate, or check the data"
+        "the loss became {loss} in step {step} (epoch {epoch}); the first non-finite tensor is {tensor}{}. \
+         Try a smaller learning rate, or check the data",
+        .row.as_ref().map(|row| format!(", {row}")).unwrap_or_default()
     )]
     NonFinite {
         /// The loss, as text.
@@ -53,6 +54,8 @@ pub enum Error {
         epoch: u64,
         /// Which tensor.
         tensor: String,
+        /// The row, if the tensor is a column of the data.
+        row: Option<BadRow>,
     },
     /// A label outside the classes of the model.
     #[error("{row} has the label {value}, but the model has {classes} classes (0 to {}); correct the data or increase the number of outputs", .classes - 1)]
@@ -95,7 +98,7 @@ pub struct BadRow {
     pub place: u64,
     /// The epoch, counted from 1.
     pub epoch: u64,
-    /// Its index in the source and the source's name, for indexed sources.
+    /// Its index in the source, and its name there, such as a file and a line, for indexed sources.
     pub origin: Option<(u64, String)>,
 }
 
@@ -103,8 +106,8 @@ impl std::fmt::Display for BadRow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let BadRow { place, epoch, origin } = self;
         match origin {
-            Some((row, source)) if row == place => write!(f, "row {row} of {source}"),
-            Some((row, source)) => write!(f, "row {row} of {source} (row {place} of epoch {epoch})"),
+            Some((row, name)) if row == place => write!(f, "{name}"),
+            Some((_, name)) => write!(f, "{name} (row {place} of epoch {epoch})"),
             None => write!(f, "row {place} of epoch {epoch}"),
         }
     }
@@ -113,8 +116,9 @@ impl std::fmt::Display for BadRow {
 impl Error {
     /// The same error with the origin of its row, if it is about a row of this data.
     pub(crate) fn located(mut self, data: &Dataset) -> Error {
-        if let Error::Label { row, .. } | Error::Token { row, .. } = &mut self {
-            row.origin = data.origin(row.epoch - 1, row.place);
+        if let Error::Label { row, .. } | Error::Token { row, .. } | Error::NonFinite { row: Some(row), .. } = &mut self {
+            let origin = data.origin(row.epoch - 1, row.place);
+            row.origin = origin.and_then(|(index, _)| Some((index, data.row_name(index)?)));
         }
         self
     }

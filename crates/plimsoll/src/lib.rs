@@ -9,7 +9,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | values and errors | `suggest`, `named`, `system`, `precision`, `allow`, `infeasible`, `error`, `reader` |
-//! | devices and files | `devices`, `offload_file`, `tensors`, `checkpoint`, `cost` |
+//! | devices and files | `devices`, `offload_file`, `tensors`, `preprocessing`, `checkpoint`, `cost` |
 //! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `zoo`, `history`, `callbacks` |
 //! | one description | `spec`: what the user wants, as plain data |
 //! | front end | `config`: TOML to a `RunSpec`; `pipeline`: its data alone |
@@ -41,6 +41,7 @@ mod pipeline;
 mod plan;
 mod plan_file;
 mod precision;
+mod preprocessing;
 mod reader;
 mod run_folder;
 mod schedule;
@@ -80,9 +81,10 @@ pub use plimsoll_data::{
     Cache, Condition, Dataset, Parallelism, Prefetch, RandomSpec, Relation, Shuffle, Split, Tensor, Vocabulary, source,
 };
 pub use precision::Precision;
+pub use preprocessing::Preprocessing;
 pub use run_folder::RunFolder;
 pub use schedule::{ReduceOnPlateau, Schedule, ScheduleState};
-pub use spec::{Count, FitSpec, InitialWeights, Optimization, RunSpec};
+pub use spec::{Count, FitSpec, HeldOut, InitialWeights, Optimization, RunSpec};
 pub use trained::{Rows, Trained};
 pub use trainer::{Batches, CustomLoop, HostBatch, Numbers, Predicted, Prediction, Trainer};
 

@@ -26,6 +26,7 @@ impl RunFolder {
         let mut trainer = trainer.offload_folder(self.file("."));
         let spec = FitSpec { resume, ..trainer.spec().fit.in_folder(&self.path) };
         let config = trainer.spec().config.clone();
+        let data = trainer.spec().data_report();
         let averages = trainer.spec().optimization.average.is_some();
         if let (false, Some(checkpoints)) = (resume, &spec.checkpoints) {
             // Checkpoints that an earlier run left here are not this run's.
@@ -58,7 +59,9 @@ impl RunFolder {
         if let Some(error) = failed {
             return Err(error);
         }
-        self.write("report.json", pretty(&history.to_json()).as_bytes())?;
+        let mut report = history.to_json();
+        report["data"] = data;
+        self.write("report.json", pretty(&report).as_bytes())?;
         Ok(history)
     }
 }

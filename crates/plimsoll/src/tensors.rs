@@ -78,9 +78,16 @@ fn dtype_name(dtype: DType) -> &'static str {
 /// Writes the tensors to a new file, without syncing it.
 /// Gives each tensor's name and checksum.
 pub(crate) fn write(executor: &Executor, which: Which, file: &File, path: &Path) -> Result<Vec<(String, u32)>> {
+    write_with(executor, which, file, path, None)
+}
+
+fn write_with(executor: &Executor, which: Which, file: &File, path: &Path, metadata: Option<(&str, String)>) -> Result<Vec<(String, u32)>> {
     let error = |source| Error::Io { action: "write", path: path.to_path_buf(), source };
     let tensors = chosen(executor, which);
     let mut header = Map::new();
+    if let Some((key, text)) = metadata {
+        header.insert("__metadata__".to_string(), Value::Object(Map::from_iter([(key.to_string(), Value::String(text))])));
+    }
     let mut end = 0;
     for (_, state) in &tensors {
         let (start, size) = (end, state.ty.bytes(1).0);
@@ -113,13 +120,14 @@ pub(crate) fn write(executor: &Executor, which: Which, file: &File, path: &Path)
     Ok(checksums)
 }
 
-/// Writes all weights to a temporary file, then renames it, so that a file of this name is complete.
-pub(crate) fn save_weights(executor: &Executor, path: &Path) -> Result<()> {
+/// Writes all weights to a temporary file, then renames it, so that a file of this name is complete. Metadata is a key and
+/// its text.
+pub(crate) fn save_weights(executor: &Executor, path: &Path, metadata: Option<(&str, String)>) -> Result<()> {
     let temporary = beside(path);
     let write_whole = || {
         let error = |source| Error::Io { action: "write", path: path.to_path_buf(), source };
         let file = File::create(&temporary).map_err(error)?;
-        write(executor, Which::Weights, &file, path)?;
+        write_with(executor, Which::Weights, &file, path, metadata.clone())?;
         file.sync_all().and_then(|()| std::fs::rename(&temporary, path)).map_err(error)
     };
     write_whole().inspect_err(|_| drop(std::fs::remove_file(&temporary)))
@@ -130,6 +138,12 @@ pub(crate) fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().map(std::ffi::OsStr::to_os_string).unwrap_or_default();
     name.push(".tmp");
     path.with_file_name(name)
+}
+
+/// The metadata of a file of tensors under a key.
+pub(crate) fn metadata(path: &Path, key: &str) -> Result<Option<String>> {
+    let file = TensorFile::open(path).map_err(|unusable| unusable.about(path))?;
+    Ok(file.header.get("__metadata__").and_then(|metadata| metadata.get(key)?.as_str().map(str::to_string)))
 }
 
 /// Loads all weights; the file must have all of the model's.

@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
+use crate::preprocessing::Preprocessing;
 use crate::trainer::{Prediction, Trainer};
 use plimsoll_data::Dataset;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ pub struct Trained {
     data: Dataset,
     rows: Rows,
     weights: PathBuf,
+    fitted: Preprocessing,
 }
 
 impl Trained {
@@ -41,9 +43,14 @@ impl Trained {
             return Err(Error::Config(format!("{} has no weights.safetensors yet; train the run to its end", folder.display())));
         }
         change(&mut config)?;
+        // What was fitted in training, not what other data would give.
+        let fitted = Preprocessing::read(&weights)?.unwrap_or_default();
+        if !fitted.is_empty() {
+            config.set_preprocessing(fitted.clone());
+        }
         let spec = config.build()?;
         match (spec.fit.validation.clone(), rows) {
-            (Some(data), None | Some(Rows::HeldOut)) => Ok(Trained { trainer: spec.into(), data, rows: Rows::HeldOut, weights }),
+            (Some(data), None | Some(Rows::HeldOut)) => Ok(Trained { trainer: spec.into(), data, rows: Rows::HeldOut, weights, fitted }),
             (None, Some(Rows::HeldOut)) => {
                 Err(Error::Config("the run has no validation data: name some as `data.validation`, or use the training data".to_string()))
             }
@@ -51,9 +58,14 @@ impl Trained {
                 // Predictions are in the order of the source.
                 config.set_source_order()?;
                 let trainer = Trainer::from(config.build()?);
-                Ok(Trained { data: trainer.data().clone(), trainer, rows: Rows::Training, weights })
+                Ok(Trained { data: trainer.data().clone(), trainer, rows: Rows::Training, weights, fitted })
             }
         }
+    }
+
+    /// The preprocessing that was stored with the weights.
+    pub fn preprocessing(&self) -> &Preprocessing {
+        &self.fitted
     }
 
     /// Which rows are used.
@@ -67,10 +79,11 @@ impl Trained {
         self.trainer.evaluate(&self.data)
     }
 
-    /// Passes the predictions to `sink`, one micro-batch at a time, in the order of the rows. Memory does not grow with their number.
+    /// Passes the predictions to `sink`, one micro-batch at a time, in the order of the rows. Memory does not grow with their number. Where labels
+    /// were standardized, predictions are in their original units.
     pub fn predict(self, sink: impl FnMut(&Prediction<'_>)) -> Result<()> {
         let mut trainer = self.trainer.for_prediction();
         trainer.load_weights(&self.weights)?;
-        trainer.predict_with(&self.data, sink)
+        trainer.predict_rescaled(&self.data, self.fitted.target_scales(), sink)
     }
 }

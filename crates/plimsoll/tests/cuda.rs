@@ -85,7 +85,7 @@ fn a_non_finite_loss_reports_its_step() {
         let model = Sequential::new().add(Dense::new(2));
         let mut trainer = Trainer::new(model, &data).loss(Loss::MeanSquaredError).optimizer(Sgd::new(1e9)).device(choice);
         match trainer.fit(Fit::epochs(3)) {
-            Err(Error::NonFinite { loss, step, epoch, tensor }) => (loss, step, epoch, tensor),
+            Err(Error::NonFinite { loss, step, epoch, tensor, .. }) => (loss, step, epoch, tensor),
             other => panic!("{other:?}"),
         }
     };

@@ -9,6 +9,7 @@ mod documents;
 mod end_to_end;
 mod error_messages;
 mod evaluate_and_predict;
+mod guarantees;
 mod memory_limits;
 mod offload;
 mod plan_files;

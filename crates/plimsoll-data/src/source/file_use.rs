@@ -1,14 +1,13 @@
 //! What a source reads of its files, what it leaves out, and the statistics it was fitted with.
 
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// Which columns or arrays of a file are read, and which are not.
 ///
 /// ```
 /// use plimsoll_data::source::FileUse;
 /// let read = FileUse { used: vec!["a".into(), "b".into()], targets: vec!["c".into()], unused: vec![("name".into(), "text".into())] };
-/// assert_eq!(read.lines(), ["reads a, b → c", "does not read name (text)"]);
+/// assert_eq!(read.lines(), [("reads", "a, b → c".to_string()), ("not read", "name (text)".to_string())]);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileUse {
@@ -32,23 +31,17 @@ impl FileUse {
         self == &FileUse::default()
     }
 
-    /// At most two lines of limited length.
-    pub fn lines(&self) -> Vec<String> {
+    /// At most two lines of limited length, each with a label.
+    pub fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = Vec::new();
         if !self.used.is_empty() {
             let targets = if self.targets.is_empty() { String::new() } else { format!(" → {}", list(&self.targets, |name| short(name))) };
-            lines.push(format!("reads {}{targets}", list(&self.used, |name| short(name))));
+            lines.push(("reads", list(&self.used, |name| short(name)) + &targets));
         }
         if !self.unused.is_empty() {
-            lines.push(format!("does not read {}", list(&self.unused, |(name, reason)| format!("{} ({reason})", short(name)))));
+            lines.push(("not read", list(&self.unused, |(name, reason)| format!("{} ({reason})", short(name)))));
         }
         lines
-    }
-}
-
-impl fmt::Display for FileUse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.lines().join("; "))
     }
 }
 
@@ -95,8 +88,8 @@ mod tests {
         let names = |count: usize| (0..count).map(|n| format!("column_with_a_long_name_{n:030}")).collect::<Vec<_>>();
         let unused = names(5000).into_iter().map(|name| (name, "text".to_string())).collect();
         let lines = FileUse { used: names(1000), targets: names(900), unused }.lines();
-        assert!(lines.iter().all(|line| line.chars().count() < 900), "{lines:?}");
-        assert!(lines[0].contains("and 992 more → ") && lines[1].ends_with("and 4992 more"), "{lines:?}");
+        assert!(lines.iter().all(|(_, line)| line.chars().count() < 900), "{lines:?}");
+        assert!(lines[0].1.contains("and 992 more → ") && lines[1].1.ends_with("and 4992 more"), "{lines:?}");
     }
 
     #[test]

@@ -4,7 +4,9 @@ use super::short::Short;
 use super::sources::{Opened, SourceKind};
 use super::stages::{self, Defaults, Stage};
 use crate::error::{Error, Result};
+use crate::preprocessing::Preprocessing;
 use crate::reader::Reader;
+use crate::spec::HeldOut;
 use plimsoll_core::{Bytes, DType};
 use plimsoll_data::ops::finite;
 use plimsoll_data::{Cache, Column, Dataset, Extent, Parallelism, Prefetch, Vocabulary};
@@ -25,7 +27,7 @@ pub(super) fn synthetic_rows(root: &Reader<'_>) -> Result<Option<u64>> {
 /// The vocabulary and the context length of the text that is trained on.
 pub(super) fn text(root: &Reader<'_>, folder: &Path) -> Result<(Vocabulary, usize)> {
     let opened = match root.section("data")? {
-        Some(data) => SourceKind::of(&data)?.map(|kind| kind.open(&data, folder, false)).transpose()?,
+        Some(data) => SourceKind::of(&data)?.map(|kind| kind.open(&data, folder, false, None)).transpose()?,
         None => None,
     };
     match opened.and_then(|opened| opened.text) {
@@ -37,14 +39,27 @@ pub(super) fn text(root: &Reader<'_>, folder: &Path) -> Result<(Vocabulary, usiz
 }
 
 /// The rows to train on and those to validate on.
+#[cfg(test)]
 pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, seed: u64) -> Result<(Dataset, Option<Dataset>)> {
+    open(root, folder, batch, seed, None).map(|(training, held_out, _)| (training, held_out))
+}
+
+/// The rows to train on, those to validate on, and how the latter were chosen. With fitted preprocessing, columns,
+/// statistics and classes are those of a trained model.
+pub(super) fn open(
+    root: &Reader<'_>,
+    folder: &Path,
+    batch: Option<usize>,
+    seed: u64,
+    fitted: Option<&Preprocessing>,
+) -> Result<(Dataset, Option<Dataset>, HeldOut)> {
     let Some(data) = root.section("data")? else {
         return Err(root.missing("data", "a table that says what to train on, such as source = \"digits\""));
     };
     let kind = SourceKind::required(&data)?;
     let batch_of_data = data.count("batch", 1)?.map(|rows| rows as usize);
     let defaults = Defaults { folder, seed, batch_of_run: batch, batch_of_data, batch: 32 };
-    let holdout = data.number("holdout")?;
+    let holdout = holdout(&data)?;
     let own_validation = data.section("validation")?;
     let stages = match stages::read(&data, defaults)? {
         Some(list) => Stages::Listed(list),
@@ -56,9 +71,9 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
         None => None,
     };
 
-    let opened = kind.open(&data, folder, data.value("ignore_errors").is_some())?;
+    let opened = kind.open(&data, folder, data.value("ignore_errors").is_some(), fitted)?;
     data.finish()?;
-    let (training, held_out) = split(&opened, kind, own_validation, holdout, folder)?;
+    let (training, held_out, how) = split(&opened, kind, own_validation, holdout, folder)?;
     let checked = |rows: Dataset| if kind.unchecked_floats && has_float_labels(&rows) { rows.map("y", [finite()]) } else { rows };
     let held_out = held_out.map(|rows| match (&own_stages, &stages) {
         (Some(list), _) => apply_listed(list, checked(rows), defaults.rows()),
@@ -69,7 +84,26 @@ pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, s
         Stages::Listed(list) => apply_listed(list, checked(training), defaults.rows())?,
         Stages::Short(short) => short.training(training, checked)?,
     };
-    Ok((training, held_out.transpose()?))
+    Ok((training, held_out.transpose()?, how))
+}
+
+/// The share of rows to hold out, and the seed of the choice.
+#[derive(Clone, Copy)]
+struct Holdout {
+    share: f64,
+    seed: u64,
+}
+
+/// `holdout = 0.1`, or a table with a seed. The seed is not that of the run: another seed trains on the same rows.
+fn holdout(data: &Reader<'_>) -> Result<Option<Holdout>> {
+    if !matches!(data.value("holdout"), Some(Value::Table(_))) {
+        return Ok(data.number("holdout")?.map(|share| Holdout { share, seed: 0 }));
+    }
+    let Some(table) = data.section("holdout")? else { return Ok(None) };
+    let share = table.number("share")?.ok_or_else(|| table.missing("share", "the fraction of the rows to hold out, such as 0.1"))?;
+    let seed = table.count("seed", 0)?.unwrap_or(0);
+    table.finish()?;
+    Ok(Some(Holdout { share, seed }))
 }
 
 /// The stages of a table: a list, or short keys that each have a default place.
@@ -89,9 +123,9 @@ fn split(
     opened: &Opened,
     kind: &SourceKind,
     own: Option<Reader<'_>>,
-    holdout: Option<f64>,
+    holdout: Option<Holdout>,
     folder: &Path,
-) -> Result<(Dataset, Option<Dataset>)> {
+) -> Result<(Dataset, Option<Dataset>, HeldOut)> {
     let whole = opened.training.clone();
     // A table with only stages does not define the validation rows.
     let has_source = own.as_ref().is_some_and(|table| table.entries().any(|(key, ..)| key != "stages"));
@@ -100,13 +134,13 @@ fn split(
         (Some(table), None) => {
             let rows = kind.validation(opened, Some(&table), folder)?;
             table.finish()?;
-            Ok((whole, rows))
+            Ok((whole, rows, HeldOut::Given))
         }
         (_, Some(_)) if opened.overlapping => {
             let what = "`data.holdout` would hold out rows that share values with training rows; use `data.split`, such as 0.9";
             Err(Error::Config(what.to_string()))
         }
-        (_, Some(share)) => {
+        (_, Some(Holdout { share, seed })) => {
             let Some(rows) = whole.size() else {
                 let what = format!(
                     "`data.holdout` is a fraction of the rows, and the number of rows of {} is not known beforehand",
@@ -121,10 +155,16 @@ fn split(
                 );
                 return Err(Error::Config(what));
             }
-            let trained = rows - held;
-            Ok((whole.clone().take(trained), (held > 0).then(|| whole.skip(trained))))
+            if held == 0 {
+                return Ok((whole, None, HeldOut::Given));
+            }
+            let (training, held_out) = whole.holdout(share, seed)?;
+            Ok((training, Some(held_out), HeldOut::Random { share, seed }))
         }
-        (None, None) => Ok((whole, kind.validation(opened, None, folder)?)),
+        (None, None) => {
+            let how = opened.split.map_or(HeldOut::Given, |split| HeldOut::Last { split });
+            Ok((whole, kind.validation(opened, None, folder)?, how))
+        }
     }
 }
 

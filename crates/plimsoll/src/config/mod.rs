@@ -15,6 +15,7 @@ pub use sources::path_sources;
 use crate::error::{Error, Result};
 use crate::output_loss::OutputLosses;
 use crate::pipeline::Pipeline;
+use crate::preprocessing::Preprocessing;
 use crate::reader::Reader;
 use crate::spec::RunSpec;
 use std::path::{Path, PathBuf};
@@ -39,12 +40,24 @@ pub struct Config {
     /// Where relative paths begin.
     folder: PathBuf,
     title: String,
+    /// What the model was fitted with, to use it on other data.
+    fitted: Option<Preprocessing>,
 }
 
 impl Config {
+    /// Uses the columns, statistics and classes of a trained model instead of those of the data.
+    pub fn set_preprocessing(&mut self, fitted: Preprocessing) {
+        self.fitted = Some(fitted);
+    }
+
     /// The embedded configuration.
     pub fn digits() -> Config {
-        Config { table: parse(DIGITS).expect("the embedded configuration is tested"), folder: PathBuf::new(), title: "digits".to_string() }
+        Config {
+            table: parse(DIGITS).expect("the embedded configuration is tested"),
+            folder: PathBuf::new(),
+            title: "digits".to_string(),
+            fitted: None,
+        }
     }
 
     /// From a file. Paths in it are relative to its folder.
@@ -55,7 +68,7 @@ impl Config {
             Error::Config(format!("{}, line {line}: {}", path.display(), error.message()))
         })?;
         let title = path.file_stem().map_or("run".to_string(), |stem| stem.to_string_lossy().into_owned());
-        Ok(Config { table, folder: path.parent().map(Path::to_path_buf).unwrap_or_default(), title })
+        Ok(Config { table, folder: path.parent().map(Path::to_path_buf).unwrap_or_default(), title, fitted: None })
     }
 
     /// A network of the zoo on synthetic rows, to plan or try it without data. It trains with SGD and momentum, unless
@@ -71,7 +84,7 @@ impl Config {
     /// From text, with paths relative to the current folder.
     pub fn from_text(text: &str) -> Result<Config> {
         let table = parse(text).map_err(|error| Error::Config(error.message().to_string()))?;
-        Ok(Config { table, folder: PathBuf::new(), title: "run".to_string() })
+        Ok(Config { table, folder: PathBuf::new(), title: "run".to_string(), fitted: None })
     }
 
     /// The data at a path, read with a source of [these](path_sources): images are decoded and resized to 224 × 224, texts are windows of 64
@@ -87,7 +100,7 @@ impl Config {
         let mut data = sources::from_path(kind, path)?;
         data.insert("batch".to_string(), Value::Integer(64));
         let table = Table::from_iter([("data".to_string(), Value::Table(data))]);
-        Ok(Config { table, folder: PathBuf::new(), title: kind.to_string() })
+        Ok(Config { table, folder: PathBuf::new(), title: kind.to_string(), fitted: None })
     }
 
     /// Sets one key from `section.key=value`. The value is TOML, or a plain word.
@@ -156,12 +169,15 @@ impl Config {
         let keys = spec.read(&root, &self.folder)?;
         let synthetic = data::synthetic_rows(&root)?;
         let given = match synthetic {
-            None => Some(data::datasets(&root, &self.folder, keys.batch, spec.seed)?),
+            None => Some(data::open(&root, &self.folder, keys.batch, spec.seed, self.fitted.as_ref())?),
             Some(_) => None,
         };
         let (model, network) = layers::model(&root)?;
         let (data, validation) = match (given, synthetic) {
-            (Some(given), _) => given,
+            (Some((data, validation, held_out)), _) => {
+                spec.held_out = held_out;
+                (data, validation)
+            }
             (None, rows) => {
                 let Some(network) = network else {
                     return Err(Error::Config(
@@ -175,6 +191,13 @@ impl Config {
             }
         };
         root.finish()?;
+        if let (Some(micro_batch), Some(batch)) = (spec.micro_batch, data.batch_size())
+            && micro_batch > batch
+        {
+            return Err(Error::Config(format!(
+                "a micro-batch of {micro_batch} rows is larger than the batch of {batch}; use a smaller micro-batch, or a larger batch"
+            )));
+        }
         let schedule = &spec.optimization.schedule;
         if schedule.is_open_ended() && data.size_if_readable().is_none() {
             let (name, rows) = (schedule.name(), data.describe());
@@ -204,7 +227,7 @@ impl Config {
         let root = Reader::root(&self.table);
         let mut spec = RunSpec::default();
         let keys = spec.read(&root, &self.folder)?;
-        let (data, _) = data::datasets(&root, &self.folder, keys.batch, spec.seed)?;
+        let (data, ..) = data::open(&root, &self.folder, keys.batch, spec.seed, self.fitted.as_ref())?;
         root.value("model");
         root.finish()?;
         Ok(Pipeline::new(data, spec.budget.host))

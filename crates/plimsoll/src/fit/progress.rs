@@ -6,10 +6,23 @@ use crate::checkpoint::{self, Checkpoints, Position, Record};
 use crate::error::{Error, Result};
 use crate::history::{Epoch, History};
 use crate::plan::RunPlan;
+use crate::preprocessing::Preprocessing;
 use crate::session::{Session, Tally};
 use crate::spec::RunSpec;
 use plimsoll_data::Dataset;
 use serde_json::{Map, Value};
+
+/// Checks that the data is still standardized as in the checkpoint, and has the same columns and classes.
+fn check_preprocessing(record: &Record, data: &Dataset) -> Result<()> {
+    let saved = record.memories.get("preprocessing").and_then(|saved| serde_json::from_value(saved.clone()).ok());
+    match saved.is_none_or(|saved: Preprocessing| saved == Preprocessing::of(data)) {
+        true => Ok(()),
+        false => Err(Error::Config(
+            "the data changed since the checkpoint: its columns, classes or statistics are others; restore it, or start a new run"
+                .to_string(),
+        )),
+    }
+}
 
 /// Everything about the progress of a fit that is not a tensor.
 pub(super) struct Progress {
@@ -59,6 +72,7 @@ impl Progress {
             return Ok(progress);
         };
         progress.check(&record, session.seed())?;
+        check_preprocessing(&record, data)?;
         (session.step, session.epochs) = (record.step, record.epoch);
         progress.rows = record.data.rows;
         progress.tally.restore(&record.sums);
@@ -108,6 +122,10 @@ impl Progress {
         memories.insert("schedule".to_string(), serde_json::json!(session.learning_rate.state));
         if self.rows > 0 {
             memories.insert("class_counts".to_string(), session.counts().into());
+        }
+        let preprocessing = Preprocessing::of(&spec.data);
+        if !preprocessing.is_empty() {
+            memories.insert("preprocessing".to_string(), serde_json::json!(preprocessing));
         }
         if let Some(best) = &self.best {
             memories.insert("best".to_string(), best.value.into());

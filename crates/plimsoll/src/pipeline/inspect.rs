@@ -3,6 +3,7 @@
 use super::Pipeline;
 use crate::error::{Error, Result};
 use plimsoll_core::DType;
+use plimsoll_data::source::FileUse;
 use plimsoll_data::{Column, Extent, Schema, numbers};
 use serde_json::{Value, json};
 use std::fmt;
@@ -25,6 +26,8 @@ pub struct Sample {
     pub at_most: Option<u64>,
     /// The names of the classes, if the source knows them.
     pub classes: Vec<String>,
+    /// Which columns of its file are read, and which are not.
+    pub file_use: FileUse,
     /// Files beside those of the source that are not read, in words.
     pub skipped_files: Option<String>,
     /// The elements of the sampled rows, column by column.
@@ -63,6 +66,7 @@ impl Pipeline {
             batches: self.data.size().map(|_| self.data.batches()),
             at_most: Some(self.data.len()).filter(|rows| *rows < u64::MAX),
             classes: self.data.class_names(),
+            file_use: self.data.file_use(),
             skipped_files: self.data.skipped_files(),
             values,
             sampled,
@@ -116,6 +120,9 @@ impl Sample {
             "row_bytes": self.schema.row_bytes().0,
             "columns": columns.collect::<Vec<_>>(),
             "classes": self.classes,
+            "used": self.file_use.used,
+            "targets": self.file_use.targets,
+            "unused": self.file_use.unused.iter().map(|(name, reason)| json!({ "name": name, "reason": reason })).collect::<Vec<_>>(),
             "passed_over": self.skipped_files,
             "samples": samples.collect::<Vec<_>>(),
         })
@@ -182,6 +189,9 @@ impl fmt::Display for Sample {
             };
             writeln!(f, "  classes   {}{more}", self.classes[..named].join(", "))?;
         }
+        for (label, line) in self.file_use.lines() {
+            writeln!(f, "  {label:<9} {line}")?;
+        }
         if let Some(others) = &self.skipped_files {
             writeln!(f, "  not read  {others}")?;
         }
@@ -211,6 +221,7 @@ mod tests {
             at_most: Some(classes as u64),
             classes: (0..classes).map(|class| format!("c{class}")).collect(),
             values: Vec::new(),
+            file_use: FileUse::default(),
             skipped_files: None,
             sampled: 0,
         };

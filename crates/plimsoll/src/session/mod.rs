@@ -359,12 +359,14 @@ impl Session {
         let at = prepared.at;
         let ticket = match self.executor.run(role, piece.rows, &inputs) {
             Err(DeviceError::NonFinite) => {
-                let tensor = first_non_finite(&mut self.executor, role, piece.rows, Some(&inputs), schema, &prepared.columns);
+                let (tensor, row) = first_non_finite(&mut self.executor, role, piece.rows, Some(&inputs), schema, &prepared.columns);
+                let place = |row: usize| piece.batch.first_row() + (piece.at + row) as u64;
+                let row = row.map(|row| BadRow { place: place(row), epoch: self.epochs + 1, origin: None });
                 let mut numbers = [f32::NAN; NUMBERS];
                 // The run failed, but its results can be read.
                 let _ = self.executor.last_numbers(role, piece.rows, &mut numbers);
                 let loss = in_words(at.loss.map_or(f32::NAN, |i| numbers[i]));
-                return Err(Error::NonFinite { loss, step: self.step + 1, epoch: self.epochs + 1, tensor });
+                return Err(Error::NonFinite { loss, step: self.step + 1, epoch: self.epochs + 1, tensor, row });
             }
             result => result?,
         };
@@ -391,9 +393,9 @@ impl Session {
             Err(DeviceError::NonFinite) => {
                 self.pending = None;
                 let columns = self.roles.iter().find(|prepared| prepared.role == run.role).map_or(&[][..], |prepared| &prepared.columns);
-                let tensor = first_non_finite(&mut self.executor, run.role, run.rows, None, schema, columns);
+                let (tensor, _) = first_non_finite(&mut self.executor, run.role, run.rows, None, schema, columns);
                 let loss = in_words(run.at.loss.map_or(f32::NAN, |i| numbers[i]));
-                return Err(Error::NonFinite { loss, step: run.step, epoch: run.epoch, tensor });
+                return Err(Error::NonFinite { loss, step: run.step, epoch: run.epoch, tensor, row: None });
             }
             result => result?,
         }

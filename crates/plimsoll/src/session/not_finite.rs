@@ -11,7 +11,7 @@ pub(crate) fn in_words(loss: f32) -> String {
     if loss.is_nan() { "not a number (NaN)" } else { "infinite" }.to_string()
 }
 
-/// Names the first non-finite tensor: a column of the batch, a weight, or the output of a layer.
+/// Names the first non-finite tensor: a column of the batch, with its row there, a weight, or the output of a layer.
 pub(crate) fn first_non_finite(
     executor: &mut Executor,
     role: Role,
@@ -19,21 +19,21 @@ pub(crate) fn first_non_finite(
     inputs: Option<&StepInputs<'_>>,
     schema: &Schema,
     columns: &[usize],
-) -> String {
+) -> (String, Option<usize>) {
     for (bytes, index) in inputs.iter().flat_map(|inputs| inputs.columns).zip(columns) {
         let column = &schema.columns()[*index];
         if column.dtype == DType::F32
             && let Some(at) = not_finite(bytes)
         {
-            return format!("the data, column `{}`, row {} of the batch", column.name, at / column.elements().max(1));
+            return (format!("the data, column `{}`", column.name), Some(at / column.elements().max(1)));
         }
     }
     if let Some(name) = broken_state(executor) {
-        return format!("`{name}`, changed by the step before");
+        return (format!("`{name}`, changed by the step before"), None);
     }
-    match executor.find_non_finite(role, rows, inputs) {
+    let tensor = match executor.find_non_finite(role, rows, inputs) {
         Ok(Some(node)) => {
-            let Some(graph) = executor.plan().program(role).map(|program| &program.graph) else { return String::new() };
+            let Some(graph) = executor.plan().program(role).map(|program| &program.graph) else { return (String::new(), None) };
             let node = graph.node(node);
             match graph.effective_op(node).op {
                 Op::Input(id) => format!("the data, column `{}`", schema.columns()[columns[id.0 as usize]].name),
@@ -41,7 +41,8 @@ pub(crate) fn first_non_finite(
             }
         }
         _ => "the loss itself".to_string(),
-    }
+    };
+    (tensor, None)
 }
 
 /// The first state with a non-finite value. Read in chunks: a run that fails stays within its budget too.

@@ -2,6 +2,7 @@
 //! and every other front end produce a [`RunSpec`]; planning and training read nothing else about what the user wants. The configuration key
 //! of a field is read beside the field, so that adding one is an edit of one file.
 
+mod data_report;
 mod fit;
 mod objective;
 mod optimization;
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml::Value;
 
+pub use data_report::HeldOut;
 pub use fit::{FitSpec, InitialWeights};
 pub use optimization::Optimization;
 
@@ -46,6 +48,8 @@ pub struct RunSpec {
     pub model: Model,
     /// The training data, with its batch size.
     pub data: Dataset,
+    /// How validation rows were chosen.
+    pub held_out: HeldOut,
     /// The losses of the model's outputs.
     pub losses: OutputLosses,
     /// Metrics of a model with one output, instead of the usual ones of its loss.
@@ -109,6 +113,7 @@ impl Default for RunSpec {
             name: "run".to_string(),
             model: Sequential::new().into(),
             data: Dataset::digits(Split::Train),
+            held_out: HeldOut::default(),
             losses: OutputLosses::Only(Loss::SoftmaxCrossEntropy.into()),
             metrics: None,
             optimization: Optimization::default(),

@@ -14,6 +14,7 @@ use crate::fit::{self, Event, Fit, Validation};
 use crate::history::History;
 use crate::metrics::Scores;
 use crate::plan::{DataSummary, LargestBatch, Machine, RunPlan, Sweep};
+use crate::preprocessing::Preprocessing;
 use crate::schedule::ScheduleState;
 use crate::session::Session;
 use crate::spec::{Count, FitSpec, RunSpec};
@@ -212,7 +213,8 @@ impl Trainer {
     /// # Errors
     /// If the file cannot be written.
     pub fn save_weights(&mut self, path: &Path) -> Result<()> {
-        tensors::save_weights(&self.opened()?.executor, path)
+        let preprocessing = Preprocessing::of(&self.spec.data);
+        tensors::save_weights(&self.opened()?.executor, path, preprocessing.metadata())
     }
 
     /// Reads weights that [`save_weights`](Trainer::save_weights) wrote for the same model.

@@ -44,6 +44,8 @@ pub struct Predicted {
 /// Buffers for the outputs of a number of rows, reserved before they are allocated.
 pub(super) struct Results {
     outputs: Vec<Predicted>,
+    /// Mean and standard deviation of each label, to rescale predictions with; empty if they stay as they are.
+    scales: Vec<(f64, f64)>,
     _reservation: Reservation,
 }
 
@@ -57,7 +59,7 @@ impl Results {
             shape: shape.clone(),
             values: Vec::with_capacity(rows * shape.iter().product::<usize>()),
         };
-        Ok(Results { outputs: outputs.iter().map(make).collect(), _reservation: reservation })
+        Ok(Results { outputs: outputs.iter().map(make).collect(), scales: Vec::new(), _reservation: reservation })
     }
 
     pub fn clear(&mut self) {
@@ -70,6 +72,14 @@ impl Results {
             let known = output.values.len();
             output.values.resize(known + rows * output.shape.iter().product::<usize>(), 0.0);
             session.read_predictions(&output.name, &mut output.values[known..])?;
+            if !self.scales.is_empty() {
+                // Labels of several time steps repeat the same columns.
+                let scales = self.scales.iter().cycle();
+                output.values[known..]
+                    .iter_mut()
+                    .zip(scales)
+                    .for_each(|(value, (mean, std))| *value = (f64::from(*value) * std + mean) as f32);
+            }
         }
         Ok(())
     }
@@ -81,9 +91,19 @@ impl Results {
 
 impl Trainer {
     /// Passes the predictions for all rows to `sink`, one micro-batch at a time. Memory does not grow with the number of rows.
-    pub fn predict_with(&mut self, data: &Dataset, mut sink: impl FnMut(&Prediction<'_>)) -> Result<()> {
+    pub fn predict_with(&mut self, data: &Dataset, sink: impl FnMut(&Prediction<'_>)) -> Result<()> {
+        self.predict_rescaled(data, Vec::new(), sink)
+    }
+
+    /// Like [`predict_with`](Trainer::predict_with), for standardized labels: predictions are in their original units.
+    pub(crate) fn predict_rescaled(
+        &mut self,
+        data: &Dataset,
+        scales: Vec<(f64, f64)>,
+        mut sink: impl FnMut(&Prediction<'_>),
+    ) -> Result<()> {
         let session = self.opened()?;
-        let mut results = Results::new(session, session.plan.micro_batch)?;
+        let mut results = Results { scales, ..Results::new(session, session.plan.micro_batch)? };
         let pipeline = data.clone().rebatch(session.plan.feed_rows).plan(session.ledger.available())?;
         let mut rows_before = 0;
         let mut pieces = Validation::start(Role::Predict, data, &pipeline, session, 1)?;

@@ -195,11 +195,6 @@ impl Source for Npy {
         part.classes(visit)
     }
 
-    fn row_name(&self, row: u64) -> String {
-        let first = self.parts.first().map(|part| part.path.display().to_string()).unwrap_or_default();
-        format!("row {row} of {first}")
-    }
-
     fn file_use(&self) -> FileUse {
         self.file_use.clone()
     }

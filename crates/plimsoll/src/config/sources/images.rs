@@ -13,11 +13,12 @@ pub(super) const IMAGE_FOLDER: SourceKind = SourceKind {
     paths: &["path", "classes"],
     unchecked_floats: false,
     open: |args| {
-        let training = image_folder(args, None)?;
+        let known = args.fitted.map(|fitted| &fitted.classes[..]).filter(|classes| !classes.is_empty());
+        let training = image_folder(args, known)?;
         let (classes, folder) = (training.class_names(), args.folder.to_path_buf());
         Ok(Opened::new(training).with_validation(move |table| {
             let Some(table) = table else { return Ok(None) };
-            image_folder(&SourceArgs { table, folder: &folder, lenient: false }, Some(&classes)).map(Some)
+            image_folder(&SourceArgs { table, folder: &folder, lenient: false, fitted: None }, Some(&classes)).map(Some)
         }))
     },
     from_path: Some(decoded),

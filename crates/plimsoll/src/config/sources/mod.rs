@@ -11,6 +11,7 @@ mod text;
 
 use super::stages;
 use crate::error::Result;
+use crate::preprocessing::Preprocessing;
 use crate::reader::{Reader, choose};
 use plimsoll_data::Dataset;
 use plimsoll_data::source::Text;
@@ -42,6 +43,8 @@ pub(super) struct SourceArgs<'a> {
     pub folder: &'a Path,
     /// Whether a later stage skips bad rows, so that they are no error when a file is opened.
     pub lenient: bool,
+    /// The columns, statistics and classes of a trained model.
+    pub fitted: Option<&'a Preprocessing>,
 }
 
 /// The source kinds, in the order in which the documentation and error messages list them.
@@ -71,9 +74,13 @@ pub(super) struct Opened {
     pub training: Dataset,
     /// Whether rows overlap, such as windows of a text, so that the last rows cannot simply be held out.
     pub overlapping: bool,
+    /// The fraction to train on, if the rows after it are held out.
+    pub split: Option<f64>,
     /// The text, if the source is one.
     pub text: Option<Text>,
     validation: Option<Validation>,
+    /// For validation data that is opened like training data.
+    fitted: Option<Preprocessing>,
 }
 
 /// The rows of `[data.validation]`, or without such a table those that the source holds out itself.
@@ -81,7 +88,7 @@ type Validation = Box<dyn Fn(Option<&Reader<'_>>) -> Result<Option<Dataset>>>;
 
 impl Opened {
     fn new(training: Dataset) -> Opened {
-        Opened { training, overlapping: false, text: None, validation: None }
+        Opened { training, overlapping: false, split: None, text: None, validation: None, fitted: None }
     }
 
     fn with_validation(self, validation: impl Fn(Option<&Reader<'_>>) -> Result<Option<Dataset>> + 'static) -> Opened {
@@ -101,8 +108,11 @@ impl SourceKind {
     }
 
     /// Opens what a table describes; `lenient` if bad rows are skipped by a later stage.
-    pub fn open(&self, table: &Reader<'_>, folder: &Path, lenient: bool) -> Result<Opened> {
-        (self.open)(&SourceArgs { table, folder, lenient: lenient || stages::leave_out_errors(table) })
+    pub fn open(&self, table: &Reader<'_>, folder: &Path, lenient: bool, fitted: Option<&Preprocessing>) -> Result<Opened> {
+        let opened = (self.open)(&SourceArgs { table, folder, lenient: lenient || stages::leave_out_errors(table), fitted })?;
+        // Validation data without statistics of its own has the columns of the training data.
+        let fitted = fitted.cloned().unwrap_or_else(|| Preprocessing::of(&opened.training));
+        Ok(Opened { fitted: Some(fitted), ..opened })
     }
 
     /// The validation rows, of this kind unless the table names another; properties that must match, such as classes,
@@ -110,9 +120,9 @@ impl SourceKind {
     pub fn validation(&self, opened: &Opened, table: Option<&Reader<'_>>, folder: &Path) -> Result<Option<Dataset>> {
         let other = table.map(SourceKind::of).transpose()?.flatten().filter(|other| other.name != self.name);
         match (table, other, &opened.validation) {
-            (Some(table), Some(other), _) => Ok(Some(other.open(table, folder, false)?.training)),
+            (Some(table), Some(other), _) => Ok(Some(other.open(table, folder, false, None)?.training)),
             (_, None, Some(validation)) => validation(table),
-            (Some(table), None, None) => Ok(Some(self.open(table, folder, false)?.training)),
+            (Some(table), None, None) => Ok(Some(self.open(table, folder, false, opened.fitted.as_ref())?.training)),
             (None, ..) => Ok(None),
         }
     }

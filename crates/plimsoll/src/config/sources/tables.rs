@@ -34,7 +34,7 @@ fn parquet(args: &SourceArgs<'_>) -> Result<Opened> {
     let path = args.path("path", "the path of a Parquet file")?;
     // Rows can be inspected without labels; training requires them.
     let mut spec = ParquetSpec::new().targets(table.texts("target")?.unwrap_or_default());
-    if let Some(features) = table.texts("features")? {
+    if let Some(features) = features(args)? {
         spec = spec.features(features);
     }
     if let Some(value) = table.value("row_groups") {
@@ -55,7 +55,7 @@ fn csv(args: &SourceArgs<'_>) -> Result<Opened> {
     if args.lenient {
         spec = spec.lenient();
     }
-    if let Some(features) = table.texts("features")? {
+    if let Some(features) = features(args)? {
         spec = spec.features(features);
     }
     if let Some(types) = table.value("types") {
@@ -86,6 +86,9 @@ fn csv(args: &SourceArgs<'_>) -> Result<Opened> {
     };
     if let Some(which) = standardize {
         spec = spec.standardize(which);
+        if let Some(fitted) = args.fitted.filter(|fitted| !fitted.scales.is_empty()) {
+            spec = spec.scales(fitted.scales.clone());
+        }
         overlapping = true;
     }
     let split = split(table)?;
@@ -108,7 +111,13 @@ fn csv(args: &SourceArgs<'_>) -> Result<Opened> {
         };
         Ok(Some(rows.into()))
     });
-    Ok(Opened { overlapping, ..opened })
+    Ok(Opened { overlapping, split, ..opened })
+}
+
+/// The columns of the input: as named, or those that a model was trained on.
+fn features(args: &SourceArgs<'_>) -> Result<Option<Vec<String>>> {
+    let fitted = args.fitted.map(|fitted| fitted.features.clone()).filter(|features| !features.is_empty());
+    Ok(args.table.texts("features")?.or(fitted))
 }
 
 /// The first row and the one after the last.

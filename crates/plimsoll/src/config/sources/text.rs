@@ -37,7 +37,7 @@ fn text(args: &SourceArgs<'_>) -> Result<Opened> {
         let stride = table.count("stride", 1)?.unwrap_or(whole.context() as u64);
         Ok(Some(text.stride(stride as usize)?.into()))
     });
-    Ok(Opened { overlapping: true, text, ..opened })
+    Ok(Opened { overlapping: true, split, text, ..opened })
 }
 
 /// The fraction of a file to train on; the rest is held out.

@@ -1,0 +1,76 @@
+//! Fitted preprocessing: what a model learned about its data before the first step. It is stored with the weights.
+
+use crate::error::Result;
+use crate::tensors;
+use plimsoll_data::Dataset;
+use plimsoll_data::source::ColumnScale;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// The columns, statistics and classes of the data that a model was trained on.
+///
+/// ```
+/// use plimsoll::{Dataset, Preprocessing, Split};
+/// assert!(Preprocessing::of(&Dataset::digits(Split::Train)).is_empty());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Preprocessing {
+    /// The columns of the input, in order, where the data is a table.
+    pub features: Vec<String>,
+    /// The columns of the labels.
+    pub targets: Vec<String>,
+    /// Mean and standard deviation of each column, if columns are standardized.
+    pub scales: Vec<ColumnScale>,
+    /// The class names of labels 0, 1, 2 …, if the data has them.
+    pub classes: Vec<String>,
+}
+
+/// The key in the metadata of a safetensors file.
+const KEY: &str = "preprocessing";
+
+impl Preprocessing {
+    /// That of a dataset.
+    pub fn of(data: &Dataset) -> Preprocessing {
+        let read = data.file_use();
+        Preprocessing { features: read.used, targets: read.targets, scales: data.scales(), classes: data.class_names() }
+    }
+
+    /// Whether nothing was fitted.
+    pub fn is_empty(&self) -> bool {
+        *self == Preprocessing::default()
+    }
+
+    /// As metadata of a file of weights.
+    pub(crate) fn metadata(&self) -> Option<(&'static str, String)> {
+        let text = serde_json::to_string(self).ok().filter(|_| !self.is_empty())?;
+        Some((KEY, text))
+    }
+
+    /// That of the weights in a file, if it was stored there.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn read(weights: &Path) -> Result<Option<Preprocessing>> {
+        Ok(tensors::metadata(weights, KEY)?.and_then(|text| serde_json::from_str(&text).ok()))
+    }
+
+    /// Mean and standard deviation of each label, if predictions are to be rescaled to its units.
+    pub fn target_scales(&self) -> Vec<(f64, f64)> {
+        let scale =
+            |name: &String| self.scales.iter().find(|scale| scale.name == *name).map_or((0.0, 1.0), |scale| (scale.mean, scale.std));
+        let scales: Vec<(f64, f64)> = self.targets.iter().map(scale).collect();
+        if scales.iter().all(|scale| *scale == (0.0, 1.0)) { Vec::new() } else { scales }
+    }
+
+    /// What is used of it, in words.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if !self.scales.is_empty() {
+            notes.push(format!("{} columns are standardized with the mean and deviation of the training rows", self.scales.len()));
+        }
+        if !self.target_scales().is_empty() {
+            notes.push("predictions are in the units of the file; losses are of standardized values".to_string());
+        }
+        notes
+    }
+}

@@ -1,0 +1,79 @@
+//! What a run reads of its data, what it leaves out, and how rows are held out: a few lines, and one JSON object.
+
+use super::RunSpec;
+use crate::error::Result;
+use plimsoll_data::Dataset;
+use serde_json::{Value, json};
+
+/// How validation rows were chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum HeldOut {
+    /// They were given, or there are none.
+    #[default]
+    Given,
+    /// A random share of the rows, stratified, chosen by a seed of its own.
+    Random {
+        /// The share.
+        share: f64,
+        /// The seed.
+        seed: u64,
+    },
+    /// The last rows, in the order of time.
+    Last {
+        /// The share that is trained on.
+        split: f64,
+    },
+}
+
+impl HeldOut {
+    fn text(&self) -> Option<String> {
+        match self {
+            HeldOut::Given => None,
+            HeldOut::Random { share, seed } => Some(format!("{share} of the rows, drawn at random, stratified (holdout, seed {seed})")),
+            HeldOut::Last { split } => Some(format!("the rows after the first {split}, in time order (split)")),
+        }
+    }
+}
+
+impl RunSpec {
+    /// Lines about the data, each with a label. They are few and of limited length.
+    pub fn data_notes(&self) -> Vec<(&'static str, String)> {
+        let mut notes = self.data.file_use().lines();
+        notes.extend(self.data.skipped_files().map(|files| ("not read", files)));
+        notes.extend(self.held_out.text().map(|text| ("validation", text)));
+        notes
+    }
+
+    /// Warnings about the selection of rows.
+    ///
+    /// # Errors
+    /// If labels cannot be read.
+    pub fn data_warnings(&self) -> Result<Vec<String>> {
+        Ok(self.data.warnings()?)
+    }
+
+    /// The same as one JSON object, with all names.
+    pub fn data_report(&self) -> Value {
+        let of = |data: &Dataset| {
+            let read = data.file_use();
+            let unused: Vec<Value> = read.unused.iter().map(|(name, reason)| json!({ "name": name, "reason": reason })).collect();
+            json!({
+                "pipeline": data.describe(),
+                "rows": data.size(),
+                "used": read.used,
+                "targets": read.targets,
+                "unused": unused,
+                "skipped_files": data.skipped_files(),
+            })
+        };
+        json!({
+            "training": of(&self.data),
+            "validation": self.fit.validation.as_ref().map(of),
+            "holdout": match self.held_out {
+                HeldOut::Given => Value::Null,
+                HeldOut::Random { share, seed } => json!({ "share": share, "seed": seed, "rows": "random" }),
+                HeldOut::Last { split } => json!({ "split": split, "rows": "last" }),
+            },
+        })
+    }
+}
