@@ -165,7 +165,7 @@ fn a_non_finite_loss_stops_the_run_and_reports_the_tensor() {
     x[7] = f32::NAN;
     let bytes = |x: &[f32]| x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
     sandbox.write("x.npy", npy("<f4", "(4, 3)", &bytes(&x)));
-    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: the loss became not a number (NaN) in step 1 (epoch 1); the first non-finite tensor is the data, column `x`, row 2 of the batch. Try a smaller learning rate, or check the data");
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: the loss became not a number (NaN) in step 1 (epoch 1); the first non-finite tensor is the data, column `x`, row 2 of npy x.npy, y.npy. Try a smaller learning rate, or check the data");
     sandbox.write("x.npy", npy("<f4", "(4, 3)", &bytes(&[1e30; 12])));
     insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: the loss became infinite in step 1 (epoch 1); the first non-finite tensor is the sum of layer `loss`. Try a smaller learning rate, or check the data");
     // A learning rate far too high: the weights overflow after a few steps.

@@ -329,8 +329,8 @@ mod tests {
         unknown key `data.strid`; did you mean `data.stride`?
         `data.context` is missing: the number of characters in a window
         csv t.csv (rows 0 to 20, t, u → class)
-        csv t.csv (rows 0 to 20, t, u → class) → take(15)
-          held out: csv t.csv (rows 0 to 20, t, u → class) → skip(15)
+        csv t.csv (rows 0 to 20, t, u → class) → without holdout(0.25, seed 0)
+          held out: csv t.csv (rows 0 to 20, t, u → class) → holdout(0.25, seed 0)
         csv t.csv (rows 0 to 10, u → class)
           held out: csv t.csv (rows 10 to 20, u → class)
         csv t.csv (rows 0 to 12, t, u, class → class, 4 rows → 2, every 1)
@@ -449,12 +449,12 @@ mod tests {
           held out: digits (test) → map(x: scale(0.5)) → parallelism(auto) → cache(memory) → map(x: flip_left_right(seed 1)) → batch(8) → prefetch(auto)
         digits (train) → map(x: scale(0.5)) → parallelism(auto) → cache(a.plc) → shuffle(seed 1) → repeat(2) → map(x: flip_left_right(seed 1)) → batch(8) → prefetch(auto)
           held out: digits (test) → map(x: scale(0.5)) → parallelism(auto) → cache(memory) → map(x: flip_left_right(seed 1)) → batch(8) → prefetch(auto)
-        parquet t.parquet → assert_cardinality(300) → take(150) → parallelism(auto) → cache → shuffle(seed 1, 16.0 MiB) → batch(8) → prefetch(auto)
-          held out: parquet t.parquet → assert_cardinality(300) → skip(150) → parallelism(auto) → cache → batch(8) → prefetch(auto)
-        parquet t.parquet → assert_cardinality(300) → take(150) → parallelism(auto) → cache → shuffle(seed 1, 16.0 MiB) → batch(8) → prefetch(auto)
-          held out: parquet t.parquet → assert_cardinality(300) → skip(150) → parallelism(auto) → cache → batch(8) → prefetch(auto)
-        parquet t.parquet → assert_cardinality(300) → take(150) → parallelism(auto) → shuffle(seed 1, 16.0 MiB) → batch(8) → prefetch(auto)
-          held out: parquet t.parquet → assert_cardinality(300) → skip(150)
+        parquet t.parquet → assert_cardinality(300) → without holdout(0.5, seed 0) → parallelism(auto) → cache → shuffle(seed 1, 16.0 MiB) → batch(8) → prefetch(auto)
+          held out: parquet t.parquet → assert_cardinality(300) → holdout(0.5, seed 0) → parallelism(auto) → cache → batch(8) → prefetch(auto)
+        parquet t.parquet → assert_cardinality(300) → without holdout(0.5, seed 0) → parallelism(auto) → cache → shuffle(seed 1, 16.0 MiB) → batch(8) → prefetch(auto)
+          held out: parquet t.parquet → assert_cardinality(300) → holdout(0.5, seed 0) → parallelism(auto) → cache → batch(8) → prefetch(auto)
+        parquet t.parquet → assert_cardinality(300) → without holdout(0.5, seed 0) → parallelism(auto) → shuffle(seed 1, 16.0 MiB) → batch(8) → prefetch(auto)
+          held out: parquet t.parquet → assert_cardinality(300) → holdout(0.5, seed 0)
         `data.cache.memory`: `plenty` is not a size; write a number and a unit, such as 256MiB, 2GB or 1048576 (units: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)
         `data.cache.memory` excludes the keys of a cache file; use one of the two
         `data.cache.file` is missing: the path of the cache; or `memory`, the most memory to use

@@ -85,8 +85,8 @@ fn every_stage_stands_where_it_is_written() {
     tfrecord a.tfrecord → pad(0) → batch(2) → drop_remainder
     tfrecord a.tfrecord → map(x: fill(9)) → batch(32)
     concatenate(9 numbers from 0 by 1 → filter(x below 4) → repeat(2) | 2 numbers from 0 by 1) → skip(1) → batch(32)
-    csv t.csv (rows 0 to 20, t → class) → take(15) → filter(y is 1) → batch(6)
-      held out: csv t.csv (rows 0 to 20, t → class) → skip(15) → filter(y is 1) → batch(6)
+    csv t.csv (rows 0 to 20, t → class) → without holdout(0.25, seed 0) → filter(y is 1) → batch(6)
+      held out: csv t.csv (rows 0 to 20, t → class) → holdout(0.25, seed 0) → filter(y is 1) → batch(6)
     ");
 }
 
@@ -157,8 +157,8 @@ fn rows_that_are_measured_pass_what_makes_a_row_what_it_is_or_a_list_of_their_ow
       held out: digits (test) → window(2, 2, 1) → unbatch → rebatch(3) → max_item(4.00 KiB)
     digits (train) → take(9) → batch(32)
       held out: digits (test) → filter(y above 0) → batch(32)
-    csv t.csv (rows 0 to 20, t → class) → take(16) → shuffle(seed 1) → parallelism(auto) → batch(32) → prefetch(auto)
-      held out: csv t.csv (rows 0 to 20, t → class) → skip(16) → filter(y above 0) → batch(32)
+    csv t.csv (rows 0 to 20, t → class) → without holdout(0.2, seed 0) → shuffle(seed 1) → parallelism(auto) → batch(32) → prefetch(auto)
+      held out: csv t.csv (rows 0 to 20, t → class) → holdout(0.2, seed 0) → filter(y above 0) → batch(32)
     `data.holdout` and `data.validation` exclude each other
     csv t.csv (rows 0 to 10, t → class) → map(x: scale(2)) → batch(32)
       held out: csv t.csv (rows 10 to 20, t → class) → filter(y above 0) → batch(32)
