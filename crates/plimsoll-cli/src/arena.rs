@@ -83,11 +83,11 @@ fn run(args: &Arena) -> Result<bool> {
     match &args.out {
         // A layout that does not fit is not left where one that does is expected.
         Some(path) if fits => write_whole(path, &table)?,
-        None if fits && !args.json => say(&table),
+        None if fits && !args.json => say(&table)?,
         _ => {}
     }
     if args.json {
-        print(&document(&rows, &solution, args, fits, took));
+        print(&document(&rows, &solution, args, fits, took))?;
     }
     let _ = writeln!(std::io::stderr(), "{}", summary(&solution, args, fits, took));
     Ok(fits)

@@ -82,11 +82,11 @@ impl Command for Calibrate {
             let mut document = document(&costs);
             document["seconds"] = json!(seconds);
             document["file"] = json!(kept);
-            print(&document);
+            print(&document)?;
         } else if !self.quiet {
-            say(&table(&costs));
+            say(&table(&costs))?;
             let own = timed.map_or(String::new(), |timed| format!(", {timed} of them of this run's own step"));
-            say(&format!("\n{} nodes timed{own}, in {seconds:.1} s; kept in {}\n", costs.len(), kept.display()));
+            say(&format!("\n{} nodes timed{own}, in {seconds:.1} s; kept in {}\n", costs.len(), kept.display()))?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -35,13 +35,13 @@ impl Command for Check {
                 "programs": checked.programs,
                 "steps": checked.steps,
                 "recomputed": checked.repeated,
-            }));
+            }))?;
         } else {
             let (steps, programs, again) = (checked.steps, checked.programs, checked.repeated);
             say(&format!(
                 "holds: {steps} steps of {programs} programs for {} rows in an arena of {}; {again} of them recompute something\n",
                 checked.rows, checked.arena
-            ));
+            ))?;
         }
         Ok(ExitCode::SUCCESS)
     }

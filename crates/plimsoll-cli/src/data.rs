@@ -119,9 +119,9 @@ fn run(command: &DataCommand) -> Result<()> {
         DataCommand::Bench(args) => {
             let bench = args.source.pipeline()?.bench(args.epochs)?;
             if args.source.json {
-                print(&bench.to_json());
+                print(&bench.to_json())?;
             } else {
-                say(&format!("{bench}\n"));
+                say(&format!("{bench}\n"))?;
             }
         }
         DataCommand::Inspect(args) => {
@@ -130,19 +130,19 @@ fn run(command: &DataCommand) -> Result<()> {
                 sample.write_contact_sheet(path)?;
             }
             if args.source.json {
-                print(&sample.to_json());
+                print(&sample.to_json())?;
             } else {
-                say(&format!("{sample}\n"));
+                say(&format!("{sample}\n"))?;
             }
         }
         DataCommand::Cache(args) => {
             let filled = args.source.pipeline()?.fill_cache(&mut progress(args.quiet))?;
             let (path, rows, size) = (filled.path.display(), filled.rows, filled.bytes);
             if args.source.json {
-                print(&json!({ "path": path.to_string(), "rows": rows, "bytes": size.0, "found": filled.found }));
+                print(&json!({ "path": path.to_string(), "rows": rows, "bytes": size.0, "found": filled.found }))?;
             } else {
                 let how = if filled.found { "was complete already" } else { "filled" };
-                say(&format!("{path} {how}: {rows} rows, {size}\n"));
+                say(&format!("{path} {how}: {rows} rows, {size}\n"))?;
             }
         }
     }

@@ -21,9 +21,9 @@ impl Command for Devices {
 
     fn run(&self) -> Result<ExitCode> {
         if self.json {
-            print(&json()?);
+            print(&json()?)?;
         } else {
-            say(&text()?);
+            say(&text()?)?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -5,7 +5,6 @@ use crate::output::say;
 use anyhow::Result;
 use clap::Args;
 use plimsoll::{Generator, Sampling};
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -45,12 +44,13 @@ impl Command for Generate {
         }
         let mut generator = Generator::open(&self.run)?;
         let sampling = Sampling { temperature: self.temperature, top_k: self.top_k.map(|k| k as usize), seed: self.seed };
-        say(&self.prompt);
+        let mut written = say(&self.prompt);
         generator.generate(&self.prompt, self.length, &sampling, |char| {
-            say(char.encode_utf8(&mut [0; 4]));
-            let _ = std::io::stdout().flush();
+            if written.is_ok() {
+                written = say(char.encode_utf8(&mut [0; 4]));
+            }
         })?;
-        say("\n");
+        written.and_then(|()| say("\n"))?;
         Ok(ExitCode::SUCCESS)
     }
 }

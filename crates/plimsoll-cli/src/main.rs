@@ -11,6 +11,7 @@ mod plan;
 mod progress;
 mod run_args;
 mod selftest;
+mod signals;
 mod sweep;
 mod text;
 mod train;
@@ -19,7 +20,7 @@ mod zoo;
 
 use anyhow::Result;
 use clap::ArgMatches;
-use output::print;
+use output::{print, say};
 use plimsoll::{CountingAllocator, Error};
 use serde_json::json;
 use std::io::Write;
@@ -75,7 +76,10 @@ impl Entry {
 
 fn main() -> ExitCode {
     refuse_long_files();
-    let matches = command_line().get_matches();
+    let matches = match command_line().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return refuse(&error),
+    };
     let (name, matches) = matches.subcommand().expect("one is required");
     let entry = COMMANDS.iter().find(|entry| entry.name == name).expect("only these are defined");
     (entry.run)(matches)
@@ -98,34 +102,36 @@ Examples:
     COMMANDS.iter().fold(all, |all, entry| all.subcommand((entry.define)(clap::Command::new(entry.name))))
 }
 
+/// Help and the version are what was asked for; anything else is an error of the command line.
+fn refuse(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        let _ = error.print();
+        return ExitCode::from(error.exit_code() as u8);
+    }
+    say(&error.render().to_string()).map_or_else(|error| fail(&error, false), |()| ExitCode::SUCCESS)
+}
+
 fn run<C: Command>(matches: &ArgMatches) -> ExitCode {
-    let command = C::from_arg_matches(matches).unwrap_or_else(|error| error.exit());
+    let command = match C::from_arg_matches(matches) {
+        Ok(command) => command,
+        Err(error) => return refuse(&error),
+    };
     command.run().unwrap_or_else(|error| fail(&error, command.json()))
 }
 
 /// One line that says what is wrong; with `--json` a document too. A refused budget is an answer: its document has the numbers.
 fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "error: {error}");
-    match error.downcast_ref() {
-        Some(Error::Infeasible(infeasible)) => {
-            if json {
-                print(&infeasible.to_json());
-            }
-            ExitCode::from(INFEASIBLE)
-        }
-        Some(Error::PipelineInfeasible(refusal)) => {
-            if json {
-                print(&refusal.to_json());
-            }
-            ExitCode::from(INFEASIBLE)
-        }
-        _ => {
-            if json {
-                print(&json!({ "error": error.to_string() }));
-            }
-            ExitCode::FAILURE
-        }
+    let (document, status) = match error.downcast_ref() {
+        Some(Error::Infeasible(infeasible)) => (infeasible.to_json(), ExitCode::from(INFEASIBLE)),
+        Some(Error::PipelineInfeasible(refusal)) => (refusal.to_json(), ExitCode::from(INFEASIBLE)),
+        _ => (json!({ "error": error.to_string() }), ExitCode::FAILURE),
+    };
+    let printed = if json { print(&document) } else { Ok(()) };
+    if let Some(unprinted) = printed.err().map(|error| error.to_string()).filter(|unprinted| *unprinted != error.to_string()) {
+        let _ = writeln!(std::io::stderr(), "error: {unprinted}");
     }
+    status
 }
 
 /// A file that grows past what the user may write is an error where it is written, like a disk without space; unless somebody asks for that, the

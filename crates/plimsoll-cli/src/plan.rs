@@ -68,11 +68,11 @@ impl Command for Plan {
             if self.max_batch {
                 document["max_batch"] = json!(largest);
             }
-            print(&document);
+            print(&document)?;
         } else if !self.run.quiet {
-            say(&format!("{plan}\n{}", text::data_notes(trainer.spec())));
+            say(&format!("{plan}\n{}", text::data_notes(trainer.spec())))?;
             if self.log_placement {
-                say(&format!("\n{}", plan.placement()));
+                say(&format!("\n{}", plan.placement()))?;
             }
         }
         Ok(ExitCode::SUCCESS)

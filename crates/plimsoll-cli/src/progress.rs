@@ -1,8 +1,9 @@
 //! Progress on standard error: a live line per epoch on a terminal, one line per epoch elsewhere.
 
-use crate::text;
+use crate::{signals, text};
 use plimsoll::{Bytes, Epoch, Event};
 use std::io::{IsTerminal, Write, stderr};
+use std::path::{Path, PathBuf};
 
 /// Cells of the epoch's bar and of the memory gauge.
 const BAR: usize = 20;
@@ -10,6 +11,7 @@ const GAUGE: usize = 8;
 
 pub struct Progress {
     quiet: bool,
+    folder: PathBuf,
     terminal: bool,
     budget: Bytes,
     epochs: Option<u64>,
@@ -18,18 +20,46 @@ pub struct Progress {
 }
 
 impl Progress {
-    pub fn new(quiet: bool, notes: String) -> Progress {
-        Progress { notes, quiet, terminal: stderr().is_terminal(), budget: Bytes::ZERO, epochs: None }
+    pub fn new(quiet: bool, folder: &Path, notes: String) -> Progress {
+        Progress { notes, quiet, folder: folder.to_path_buf(), terminal: stderr().is_terminal(), budget: Bytes::ZERO, epochs: None }
+    }
+
+    /// Says something about the run as a whole.
+    pub fn note(&self, text: &str) {
+        if !self.quiet {
+            say(&format!("note: {text}\n"));
+        }
+    }
+
+    /// Says what is wrong, even with --quiet.
+    pub fn warn(&self, text: &str) {
+        say(&format!("warning: {text}\n"));
+    }
+
+    /// Says where a stopped run continues, even with --quiet.
+    fn stopped(&self, step: u64, checkpoint: Option<&Path>, complete: bool) {
+        let by = signals::received().map_or("from outside", |(name, _)| name);
+        let line = if self.terminal && !self.quiet { "\n" } else { "" };
+        let folder = self.folder.display();
+        let how = format!("resume with `plimsoll train --out {folder} --resume`");
+        say(&match checkpoint.map(Path::display) {
+            Some(path) if complete => format!("{line}stopped by {by} after step {step}; checkpoint written to {path}; {how}\n"),
+            Some(path) => {
+                format!("{line}stopped by {by} after step {step}; the last steps are not in the newest checkpoint, {path}; {how}\n")
+            }
+            None => format!("{line}stopped by {by} after step {step}; no checkpoint was written, so the steps are lost\n"),
+        });
     }
 
     pub fn show(&mut self, event: &Event<'_>) {
         // Warnings are printed even with --quiet.
         match event {
-            Event::Replanned { reason, .. } => return say(&format!("warning: {reason}; replanned for what is free\n")),
-            Event::Warning(what) => return say(&format!("warning: {what}\n")),
+            Event::Replanned { reason, .. } => return self.warn(&format!("{reason}; replanned for what is free")),
+            Event::Warning(what) => return self.warn(what),
             Event::Resumed { complaints, .. } => {
-                complaints.iter().for_each(|complaint| say(&format!("warning: {complaint}; an older checkpoint is used\n")));
+                complaints.iter().for_each(|complaint| self.warn(&format!("{complaint}; an older checkpoint is used")));
             }
+            Event::Stopped { step, checkpoint, complete, .. } => return self.stopped(*step, *checkpoint, *complete),
             _ => {}
         }
         if self.quiet {
@@ -60,7 +90,7 @@ impl Progress {
             }
             Event::Progress { .. } => {}
             Event::Resumed { epoch, step, .. } => say(&format!("resumed after step {step}, {epoch} epochs done\n\n")),
-            Event::Replanned { .. } | Event::Warning(_) => {}
+            Event::Replanned { .. } | Event::Warning(_) | Event::Stopped { .. } => {}
             Event::EpochEnd(epoch) => self.end(epoch),
         }
     }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use plimsoll::config::Config;
 use plimsoll::{Bytes, RunFolder};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct RunArgs {
@@ -68,7 +68,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH")]
     pub out: Option<PathBuf>,
 
-    /// Resume from the newest checkpoint in the run folder, bit for bit; starts a new run if there is none
+    /// Resume from the newest checkpoint in the run folder, bit for bit; with a configuration, start the run if it has not begun
     #[arg(long)]
     pub resume: bool,
 
@@ -84,7 +84,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// No plan, no progress, no summary
+    /// No plan, no progress, no summary; warnings and where a stopped run continues are still printed
     #[arg(long, short)]
     pub quiet: bool,
 }
@@ -93,8 +93,18 @@ impl RunArgs {
     /// The configuration with the flags on top.
     pub fn config(&self) -> Result<Config> {
         // A run that goes on has its configuration in its folder.
-        let own = self.out.as_deref().filter(|_| self.resume).and_then(RunFolder::config_in);
-        let mut config = match (&self.zoo, self.config.as_ref().or(own.as_ref())) {
+        self.config_or(self.out.as_deref().filter(|_| self.resume).and_then(RunFolder::config_in).as_deref())
+    }
+
+    /// The name of the configuration.
+    pub fn title(&self) -> String {
+        let file = self.config.as_deref().and_then(|path| path.file_stem()).map(|stem| stem.to_string_lossy().into_owned());
+        self.zoo.clone().or(file).unwrap_or_else(|| "digits".to_string())
+    }
+
+    /// The configuration that is named, or else a run's own, with the flags on top.
+    pub fn config_or(&self, own: Option<&Path>) -> Result<Config> {
+        let mut config = match (&self.zoo, self.config.as_deref().or(own)) {
             (Some(name), _) => Config::zoo(name)?,
             (None, Some(path)) => Config::read(path)?,
             (None, None) => Config::digits(),

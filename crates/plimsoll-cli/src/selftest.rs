@@ -1,12 +1,12 @@
 //! `plimsoll selftest`: every op of the table on a device, against a float64 reference.
 
 use crate::Command;
+use crate::output::say;
 use anyhow::{Result, bail};
 use clap::Args;
 use plimsoll::selftest::{Case, CaseReport};
 use plimsoll::{Device, DeviceSpec, describe, open_device, open_each_way, selftest};
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -50,9 +50,8 @@ fn run(device: DeviceSpec, seed: u64, only: &[String]) -> Result<bool> {
     let is_convolution = |op: &str| op.starts_with("conv2d");
     let usual = if ops.iter().all(|op| is_convolution(op)) { vec![] } else { open(threads, || Ok(vec![("", open_device(device)?)]))? };
     let each_way = if ops.iter().any(|op| is_convolution(op)) { open(threads, || open_each_way(device))? } else { vec![] };
-    let mut out = std::io::stdout().lock();
     let first = &usual.iter().chain(&each_way).next().expect("there is an op").1[0];
-    writeln!(out, "selftest · {} ({}) · seed {seed}\n", first.name(), describe(&**first))?;
+    say(&format!("selftest · {} ({}) · seed {seed}\n\n", first.name(), describe(&**first)))?;
     let all = selftest::cases(seed);
     let (mut cases, mut failures) = (0, 0);
     for op in ops {
@@ -65,15 +64,15 @@ fn run(device: DeviceSpec, seed: u64, only: &[String]) -> Result<bool> {
             let (name, taken) = (if name.is_empty() { String::new() } else { format!("   by {name}") }, told(&before, &taken(devices)));
             let text = report.to_string();
             let (first, rest) = text.split_once('\n').map_or((text.as_str(), String::new()), |(first, rest)| (first, format!("\n{rest}")));
-            writeln!(out, "{first}{name}{taken}{rest}")?;
+            say(&format!("{first}{name}{taken}{rest}\n"))?;
         }
     }
     let verdict = if failures == 0 { "every result and gradient holds".to_string() } else { format!("{failures} do not hold") };
-    writeln!(out, "\n{cases} cases, forward and backward, as written and improved: {verdict}")?;
+    say(&format!("\n{cases} cases, forward and backward, as written and improved: {verdict}\n"))?;
     let whole: Vec<Arc<dyn Device>> = each_way.iter().flat_map(|(_, devices)| devices.iter().cloned()).collect();
     let ways = taken(&whole);
     if !ways.is_empty() {
-        writeln!(out, "convolutions{}", told(&BTreeMap::new(), &ways))?;
+        say(&format!("convolutions{}\n", told(&BTreeMap::new(), &ways)))?;
     }
     Ok(failures == 0)
 }

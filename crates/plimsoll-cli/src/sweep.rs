@@ -20,9 +20,9 @@ pub fn run(trainer: &Trainer, args: &Plan) -> Result<()> {
         std::fs::write(path, svg(&sweep)).map_err(fail)?;
     }
     if args.run.json {
-        print(&document(&sweep));
+        print(&document(&sweep))?;
     } else if !args.run.quiet {
-        say(&table(&sweep));
+        say(&table(&sweep))?;
     }
     Ok(())
 }

@@ -51,14 +51,18 @@ pub fn seconds(seconds: f64) -> String {
 }
 
 /// What is said at the end of a run.
-pub fn summary(history: &History, folder: &Path) -> String {
+pub fn summary(history: &History, folder: &Path, random: bool) -> String {
     let (epochs, steps) = (count(history.epochs.len() as u64, "epoch"), count(history.steps, "step"));
     let mut lines = vec![format!("trained {epochs}, {steps}, in {:.1} s", history.seconds)];
     if let Some(epoch) = history.last() {
         let (what, last) = epoch.validation.as_ref().map_or(("training", &epoch.training), |scores| ("validation", scores));
-        lines.push(format!("  {what:<11} {}", scores(last)));
+        let random = if random { " (random data: this means nothing)" } else { "" };
+        lines.push(format!("  {what:<11} {}{random}", scores(last)));
     }
-    lines.push(format!("  throughput  {} examples/s", thousands(history.examples_per_s)));
+    let time = (history.computing_s + history.waiting_s).max(1e-9);
+    let (computing, waiting) = (100.0 * history.computing_s / time, 100.0 * history.waiting_s / time);
+    let throughput = thousands(history.examples_per_s);
+    lines.push(format!("  throughput  {throughput} examples/s; {computing:.0} % of the time computing, {waiting:.0} % waiting for input"));
     lines.push(format!("  memory      {} planned, {} measured peak, budget {}", history.planned, history.measured, history.host_budget));
     if let (Some(planned), Some(in_use)) = (history.planned_on_device, history.in_use_on_device) {
         lines.push(format!("  device      {planned} planned, {in_use} in use on it at the end"));

@@ -3,11 +3,12 @@
 use crate::output::{print, say};
 use crate::progress::Progress;
 use crate::run_args::RunArgs;
-use crate::{Command, HEAP, calibrate, text};
+use crate::{Command, HEAP, calibrate, signals, text};
 use anyhow::Result;
 use clap::Args;
-use plimsoll::RunFolder;
+use plimsoll::{Existing, RunFolder, Trainer};
 use serde_json::json;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Train a model: plan, run, report
@@ -15,6 +16,10 @@ use std::process::ExitCode;
 pub struct Train {
     #[command(flatten)]
     run: RunArgs,
+
+    /// Replace the run that is in the run folder; without it, a folder with results is refused
+    #[arg(long, conflicts_with = "resume")]
+    overwrite: bool,
 }
 
 impl Command for Train {
@@ -22,32 +27,89 @@ impl Command for Train {
 
     fn run(&self) -> Result<ExitCode> {
         let args = &self.run;
-        let trainer = calibrate::apply(args.config()?.build()?.into(), args)?;
-        // Planned once, and before the folder is created: a run that does not fit leaves none behind.
-        let plan = trainer.plan(&trainer.described_fit())?;
-        let name = &trainer.spec().name;
-        let folder = match &args.out {
-            Some(path) => RunFolder::open(path)?,
-            None if args.resume => RunFolder::latest(name)?,
-            None => RunFolder::next(name)?,
+        let (folder, existing) = self.folder()?;
+        let own = folder.as_deref().filter(|_| args.resume).and_then(RunFolder::config_in);
+        let trainer: Trainer = calibrate::apply(args.config_or(own.as_deref())?.build()?.into(), args)?;
+        // Planned before the folder is created: a run that does not fit leaves none behind.
+        let planned = match existing {
+            Existing::Resume => None,
+            _ => Some(trainer.plan(&trainer.described_fit())?),
         };
-        let mut progress = Progress::new(args.quiet, text::data_notes(trainer.spec()));
-        trainer.spec().data_warnings()?.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        let folder = match &folder {
+            Some(path) => RunFolder::open(path, existing)?,
+            None => RunFolder::next(&trainer.spec().name)?,
+        };
+        let plan = match planned {
+            Some(plan) => plan,
+            None => trainer.plan(&folder.fit(&trainer))?,
+        };
+        let mut progress = Progress::new(args.quiet, folder.path(), text::data_notes(trainer.spec()));
+        trainer.spec().data_warnings()?.iter().for_each(|warning| progress.warn(warning));
+        if args.zoo.is_some() {
+            progress.note("--zoo trains on random rows: memory and times are real, loss and metrics mean nothing");
+        }
         let data = trainer.spec().data_report();
-        let history = folder.train(trainer, plan, args.resume, |event| progress.show(event))?;
+        let history = folder.train(trainer, plan, &signals::stop_handle(), |event| progress.show(event))?;
         if args.json {
             let mut document = history.to_json();
             document["out"] = json!(folder.path());
             document["data"] = data;
             document["heap_peak_bytes"] = json!(HEAP.peak().0);
-            print(&document);
-        } else if !args.quiet {
-            say(&text::summary(&history, folder.path()));
+            document["random_data"] = json!(args.zoo.is_some());
+            print(&document)?;
+        } else if !args.quiet && !history.stopped {
+            say(&text::summary(&history, folder.path(), args.zoo.is_some()))?;
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(match signals::received() {
+            Some((_, status)) if history.stopped => ExitCode::from(status),
+            _ => ExitCode::SUCCESS,
+        })
     }
 
     fn json(&self) -> bool {
         self.run.json
+    }
+}
+
+impl Train {
+    /// The run folder, if it is named or to be resumed, and what happens to a run that is in it. Refused before anything is planned.
+    fn folder(&self) -> Result<(Option<PathBuf>, Existing)> {
+        let args = &self.run;
+        let folder = match (&args.out, args.resume) {
+            (Some(path), _) => Some(path.clone()),
+            (None, true) => Some(RunFolder::latest(&args.title())?),
+            (None, false) => None,
+        };
+        let Some(path) = folder else { return Ok((None, Existing::Refuse)) };
+        let existing = match (args.resume, self.overwrite) {
+            (true, _) => self.resumed(&path)?,
+            (false, true) => Existing::Overwrite,
+            (false, false) => Existing::Refuse,
+        };
+        RunFolder::check(&path, existing)?;
+        Ok((Some(path), existing))
+    }
+
+    /// With a configuration, `--resume` starts the run if it has not begun, so that one command serves every start of a job.
+    fn resumed(&self, path: &Path) -> Result<Existing> {
+        let configured = self.run.config.is_some() || self.run.zoo.is_some();
+        match (RunFolder::config_in(path), configured) {
+            (Some(_), _) => Ok(Existing::Resume),
+            (None, true) if path.join("checkpoints").exists() => Ok(Existing::Resume),
+            (None, true) => {
+                Progress::new(self.run.quiet, path, String::new())
+                    .warn(&format!("there is no run in {} to resume: a new one starts", path.display()));
+                Ok(Existing::Refuse)
+            }
+            (None, false) if !path.exists() => {
+                anyhow::bail!("there is no run to resume: {} does not exist; check the path, or name a configuration too", path.display())
+            }
+            (None, false) => {
+                anyhow::bail!(
+                    "there is no run to resume: {} has no config.toml; check the path, or name a configuration too",
+                    path.display()
+                )
+            }
+        }
     }
 }

@@ -110,10 +110,10 @@ fn evaluate(args: &TrainedArgs) -> Result<()> {
         let mut document: Map<String, Value> = scores.iter().map(|(name, value)| (name.to_string(), json!(value))).collect();
         document.insert("rows".to_string(), json!(name(trained.rows())));
         document.insert("preprocessing".to_string(), json!(trained.preprocessing()));
-        print(&Value::Object(document));
+        print(&Value::Object(document))?;
     } else {
-        say(&format!("{} rows: {}\n", name(trained.rows()), text::scores(&scores)));
-        trained.preprocessing().notes().iter().for_each(|note| say(&format!("  {note}\n")));
+        say(&format!("{} rows: {}\n", name(trained.rows()), text::scores(&scores)))?;
+        trained.preprocessing().notes().iter().try_for_each(|note| say(&format!("  {note}\n")))?;
     }
     Ok(())
 }
@@ -146,21 +146,21 @@ fn predict(args: &Predict) -> Result<()> {
         outs.iter().for_each(|out| drop(std::fs::remove_file(&out.path)));
         return Err(error);
     }
-    report(args, rows, &outs, &fitted);
-    Ok(())
+    report(args, rows, &outs, &fitted)
 }
 
-fn report(args: &Predict, rows: Rows, outs: &[Out], fitted: &Preprocessing) {
+fn report(args: &Predict, rows: Rows, outs: &[Out], fitted: &Preprocessing) -> Result<()> {
     if args.trained.json {
         let outputs: Vec<Value> =
             outs.iter().map(|out| json!({ "out": out.path, "name": out.name, "count": out.rows, "shape": out.shape })).collect();
-        print(&json!({ "rows": name(rows), "outputs": outputs, "preprocessing": fitted }));
+        print(&json!({ "rows": name(rows), "outputs": outputs, "preprocessing": fitted }))?;
     } else {
         for out in outs {
-            say(&format!("{} predictions for {} rows, {:?} numbers each: {}\n", out.rows, name(rows), out.shape, out.path.display()));
+            say(&format!("{} predictions for {} rows, {:?} numbers each: {}\n", out.rows, name(rows), out.shape, out.path.display()))?;
         }
-        fitted.notes().iter().for_each(|note| say(&format!("  {note}\n")));
+        fitted.notes().iter().try_for_each(|note| say(&format!("  {note}\n")))?;
     }
+    Ok(())
 }
 
 /// Where one result of the model goes.

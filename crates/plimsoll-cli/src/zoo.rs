@@ -54,9 +54,9 @@ impl Command for Zoo {
         match (&self.name, self.json) {
             (None, true) => {
                 let all = ENTRIES.iter().map(|entry| document(entry, &entry.build(&options)?)).collect::<Result<Vec<_>>>()?;
-                print(&Value::Array(all));
+                print(&Value::Array(all))?;
             }
-            (None, false) => say(&table()?),
+            (None, false) => say(&table()?)?,
             (Some(name), true) => {
                 let entry = find(name)?;
                 let network = entry.build(&options)?;
@@ -65,9 +65,9 @@ impl Command for Zoo {
                     json!({ "layer": row.layer, "kind": row.kind, "output": row.output.to_string(), "parameters": row.parameters, "kept": row.non_trainable })
                 });
                 document["layers"] = layers.collect();
-                print(&document);
+                print(&document)?;
             }
-            (Some(name), false) => say(&format!("{}\n", find(name)?.build(&options)?.summary()?)),
+            (Some(name), false) => say(&format!("{}\n", find(name)?.build(&options)?.summary()?))?,
         }
         Ok(ExitCode::SUCCESS)
     }

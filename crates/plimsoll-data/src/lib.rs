@@ -77,7 +77,7 @@ pub use permutation::Permutation;
 pub use plan::{PRODUCER_STACK, PipelinePlan};
 pub use plimsoll_core::budget::SlotMemory;
 pub use row::Row;
-pub use run::{Activity, Batch, Feed, FeedState, Options};
+pub use run::{Activity, Batch, Feed, FeedState, NextBatch, Options};
 pub use schema::{Column, Extent, Schema};
 pub use source::{Elements, RandomSpec, Source, Split, Tensor, Vocabulary};
 pub use stages::{Arg, Batches, Key, KeyKind, MAX_ROWS_AT_ONCE, Need, PadTo, STAGES, Shuffle, StageArgs, StageKind, Validation};

@@ -76,9 +76,16 @@ pub struct History {
     pub measured: Bytes,
     /// Predicted seconds of a whole batch.
     pub predicted_step_s: f64,
-    /// Measured seconds of a whole batch: the median of the last 511 steps and the minimum of all, without the first step. Time spent waiting
-    /// for rows or for a busy processor does not count.
+    /// Measured seconds of a whole batch: the median of the last 511 steps, in which time spent waiting for rows or for a busy processor does
+    /// not count; and the fastest of all. Neither the first step nor batches that are not full count.
     pub measured_step_s: Option<(f64, f64)>,
+    /// Seconds of training, without validation, that were spent waiting for the input pipeline; and all others. On a device that runs
+    /// asynchronously, it may compute while the host waits.
+    pub waiting_s: f64,
+    /// See [`waiting_s`](History::waiting_s).
+    pub computing_s: f64,
+    /// Whether a [`StopHandle`](crate::StopHandle) ended the run before its last epoch.
+    pub stopped: bool,
 }
 
 impl History {
@@ -126,6 +133,9 @@ impl History {
             "host_budget_bytes": self.host_budget.0,
             "planned_device_bytes": self.planned_on_device.map(|bytes| bytes.0),
             "device_in_use_bytes": self.in_use_on_device.map(|bytes| bytes.0),
+            "computing_s": self.computing_s,
+            "waiting_for_input_s": self.waiting_s,
+            "stopped": self.stopped,
             "predicted_step_s": self.predicted_step_s,
             "measured_step_s": self.measured_step_s.map(|(median, _)| median),
             "fastest_step_s": self.measured_step_s.map(|(_, fastest)| fastest),

@@ -1,6 +1,7 @@
 //! Refusals: a run or a pipeline that does not fit its memory budget, with the minimum that works.
 
 use crate::allow::Allow;
+use crate::numerics::Numerics;
 use plimsoll_core::Bytes;
 use plimsoll_core::budget::Owner;
 use serde_json::{Map, Value, json};
@@ -32,6 +33,8 @@ pub struct Infeasible {
     pub minimum_with: Vec<(Allow, Bytes)>,
     /// Milliseconds planning took.
     pub plan_ms: f64,
+    /// The choices of a checkpoint that a resumed run keeps, so that its results do not change.
+    pub resumed_with: Option<Numerics>,
 }
 
 impl std::error::Error for Infeasible {}
@@ -39,9 +42,15 @@ impl std::error::Error for Infeasible {}
 impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let owners: Vec<String> = self.owners.iter().take(4).map(|(owner, size)| format!("{owner} {size}")).collect();
+        let resumed = match &self.resumed_with {
+            Some(kept) => format!("; the checkpoint was trained with {kept}, which a resumed run keeps"),
+            None => String::new(),
+        };
         let relax = match self.minimum_with.iter().min_by_key(|(_, minimum)| *minimum) {
             Some((allow, minimum)) => format!("; {minimum} is enough with --allow {allow}"),
-            None if self.micro_batch_asked && self.micro_batch > 1 => "; a smaller micro-batch may need less".to_string(),
+            None if self.micro_batch_asked && self.micro_batch > 1 && self.resumed_with.is_none() => {
+                "; a smaller micro-batch may need less".to_string()
+            }
             None => String::new(),
         };
         let runtime = self.owners.iter().find_map(|(owner, size)| match owner {
@@ -61,7 +70,7 @@ impl fmt::Display for Infeasible {
         // The exact number of bytes works as a budget; the rounded one may fall just short.
         write!(
             f,
-            "this run does not fit into {} of {}; the minimum budget is {} ({} bytes), with micro-batches of {}: {}{relax}{runtime}",
+            "this run does not fit into {} of {}; the minimum budget is {} ({} bytes), with micro-batches of {}: {}{relax}{runtime}{resumed}",
             self.budget,
             self.space,
             self.minimum,

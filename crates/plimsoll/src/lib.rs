@@ -8,7 +8,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | values and errors | `suggest`, `named`, `system`, `precision`, `allow`, `infeasible`, `error`, `reader` |
+//! | values and errors | `suggest`, `named`, `system`, `precision`, `numerics`, `allow`, `infeasible`, `error`, `reader`, `files`, `stop` |
 //! | devices and files | `devices`, `offload_file`, `tensors`, `preprocessing`, `checkpoint`, `cost` |
 //! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `zoo`, `history`, `callbacks` |
 //! | one description | `spec`: what the user wants, as plain data |
@@ -25,6 +25,7 @@ pub mod config;
 pub mod cost;
 mod devices;
 mod error;
+mod files;
 mod fit;
 mod generate;
 mod graphs;
@@ -34,6 +35,7 @@ mod loss;
 mod metrics;
 mod named;
 pub mod nn;
+mod numerics;
 mod offload_file;
 pub mod optim;
 mod output_loss;
@@ -47,6 +49,7 @@ mod run_folder;
 mod schedule;
 mod session;
 mod spec;
+mod stop;
 mod suggest;
 pub mod system;
 mod tensors;
@@ -65,6 +68,7 @@ pub use history::{Epoch, History};
 pub use infeasible::{Infeasible, PipelineInfeasible};
 pub use loss::{Loss, Objective};
 pub use metrics::{Metric, Scores};
+pub use numerics::Numerics;
 pub use output_loss::{OutputLoss, OutputLosses};
 pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, FilledCache, Pipeline, Sample};
 pub use plan::{
@@ -82,9 +86,10 @@ pub use plimsoll_data::{
 };
 pub use precision::Precision;
 pub use preprocessing::Preprocessing;
-pub use run_folder::RunFolder;
+pub use run_folder::{Existing, RunFolder};
 pub use schedule::{ReduceOnPlateau, Schedule, ScheduleState};
 pub use spec::{Count, FitSpec, HeldOut, InitialWeights, Optimization, RunSpec};
+pub use stop::StopHandle;
 pub use trained::{Rows, Trained};
 pub use trainer::{Batches, CustomLoop, HostBatch, Numbers, Predicted, Prediction, Trainer};
 

@@ -3,9 +3,11 @@
 use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::passes::{Columns, mixed_with};
 use plimsoll_core::{DType, Graph, GraphError};
+use serde::{Deserialize, Serialize};
 
 /// The data type of activations and their gradients. Parameters and optimizer state stay in 32 bits, and so does all arithmetic.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Precision {
     /// 32 bits for everything.
     #[default]

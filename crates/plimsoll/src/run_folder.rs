@@ -1,79 +1,194 @@
 //! The folder of a run: its configuration, plan, log, checkpoints, weights and report.
 
+use crate::checkpoint::Checkpoints;
 use crate::error::{Error, Result};
+use crate::files::{self, INCOMPLETE};
 use crate::fit::{Event, Fit};
 use crate::history::{Epoch, History};
 use crate::plan::RunPlan;
 use crate::spec::FitSpec;
+use crate::stop::StopHandle;
+use crate::tensors::{self, Which};
 use crate::trainer::Trainer;
 use serde_json::Value;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-/// The folder of a run.
+const WEIGHTS: &str = "weights.safetensors";
+const AVERAGE: &str = "weights-average.safetensors";
+const REPORT: &str = "report.json";
+const PLAN: &str = "plan.json";
+const CONFIG: &str = "config.toml";
+const CSV_LOG: &str = "log.csv";
+
+/// The results of a run: what another run in the same folder would destroy.
+const RESULTS: [&str; 5] = [WEIGHTS, AVERAGE, REPORT, Log::NAME, CSV_LOG];
+
+/// The file that a process locks as long as it uses the folder.
+const LOCK: &str = ".lock";
+
+/// What a run does with what is in its folder already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// A folder with the results of a run is refused.
+    #[default]
+    Refuse,
+    /// The run in the folder is removed when the new one begins.
+    Overwrite,
+    /// The run continues from its newest checkpoint.
+    Resume,
+}
+
+/// The folder of a run, locked: two processes cannot use one at the same time.
+///
+/// ```no_run
+/// use plimsoll::config::Config;
+/// use plimsoll::{Existing, RunFolder, StopHandle, Trainer};
+///
+/// let trainer = Trainer::from(Config::digits().build()?);
+/// let folder = RunFolder::open("runs/mine".as_ref(), Existing::Refuse)?;
+/// let plan = trainer.plan(&folder.fit(&trainer))?;
+/// let history = folder.train(trainer, plan, &StopHandle::new(), |_| {})?;
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
 pub struct RunFolder {
     path: PathBuf,
+    existing: Existing,
+    /// Locked until the folder is dropped, or the process ends.
+    _lock: File,
 }
 
 impl RunFolder {
-    /// Trains as planned, reports what happens, and writes configuration, plan, log, checkpoints, weights and report to the folder. The plan
-    /// is one of the trainer's own description. With `resume`, it continues from the newest checkpoint in the folder, if there is one.
+    /// The fit that the trainer's description states, with its files in this folder. A resumed run has to be planned with it.
+    pub fn fit(&self, trainer: &Trainer) -> Fit<'static> {
+        fit_in(&self.path, self.existing, trainer)
+    }
+
+    /// Trains as planned, reports what happens, and writes configuration, plan, log, checkpoints, weights and report to the folder. The plan is
+    /// one of [`fit`](RunFolder::fit). A run that is stopped leaves a checkpoint, but neither weights nor a report.
     ///
     /// # Errors
-    /// When training fails, or the folder cannot be written.
-    pub fn train(&self, trainer: Trainer, plan: RunPlan, resume: bool, mut observer: impl FnMut(&Event<'_>)) -> Result<History> {
+    /// When training fails, the folder cannot be written, or its disk has no space for the weights.
+    pub fn train(&self, trainer: Trainer, plan: RunPlan, stop: &StopHandle, mut observer: impl FnMut(&Event<'_>)) -> Result<History> {
         let mut trainer = trainer.offload_folder(self.file("."));
-        let spec = FitSpec { resume, ..trainer.spec().fit.in_folder(&self.path) };
         let config = trainer.spec().config.clone();
         let data = trainer.spec().data_report();
         let averages = trainer.spec().optimization.average.is_some();
-        if let (false, Some(checkpoints)) = (resume, &spec.checkpoints) {
-            // Checkpoints that an earlier run left here are not this run's.
-            checkpoints.clear();
+        self.remove_incomplete();
+        self.check_space(&plan, averages)?;
+        let fit = self.fit(&trainer).stop_handle(stop);
+        let resume = self.existing == Existing::Resume;
+        let (checkpoints, csv_log) = (fit.spec.checkpoints.clone(), fit.spec.csv_log.is_some());
+        if resume && checkpoints.is_none() && self.usual_checkpoints().any() {
+            let what = "`checkpoint.enabled` is false, so the run would start over instead of continuing from its checkpoint; leave it out";
+            return Err(Error::Config(what.to_string()));
         }
-        let mut log = Log { folder: self, file: None };
+        let mut log = Log { folder: self, file: None, synced: Instant::now() };
         let mut failed = None;
-        let fit = Fit::from(spec).on_event(|event| {
+        let fit = fit.on_event(|event| {
             let written = match event {
                 Event::Planned { plan, .. } => self
-                    .remove("report.json")
-                    .and(self.remove("weights.safetensors"))
-                    .and(self.remove("weights-average.safetensors"))
-                    .and_then(|()| self.write("config.toml", config.as_bytes()))
-                    .and_then(|()| self.write("plan.json", pretty(&plan.to_json()).as_bytes()))
+                    .begin(checkpoints.as_ref(), csv_log)
+                    .and_then(|()| self.write(CONFIG, config.as_bytes()))
+                    .and_then(|()| self.write(PLAN, pretty(&plan.to_json()).as_bytes()))
                     .and_then(|()| if resume { Ok(()) } else { log.begin() }),
                 Event::Resumed { epoch, .. } => log.go_on(*epoch),
                 Event::EpochEnd(epoch) => log.add(epoch),
-                Event::Replanned { .. } | Event::Progress { .. } | Event::Warning(_) => Ok(()),
+                Event::Replanned { .. } | Event::Progress { .. } | Event::Warning(_) | Event::Stopped { .. } => Ok(()),
             };
             failed = failed.take().or(written.err());
             observer(event);
         });
         let history = trainer.run(plan, fit)?;
-        // Weights are saved first: a log that could not be written must not lose the training.
-        trainer.save_weights(&self.file("weights.safetensors"))?;
-        if averages {
-            trainer.averaged(|trainer| trainer.save_weights(&self.file("weights-average.safetensors")))?;
+        if !history.stopped {
+            // Weights are saved first: a log that could not be written must not lose the training.
+            self.save_weights(&mut trainer, WEIGHTS, checkpoints.as_ref())?;
+            if averages {
+                trainer.averaged(|trainer| self.save_weights(trainer, AVERAGE, checkpoints.as_ref()))?;
+            }
         }
+        log.sync()?;
         if let Some(error) = failed {
             return Err(error);
         }
-        let mut report = history.to_json();
-        report["data"] = data;
-        self.write("report.json", pretty(&report).as_bytes())?;
+        if !history.stopped {
+            let mut report = history.to_json();
+            report["data"] = data;
+            self.write(REPORT, pretty(&report).as_bytes())?;
+        }
         Ok(history)
     }
+
+    /// Removes what an earlier run left, unless this one continues it. Its weights and its report stay until this run has its own.
+    fn begin(&self, checkpoints: Option<&Checkpoints>, csv_log: bool) -> Result<()> {
+        if self.existing == Existing::Resume {
+            return Ok(());
+        }
+        checkpoints.into_iter().for_each(Checkpoints::clear);
+        self.usual_checkpoints().clear();
+        // The logs of this run are open already.
+        let open = |name: &str| name == Log::NAME || (csv_log && name == CSV_LOG);
+        RESULTS.iter().filter(|name| !open(name)).try_for_each(|name| self.remove(name))
+    }
+
+    /// Those that a configuration writes.
+    fn usual_checkpoints(&self) -> Checkpoints {
+        Checkpoints::new(self.file("checkpoints"))
+    }
+
+    /// Checks that the disk has space for the weights, before anything is computed.
+    fn check_space(&self, plan: &RunPlan, averages: bool) -> Result<()> {
+        let one = tensors::file_size(&plan.memory.states, Which::Weights);
+        let needed = if averages { one + one } else { one };
+        match files::free_space(&self.path) {
+            Some(free) if free < needed => Err(Error::Config(format!(
+                "the disk of {} has no space for the weights of this run: they take {needed} ({} bytes), and {free} ({} bytes) can be \
+                 written; make space there, or name a folder on another disk with --out",
+                self.path.display(),
+                needed.0,
+                free.0
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Saves weights. On a full disk, they are worth more than all checkpoints but the newest.
+    fn save_weights(&self, trainer: &mut Trainer, name: &str, checkpoints: Option<&Checkpoints>) -> Result<()> {
+        match (trainer.save_weights(&self.file(name)), checkpoints) {
+            (Err(error), Some(checkpoints)) if files::is_disk_full(&error) && checkpoints.keep_newest() => {
+                trainer.save_weights(&self.file(name))
+            }
+            (saved, _) => saved,
+        }
+    }
+
+    /// Removes what an interrupted run was writing.
+    fn remove_incomplete(&self) {
+        for name in RESULTS.iter().chain(&[PLAN, CONFIG]) {
+            files::remove(&self.file(&format!("{name}{INCOMPLETE}")));
+        }
+    }
+}
+
+/// The fit of a trainer's description, with its files in a folder.
+fn fit_in(folder: &Path, existing: Existing, trainer: &Trainer) -> Fit<'static> {
+    FitSpec { resume: existing == Existing::Resume, ..trainer.spec().fit.in_folder(folder) }.into()
 }
 
 /// The file with one JSON object per epoch.
 struct Log<'a> {
     folder: &'a RunFolder,
     file: Option<File>,
+    synced: Instant,
 }
 
 impl<'a> Log<'a> {
     const NAME: &'static str = "log.jsonl";
+
+    /// How often it reaches the disk, at most: epochs can be short.
+    const SYNC: Duration = Duration::from_secs(1);
 
     /// Empties it.
     fn begin(&mut self) -> Result<()> {
@@ -100,7 +215,18 @@ impl<'a> Log<'a> {
             self.begin()?;
         }
         let written = self.file.as_mut().map_or(Ok(()), |file| writeln!(file, "{}", epoch.to_json()));
-        written.map_err(|source| self.error(source))
+        written.map_err(|source| self.error(source))?;
+        if self.synced.elapsed() >= Log::SYNC { self.sync() } else { Ok(()) }
+    }
+
+    /// Makes its lines survive a power cut.
+    fn sync(&mut self) -> Result<()> {
+        self.synced = Instant::now();
+        match self.file.as_ref().map_or(Ok(()), File::sync_data) {
+            // Not a file on a disk.
+            Err(source) if source.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+            synced => synced.map_err(|source| self.error(source)),
+        }
     }
 
     fn error(&self, source: std::io::Error) -> Error {
@@ -109,35 +235,87 @@ impl<'a> Log<'a> {
 }
 
 impl RunFolder {
-    /// Opens a folder, created if need be, and tests that it can be written before anything is computed.
-    pub fn open(path: &Path) -> Result<RunFolder> {
+    /// Opens and locks a folder, created if need be, and tests that it can be written before anything is computed.
+    ///
+    /// # Errors
+    /// If it has a run that `existing` does not allow for, none to resume, or another process uses it.
+    pub fn open(path: &Path, existing: Existing) -> Result<RunFolder> {
         let error = |source| Error::Io { action: "write to the run folder", path: path.to_path_buf(), source };
+        RunFolder::check(path, existing)?;
         fs::create_dir_all(path).map_err(error)?;
         let probe = path.join(".writable");
         File::create(&probe).and_then(|_| fs::remove_file(&probe)).map_err(error)?;
-        Ok(RunFolder { path: path.to_path_buf() })
+        let lock = lock(path)?;
+        // Another process may have finished meanwhile.
+        RunFolder::check(path, existing)?;
+        Ok(RunFolder { path: path.to_path_buf(), existing, _lock: lock })
     }
 
-    /// The newest `runs/TITLE-N`, to resume.
-    pub fn latest(title: &str) -> Result<RunFolder> {
-        let path = |n: u64| PathBuf::from(format!("runs/{title}-{n}"));
-        match (1..).take_while(|n| path(*n).exists()).last() {
-            Some(n) => RunFolder::open(&path(n)),
-            None => {
-                Err(Error::Config(format!("there is no run to resume: {} does not exist; name its folder with --out", path(1).display())))
+    /// Checks that [`open`](RunFolder::open) allows for what is in a folder, which is not changed.
+    ///
+    /// # Errors
+    /// As those of `open`.
+    pub fn check(path: &Path, existing: Existing) -> Result<()> {
+        let checkpoints = Checkpoints::new(path.join("checkpoints"));
+        // An empty file is no result.
+        let result = RESULTS.iter().find(|name| fs::metadata(path.join(name)).is_ok_and(|file| file.is_file() && file.len() > 0));
+        match existing {
+            Existing::Overwrite => Ok(()),
+            Existing::Refuse => {
+                let found = if checkpoints.any() { Some("checkpoints") } else { result.copied() };
+                found.map_or(Ok(()), |found| {
+                    Err(Error::Config(format!(
+                        "{} has a run already ({found}); resume it with --resume, replace it with --overwrite, or name another folder with --out",
+                        path.display()
+                    )))
+                })
             }
+            Existing::Resume if !path.exists() => {
+                Err(Error::Config(format!("there is no run to resume: {} does not exist; check the path", path.display())))
+            }
+            Existing::Resume => match RESULTS[..3].iter().find(|name| result == Some(name)) {
+                Some(name) if !checkpoints.any() => Err(Error::Config(format!(
+                    "{} has a finished run ({name}) without checkpoints, which cannot be resumed; replace it with --overwrite, or name another \
+                     folder with --out",
+                    path.display()
+                ))),
+                _ => Ok(()),
+            },
         }
+    }
+
+    /// The path of the newest `runs/TITLE-N`, to resume.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn latest(title: &str) -> Result<PathBuf> {
+        let path = |n: u64| PathBuf::from(format!("runs/{title}-{n}"));
+        (1..).take_while(|n| path(*n).exists()).last().map(path).ok_or_else(|| {
+            Error::Config(format!("there is no run to resume: {} does not exist; name its folder with --out", path(1).display()))
+        })
     }
 
     /// The configuration of the run that is in a folder.
     pub fn config_in(path: &Path) -> Option<PathBuf> {
-        Some(path.join("config.toml")).filter(|path| path.exists())
+        Some(path.join(CONFIG)).filter(|path| path.exists())
     }
 
     /// The next free `runs/TITLE-N`.
+    ///
+    /// # Errors
+    /// If it cannot be created.
     pub fn next(title: &str) -> Result<RunFolder> {
-        let free = (1..).map(|n| PathBuf::from(format!("runs/{title}-{n}"))).find(|path| !path.exists());
-        RunFolder::open(&free.expect("numbers do not run out"))
+        let error = |path: &Path, source| Error::Io { action: "write to the run folder", path: path.to_path_buf(), source };
+        fs::create_dir_all("runs").map_err(|source| error(Path::new("runs"), source))?;
+        for path in (1..).map(|n| PathBuf::from(format!("runs/{title}-{n}"))) {
+            // Another process may look for a number at the same time.
+            match fs::create_dir(&path) {
+                Ok(()) => return RunFolder::open(&path, Existing::Refuse),
+                Err(source) if source.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(source) => return Err(error(&path, source)),
+            }
+        }
+        unreachable!("numbers do not run out")
     }
 
     /// Its path.
@@ -151,9 +329,7 @@ impl RunFolder {
 
     /// Writes a file whole or not at all.
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let temporary = self.file(&format!("{name}.tmp"));
-        let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, self.file(name)));
-        written.map_err(|source| Error::Io { action: "write", path: self.file(name), source })
+        files::replace_with(&self.file(name), bytes)
     }
 
     /// Removes a file of an earlier run.
@@ -164,6 +340,23 @@ impl RunFolder {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Locks a folder for this process. The lock ends with the process, however that ends.
+fn lock(folder: &Path) -> Result<File> {
+    let path = folder.join(LOCK);
+    let error = |source| Error::Io { action: "lock", path: path.clone(), source };
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(error)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let what = "is in use by another process; wait until it ends, or name another folder with --out";
+            Err(Error::Config(format!("{} {what}", folder.display())))
+        }
+        // Some file systems have no locks.
+        Err(TryLockError::Error(source)) if source.kind() == std::io::ErrorKind::Unsupported => Ok(file),
+        Err(TryLockError::Error(source)) => Err(error(source)),
     }
 }
 

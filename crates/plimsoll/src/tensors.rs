@@ -1,11 +1,17 @@
-//! Tensors in safetensors files, written and read in small chunks, with a checksum per tensor.
+//! Tensors in safetensors files, written and read in small chunks. The header's metadata has a checksum of the whole file, header and data;
+//! files of other programs have none and are read without.
 
 use crate::error::{Error, Result};
+use crate::files;
 use plimsoll_core::graph::{State, StateId, StateKind};
+use plimsoll_core::plan::Resident;
 use plimsoll_core::{Bytes, DType, Executor};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes copied at a time.
@@ -13,6 +19,12 @@ const PIECE: usize = 16 << 10;
 
 /// The longest header that is accepted: a damaged file must not cause a large allocation.
 const MAX_HEADER: u64 = 64 << 20;
+
+/// The key of the checksum in the metadata of a file.
+const CHECKSUM: &str = "plimsoll.crc32";
+
+/// The checksum while it is not known: it does not count in itself.
+const NO_CHECKSUM: &str = "00000000";
 
 /// Which tensors a file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,19 +87,35 @@ fn dtype_name(dtype: DType) -> &'static str {
     }
 }
 
+/// A file of tensors as it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Written {
+    /// Its length.
+    pub bytes: u64,
+    /// Its checksum, which is also in its header.
+    pub checksum: u32,
+}
+
+/// Bytes of a file with these tensors, at most.
+pub(crate) fn file_size(states: &[Resident], which: Which) -> Bytes {
+    let chosen = states.iter().filter(|state| which.has(state.kind));
+    // An entry of the header: dtype, shape, offsets.
+    chosen.map(|state| state.size + Bytes(state.name.len() as u64 + 160)).sum::<Bytes>() + Bytes(256)
+}
+
 /// Writes the tensors to a new file, without syncing it.
-/// Gives each tensor's name and checksum.
-pub(crate) fn write(executor: &Executor, which: Which, file: &File, path: &Path) -> Result<Vec<(String, u32)>> {
+pub(crate) fn write(executor: &Executor, which: Which, file: &File, path: &Path) -> Result<Written> {
     write_with(executor, which, file, path, None)
 }
 
-fn write_with(executor: &Executor, which: Which, file: &File, path: &Path, metadata: Option<(&str, String)>) -> Result<Vec<(String, u32)>> {
+/// Metadata is a key and its text.
+fn write_with(executor: &Executor, which: Which, file: &File, path: &Path, metadata: Option<(&str, String)>) -> Result<Written> {
     let error = |source| Error::Io { action: "write", path: path.to_path_buf(), source };
     let tensors = chosen(executor, which);
     let mut header = Map::new();
-    if let Some((key, text)) = metadata {
-        header.insert("__metadata__".to_string(), Value::Object(Map::from_iter([(key.to_string(), Value::String(text))])));
-    }
+    let mut described = Map::from_iter([(CHECKSUM.to_string(), json!(NO_CHECKSUM))]);
+    described.extend(metadata.map(|(key, text)| (key.to_string(), Value::String(text))));
+    header.insert("__metadata__".to_string(), Value::Object(described));
     let mut end = 0;
     for (_, state) in &tensors {
         let (start, size) = (end, state.ty.bytes(1).0);
@@ -98,46 +126,44 @@ fn write_with(executor: &Executor, which: Which, file: &File, path: &Path, metad
     let mut header = Value::Object(header).to_string();
     // Padded so that the tensors begin at a multiple of eight.
     header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
+    let digits = 8 + checksum_digits(header.as_bytes()).expect("just inserted").start as u64;
 
-    let mut file = BufWriter::with_capacity(PIECE, file);
-    file.write_all(&(header.len() as u64).to_le_bytes()).map_err(error)?;
-    file.write_all(header.as_bytes()).map_err(error)?;
+    let mut checksum = crc32fast::Hasher::new();
+    let mut out = BufWriter::with_capacity(PIECE, file);
+    let mut put = |bytes: &[u8]| {
+        checksum.update(bytes);
+        out.write_all(bytes).map_err(error)
+    };
+    let length = (header.len() as u64).to_le_bytes();
+    put(&length)?;
+    put(header.as_bytes())?;
     let mut piece = [0; PIECE];
-    let mut checksums = Vec::with_capacity(tensors.len());
-    for (id, state) in tensors {
-        let mut checksum = crc32fast::Hasher::new();
+    for (id, state) in &tensors {
         let (mut done, size) = (0, state.ty.bytes(1).get());
         while done < size {
             let piece = &mut piece[..PIECE.min(size - done)];
-            executor.read_state_part(id, Bytes(done as u64), piece)?;
-            checksum.update(piece);
-            file.write_all(piece).map_err(error)?;
+            executor.read_state_part(*id, Bytes(done as u64), piece)?;
+            put(piece)?;
             done += piece.len();
         }
-        checksums.push((state.name, checksum.finalize()));
     }
-    file.flush().map_err(error)?;
-    Ok(checksums)
+    out.flush().map_err(error)?;
+    drop(out);
+    let written = Written { bytes: 8 + header.len() as u64 + end, checksum: checksum.finalize() };
+    file.write_all_at(format!("{:08x}", written.checksum).as_bytes(), digits).map_err(error)?;
+    Ok(written)
 }
 
-/// Writes all weights to a temporary file, then renames it, so that a file of this name is complete. Metadata is a key and
-/// its text.
+/// Where a header has the digits of the checksum. A tensor's name cannot be taken for it: quotes inside names are escaped.
+fn checksum_digits(header: &[u8]) -> Option<Range<usize>> {
+    let key = format!("\"{CHECKSUM}\":\"");
+    let start = key.len() + header.windows(key.len()).position(|bytes| bytes == key.as_bytes())?;
+    (start + NO_CHECKSUM.len() <= header.len()).then_some(start..start + NO_CHECKSUM.len())
+}
+
+/// Writes all weights; a file of this name is complete. Metadata is a key and its text.
 pub(crate) fn save_weights(executor: &Executor, path: &Path, metadata: Option<(&str, String)>) -> Result<()> {
-    let temporary = beside(path);
-    let write_whole = || {
-        let error = |source| Error::Io { action: "write", path: path.to_path_buf(), source };
-        let file = File::create(&temporary).map_err(error)?;
-        write_with(executor, Which::Weights, &file, path, metadata.clone())?;
-        file.sync_all().and_then(|()| std::fs::rename(&temporary, path)).map_err(error)
-    };
-    write_whole().inspect_err(|_| drop(std::fs::remove_file(&temporary)))
-}
-
-/// The name of a file until it is complete.
-pub(crate) fn beside(path: &Path) -> PathBuf {
-    let mut name = path.file_name().map(std::ffi::OsStr::to_os_string).unwrap_or_default();
-    name.push(".tmp");
-    path.with_file_name(name)
+    files::replace(path, |file| write_with(executor, Which::Weights, file, path, metadata.clone())).map(drop)
 }
 
 /// The metadata of a file of tensors under a key.
@@ -148,7 +174,13 @@ pub(crate) fn metadata(path: &Path, key: &str) -> Result<Option<String>> {
 
 /// Loads all weights; the file must have all of the model's.
 pub(crate) fn load_weights(executor: &mut Executor, path: &Path) -> Result<()> {
-    read(executor, Which::Weights, path, None).map_err(|unusable| unusable.about(path))
+    let load = |executor: &mut Executor| {
+        let mut file = TensorFile::open(path)?;
+        let tensors = chosen(executor, Which::Weights);
+        tensors.iter().try_for_each(|(_, state)| check_tensor(state, &file.header))?;
+        tensors.iter().try_for_each(|(id, state)| file.load(executor, *id, state))
+    };
+    load(executor).map_err(|unusable: Unusable| unusable.about(path))
 }
 
 /// Loads the weights whose name and shape match the model's; gives the names of those that are not loaded.
@@ -160,37 +192,38 @@ pub(crate) fn load_matching_weights(executor: &mut Executor, path: &Path) -> Res
         if fitting.is_empty() {
             return Err(Unusable::OtherModel("none of them is there with the same name and shape".to_string()));
         }
-        fitting.iter().try_for_each(|(id, state)| file.load(executor, *id, state).map(drop))?;
+        fitting.iter().try_for_each(|(id, state)| file.load(executor, *id, state))?;
         Ok(others.into_iter().map(|(_, state)| state.name).collect())
     };
     load(executor).map_err(|unusable| unusable.about(path))
 }
 
-/// Loads tensors into their states. With checksums, every byte is checked, and the file must have no other tensors.
-pub(crate) fn read(executor: &mut Executor, which: Which, path: &Path, checksums: Option<&[(String, u32)]>) -> Result<(), Unusable> {
-    let mut file = TensorFile::open(path)?;
-    let tensors = chosen(executor, which);
-    check_tensors(&tensors, &file.header, checksums.is_some())?;
-    for (i, (id, state)) in tensors.iter().enumerate() {
-        let checksum = file.load(executor, *id, state)?;
-        if checksums.is_some_and(|known| known.get(i) != Some(&(state.name.clone(), checksum))) {
-            return Err(Unusable::Damaged(format!("the bytes of `{}` are not those that were written", state.name)));
-        }
+/// Opens the file that was written as `written`; nothing is loaded yet.
+pub(crate) fn open_written(path: &Path, written: Written) -> Result<TensorFile, Unusable> {
+    let file = TensorFile::open(path)?;
+    if file.length != written.bytes {
+        return Err(Unusable::Damaged(format!("it has {} bytes, but {} were written", file.length, written.bytes)));
     }
-    Ok(())
+    match file.checksum == Some(written.checksum) {
+        true => Ok(file),
+        false => Err(Unusable::Damaged("it is not the file that was written with its document".to_string())),
+    }
 }
 
 /// An open file of tensors, its header parsed.
-struct TensorFile {
+pub(crate) struct TensorFile {
     path: PathBuf,
     file: File,
     header: Map<String, Value>,
     /// The offset of the tensors, and the length of the file.
     start: u64,
     length: u64,
+    /// The checksum, if it has one.
+    checksum: Option<u32>,
 }
 
 impl TensorFile {
+    /// Opens a file and, if it has a checksum, checks all of its bytes.
     fn open(path: &Path) -> Result<TensorFile, Unusable> {
         let failed = |source| Unusable::Failed(Error::Io { action: "read", path: path.to_path_buf(), source });
         let damaged = |what: &str| Unusable::Damaged(what.to_string());
@@ -204,12 +237,45 @@ impl TensorFile {
         }
         let mut header = vec![0; bytes as usize];
         file.read_exact(&mut header).map_err(failed)?;
+        let checksum = match checksum_digits(&header) {
+            None => None,
+            Some(digits) => {
+                let stated = std::str::from_utf8(&header[digits.clone()]).ok().and_then(|digits| u32::from_str_radix(digits, 16).ok());
+                header[digits].copy_from_slice(NO_CHECKSUM.as_bytes());
+                let mut hasher = crc32fast::Hasher::new();
+                hasher.update(&bytes.to_le_bytes());
+                hasher.update(&header);
+                let mut piece = [0; PIECE];
+                loop {
+                    match file.read(&mut piece).map_err(failed)? {
+                        0 => break,
+                        length => hasher.update(&piece[..length]),
+                    }
+                }
+                let found = hasher.finalize();
+                if stated != Some(found) {
+                    return Err(damaged("its bytes are not those that were written (the checksum differs)"));
+                }
+                stated
+            }
+        };
         let header = serde_json::from_slice(&header).map_err(|_| damaged("its header is not JSON"))?;
-        Ok(TensorFile { path: path.to_path_buf(), file, header, start: 8 + bytes, length })
+        Ok(TensorFile { path: path.to_path_buf(), file, header, start: 8 + bytes, length, checksum })
     }
 
-    /// Loads a tensor that the header has into a state, chunk by chunk; gives its checksum.
-    fn load(&mut self, executor: &mut Executor, id: StateId, state: &State) -> Result<u32, Unusable> {
+    /// Loads all tensors; the file must have these and no others.
+    pub fn load_all(mut self, executor: &mut Executor, which: Which) -> Result<(), Unusable> {
+        let tensors = chosen(executor, which);
+        tensors.iter().try_for_each(|(_, state)| check_tensor(state, &self.header))?;
+        let known = |name: &String| name == "__metadata__" || tensors.iter().any(|(_, state)| state.name == *name);
+        if let Some(name) = self.header.keys().find(|name| !known(name)) {
+            return Err(Unusable::OtherModel(format!("the file has `{name}`, which the model has not")));
+        }
+        tensors.iter().try_for_each(|(id, state)| self.load(executor, *id, state))
+    }
+
+    /// Loads a tensor that the header has into a state, chunk by chunk.
+    fn load(&mut self, executor: &mut Executor, id: StateId, state: &State) -> Result<(), Unusable> {
         let failed = |source| Unusable::Failed(Error::Io { action: "read", path: self.path.clone(), source });
         let offsets = &self.header[&state.name]["data_offsets"];
         let size = state.ty.bytes(1).0;
@@ -220,26 +286,14 @@ impl TensorFile {
             _ => return Err(Unusable::Damaged(format!("`{}` is truncated", state.name))),
         }
         let mut piece = [0; PIECE];
-        let mut checksum = crc32fast::Hasher::new();
         let mut done = 0;
         while done < size {
             let piece = &mut piece[..(PIECE as u64).min(size - done) as usize];
             self.file.read_exact(piece).map_err(failed)?;
-            checksum.update(piece);
             executor.write_state_part(id, Bytes(done), piece).map_err(|error| Unusable::Failed(error.into()))?;
             done += piece.len() as u64;
         }
-        Ok(checksum.finalize())
-    }
-}
-
-/// That the file has these tensors; names the first that differs.
-fn check_tensors(tensors: &[(StateId, State)], header: &Map<String, Value>, exactly: bool) -> Result<(), Unusable> {
-    tensors.iter().try_for_each(|(_, state)| check_tensor(state, header))?;
-    let known = |name: &String| name == "__metadata__" || tensors.iter().any(|(_, state)| state.name == *name);
-    match header.keys().find(|name| !known(name)).filter(|_| exactly) {
-        Some(name) => Err(Unusable::OtherModel(format!("the file has `{name}`, which the model has not"))),
-        None => Ok(()),
+        Ok(())
     }
 }
 

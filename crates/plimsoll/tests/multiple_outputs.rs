@@ -256,7 +256,7 @@ loss = { digit = { type = "softmax_cross_entropy", labels = "y" }, odd = { type 
 fn train_in(folder: &std::path::Path, config: &Config) -> plimsoll::Result<plimsoll::History> {
     let trainer = Trainer::from(config.build()?);
     let plan = trainer.plan(&trainer.described_fit())?;
-    plimsoll::RunFolder::open(folder)?.train(trainer, plan, false, |_| ())
+    plimsoll::RunFolder::open(folder, plimsoll::Existing::Refuse)?.train(trainer, plan, &plimsoll::StopHandle::new(), |_| ())
 }
 
 #[test]

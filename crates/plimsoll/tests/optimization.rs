@@ -340,7 +340,7 @@ fn configurations_cover_losses_metrics_and_schedules() {
 fn train_in(folder: &std::path::Path, config: &Config) -> plimsoll::Result<plimsoll::History> {
     let trainer = Trainer::from(config.build()?);
     let plan = trainer.plan(&trainer.described_fit())?;
-    plimsoll::RunFolder::open(folder)?.train(trainer, plan, false, |_| ())
+    plimsoll::RunFolder::open(folder, plimsoll::Existing::Refuse)?.train(trainer, plan, &plimsoll::StopHandle::new(), |_| ())
 }
 
 #[test]

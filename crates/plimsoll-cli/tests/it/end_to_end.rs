@@ -30,7 +30,7 @@ fn progress_is_plain_lines_without_a_terminal() {
     for word in ["trained 2 epochs, 90 steps", "validation  loss ", "accuracy", "examples/s", "planned", "measured peak", "here (weights"] {
         assert!(out.contains(word), "{word}: {out}");
     }
-    let quiet = sandbox.run(&["train", "--epochs", "1", "--out", "here", "--quiet"]);
+    let quiet = sandbox.run(&["train", "--epochs", "1", "--out", "there", "--quiet"]);
     assert!(quiet.status.success() && quiet.stdout.is_empty() && quiet.stderr.is_empty());
 }
 
@@ -152,7 +152,7 @@ fn a_failed_run_removes_files_of_an_earlier_run() {
     small_run(&sandbox);
     sandbox.succeed(&["train", "conf/run.toml", "--quiet", "--out", "out"]);
     sandbox.write("conf/x.npy", npy("<f4", "(20, 3)", &f32::NAN.to_le_bytes().repeat(60)));
-    sandbox.fail(&["train", "conf/run.toml", "--quiet", "--out", "out"]);
+    sandbox.fail(&["train", "conf/run.toml", "--quiet", "--out", "out", "--overwrite"]);
     for file in ["weights.safetensors", "report.json"] {
         assert!(!sandbox.path("out").join(file).exists(), "{file}");
     }

@@ -48,7 +48,8 @@ fn a_killed_offloaded_run_resumes_bit_identically() {
     sandbox.succeed(&tight(&line, &["--out", "whole"]));
     let mut killed = 0;
     for attempt in 0..8 {
-        let more: &[&str] = if attempt == 0 { &["--out", "cut"] } else { &["--out", "cut", "--resume"] };
+        let begun = sandbox.path("cut/config.toml").exists();
+        let more: &[&str] = if begun { &["--out", "cut", "--resume"] } else { &["--out", "cut"] };
         if !kill_after(&sandbox, &tight(&line, more), 60 + 45 * attempt) {
             break;
         }

@@ -2,7 +2,7 @@
 
 use super::input::Opener;
 use super::path::{decode_pool, row_store};
-use super::ring::{Claim, Crew, Fill, Ring, Schedule, Slot};
+use super::ring::{Claim, Crew, Fill, Ring, Schedule, Slot, Taken};
 use super::shared::SharedWork;
 use super::tuner::Adapts;
 use super::work::Work;
@@ -17,6 +17,7 @@ use plimsoll_core::budget::{Owner, SlotMemory};
 use plimsoll_core::{Bytes, Ledger, Reservation};
 use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
@@ -98,6 +99,16 @@ pub struct Batch<'a> {
     padder: Option<&'a Padder>,
     /// The row of the slot at which the batch starts.
     offset: usize,
+}
+
+/// What [`Feed::next_or_stop`] returns.
+pub enum NextBatch<'a> {
+    /// The next batch.
+    Batch(Batch<'a>),
+    /// The end of an epoch.
+    EpochEnd,
+    /// No batch was ready, and the flag is set.
+    Stopped,
 }
 
 /// Statistics of a feed since it was started.
@@ -320,6 +331,34 @@ impl Feed {
     // Not an `Iterator`: a batch borrows the feed, and an error is distinct from the end of an epoch.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Batch<'_>>, DataError> {
+        match self.next_unless(None)? {
+            NextBatch::Batch(batch) => Ok(Some(batch)),
+            NextBatch::EpochEnd | NextBatch::Stopped => Ok(None),
+        }
+    }
+
+    /// Like [`next`](Self::next), but returns [`NextBatch::Stopped`] instead of blocking once `stop` is set, for example
+    /// by a signal handler.
+    ///
+    /// ```
+    /// use plimsoll_core::Ledger;
+    /// use plimsoll_data::{Dataset, Feed, NextBatch, Options, Split};
+    /// use std::sync::atomic::AtomicBool;
+    /// let data = Dataset::digits(Split::Test).batch(32);
+    /// let mut feed = Feed::start(&data, &data.plan(None)?, &Ledger::new("host", None), Options::default())?;
+    /// let stop = AtomicBool::new(false);
+    /// match feed.next_or_stop(&stop)? {
+    ///     NextBatch::Batch(batch) => assert_eq!(batch.rows, 32),
+    ///     NextBatch::EpochEnd => unreachable!("there are rows"),
+    ///     NextBatch::Stopped => unreachable!("nobody set the flag"),
+    /// }
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn next_or_stop(&mut self, stop: &AtomicBool) -> Result<NextBatch<'_>, DataError> {
+        self.next_unless(Some(stop))
+    }
+
+    fn next_unless(&mut self, stop: Option<&AtomicBool>) -> Result<NextBatch<'_>, DataError> {
         while self.current.as_ref().is_none_or(|slot| self.used == slot.fill.rows) {
             if let Some(slot) = self.current.take() {
                 let fill = slot.fill;
@@ -327,10 +366,14 @@ impl Feed {
                 if fill.ends_epoch {
                     self.epoch = fill.epoch.wrapping_add(1);
                     self.batches = 0;
-                    return Ok(None);
+                    return Ok(NextBatch::EpochEnd);
                 }
             }
-            let Some(slot) = self.ring.take_filled()? else { return Ok(None) };
+            let slot = match self.ring.take_filled_unless(stop)? {
+                Taken::Slot(slot) => slot,
+                Taken::End => return Ok(NextBatch::EpochEnd),
+                Taken::Stopped => return Ok(NextBatch::Stopped),
+            };
             self.used = std::mem::take(&mut self.passed).min(slot.fill.rows);
             self.current = Some(slot);
         }
@@ -338,7 +381,15 @@ impl Feed {
         self.last = self.batch.min(there - self.used);
         self.used += self.last;
         self.batches += 1;
-        Ok(self.last())
+        Ok(self.last().map_or(NextBatch::EpochEnd, NextBatch::Batch))
+    }
+
+    /// Stops the feed without waiting for its threads, one of which may be blocked in a read. They end when that read
+    /// returns; their memory is freed then.
+    pub fn abandon(mut self) {
+        self.ring.stop();
+        // Dropping a handle detaches its thread.
+        self.workers.clear();
     }
 
     /// The batch returned last, until the next call of `next`.

@@ -23,4 +23,4 @@ mod stream_work;
 mod tuner;
 mod work;
 
-pub use feed::{Activity, Batch, Feed, FeedState, Options};
+pub use feed::{Activity, Batch, Feed, FeedState, NextBatch, Options};

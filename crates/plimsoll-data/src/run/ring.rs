@@ -26,6 +26,21 @@ pub(crate) struct Slot {
     pub fill: Fill,
 }
 
+/// A flag that a signal handler may set.
+pub(crate) type StopFlag = std::sync::atomic::AtomicBool;
+
+/// How often a blocked consumer looks at its flag.
+const STOP_CHECK: Duration = Duration::from_millis(20);
+
+/// What the consumer gets.
+pub(crate) enum Taken {
+    Slot(Slot),
+    /// There will be no more.
+    End,
+    /// None is filled, and the flag is set.
+    Stopped,
+}
+
 /// The rows of a slot.
 #[derive(Clone, Copy)]
 pub(crate) struct Fill {
@@ -301,7 +316,17 @@ impl Ring {
 
     /// For the consumer: the next filled slot; `None` after the last one. A failure is returned after all slots
     /// filled before it, and on every later call.
+    #[cfg(test)]
     pub fn take_filled(&self) -> Result<Option<Slot>, DataError> {
+        match self.take_filled_unless(None)? {
+            Taken::Slot(slot) => Ok(Some(slot)),
+            Taken::End | Taken::Stopped => Ok(None),
+        }
+    }
+
+    /// Like [`take_filled`](Self::take_filled), but gives up when none is filled and `stop` is set. A signal handler
+    /// can set a flag but wake no thread, so a consumer with a flag wakes up from time to time.
+    pub fn take_filled_unless(&self, stop: Option<&StopFlag>) -> Result<Taken, DataError> {
         let mut state = self.lock();
         let ready = state.filled.len();
         if state.tuner.came(ready, Instant::now()) && state.sleeping_workers > 0 {
@@ -309,14 +334,20 @@ impl Ring {
         }
         loop {
             if let Some(slot) = state.filled.pop_front() {
-                return Ok(Some(slot));
+                return Ok(Taken::Slot(slot));
             }
             if state.is_over() {
-                return state.failure.as_ref().map_or(Ok(None), |failure| Err(failure.error.clone()));
+                return state.failure.as_ref().map_or(Ok(Taken::End), |failure| Err(failure.error.clone()));
+            }
+            if stop.is_some_and(|stop| stop.load(Ordering::SeqCst)) {
+                return Ok(Taken::Stopped);
             }
             let since = Instant::now();
             state.consumer_sleeps = true;
-            state = self.filled.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = match stop {
+                None => self.filled.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner()),
+                Some(_) => self.filled.wait_timeout(state, STOP_CHECK).unwrap_or_else(|poisoned| poisoned.into_inner()).0,
+            };
             state.consumer_sleeps = false;
             state.tuner.consumer_waited(since.elapsed());
         }

@@ -1,7 +1,7 @@
 //! `ignore_errors`: drops rows with errors and reports them, up to a cap.
 
 use super::filter::of_one_size;
-use super::kind::{Key, KeyKind, StageKind, Validation};
+use super::kind::{Key, KeyKind, StageKind};
 use crate::dataset::{BlockIterator, Dataset, Input, Opening, RowStage, Stage};
 use crate::fault::Fault;
 use crate::{DataError, Schema};
@@ -18,7 +18,6 @@ pub(super) const KIND: StageKind = StageKind {
     keys: &[Key::required("cap", KeyKind::Count(0), "how many rows of an epoch may be left out")],
     counts_rows: true,
     has_short_form: true,
-    validation: Validation::Omitted,
     build: |data, args| Ok(data.ignore_errors(args.rows("cap"))),
     ..StageKind::DEFAULT
 };

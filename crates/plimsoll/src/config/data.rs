@@ -71,9 +71,10 @@ pub(super) fn open(
         None => None,
     };
 
-    let opened = kind.open(&data, folder, data.value("ignore_errors").is_some(), fitted)?;
+    let lenient = data.value("ignore_errors").is_some() || stages::leave_out_errors(&data);
+    let opened = kind.open(&data, folder, lenient, fitted)?;
     data.finish()?;
-    let (training, held_out, how) = split(&opened, kind, own_validation, holdout, folder)?;
+    let (training, held_out, how) = split(&opened, kind, own_validation, holdout, folder, lenient)?;
     let checked = |rows: Dataset| if kind.unchecked_floats && has_float_labels(&rows) { rows.map("y", [finite()]) } else { rows };
     let held_out = held_out.map(|rows| match (&own_stages, &stages) {
         (Some(list), _) => apply_listed(list, checked(rows), defaults.rows()),
@@ -125,6 +126,7 @@ fn split(
     own: Option<Reader<'_>>,
     holdout: Option<Holdout>,
     folder: &Path,
+    lenient: bool,
 ) -> Result<(Dataset, Option<Dataset>, HeldOut)> {
     let whole = opened.training.clone();
     // A table with only stages does not define the validation rows.
@@ -132,7 +134,7 @@ fn split(
     match (own, holdout) {
         (Some(_), Some(_)) if has_source => Err(Error::Config("`data.holdout` and `data.validation` exclude each other".to_string())),
         (Some(table), None) => {
-            let rows = kind.validation(opened, Some(&table), folder)?;
+            let rows = kind.validation(opened, Some(&table), folder, lenient)?;
             table.finish()?;
             Ok((whole, rows, HeldOut::Given))
         }
@@ -163,7 +165,7 @@ fn split(
         }
         (None, None) => {
             let how = opened.split.map_or(HeldOut::Given, |split| HeldOut::Last { split });
-            Ok((whole, kind.validation(opened, None, folder)?, how))
+            Ok((whole, kind.validation(opened, None, folder, lenient)?, how))
         }
     }
 }

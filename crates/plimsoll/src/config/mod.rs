@@ -3,6 +3,7 @@
 mod data;
 mod layers;
 pub mod reference;
+mod resumable;
 mod row_ops;
 mod short;
 mod sources;
@@ -10,6 +11,7 @@ mod sources;
 mod stage_tests;
 mod stages;
 
+pub(crate) use resumable::check_resumable;
 pub use sources::path_sources;
 
 use crate::error::{Error, Result};

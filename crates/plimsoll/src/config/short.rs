@@ -71,7 +71,7 @@ impl Short {
         Ok(if self.drop_remainder { rows.drop_remainder() } else { rows })
     }
 
-    /// Validation rows: all of them, in order. They are cached if training rows are, so that both are rounded alike; a
+    /// Validation rows: all of them, in order, with the error policy of the training rows. They are cached if training rows are, so that both are rounded alike; a
     /// file cache becomes a memory cache, because they are few.
     pub fn held_out(&self, rows: Dataset, checked: impl FnOnce(Dataset) -> Dataset) -> Result<Dataset> {
         let cache = match &self.cache {
@@ -80,7 +80,8 @@ impl Short {
         };
         // This requires a known number of rows.
         let cache = cache.filter(|cache| *cache != Cache::Memory || rows.len() < u64::MAX);
-        self.then(self.mapped(rows, checked, &[], cache)?.batch(self.batch), &["prefetch"])
+        let rows = self.then(self.mapped(rows, checked, &[], cache)?, &["ignore_errors"])?;
+        self.then(rows.batch(self.batch), &["prefetch"])
     }
 
     /// Maps rows, and caches them if configured. Deterministic operations are cached; ordering and random operations

@@ -4,6 +4,7 @@ use crate::history::Epoch;
 use crate::metrics::Scores;
 use crate::plan::RunPlan;
 use plimsoll_core::Bytes;
+use std::path::Path;
 
 /// An event of a run.
 #[derive(Debug)]
@@ -49,6 +50,18 @@ pub enum Event<'a> {
         step: u64,
         /// Errors of newer checkpoints that could not be used.
         complaints: &'a [String],
+    },
+    /// A [`StopHandle`](crate::StopHandle) ended the run before its last epoch.
+    Stopped {
+        /// Epochs done.
+        epoch: u64,
+        /// Steps done.
+        step: u64,
+        /// The newest checkpoint, from which the run can be resumed; none if there is none.
+        checkpoint: Option<&'a Path>,
+        /// Whether that is the state after the last step. It is not where rows come in any order, or if the run was stopped within a step
+        /// that cannot be repeated.
+        complete: bool,
     },
     /// A problem that does not stop the run.
     Warning(&'a str),

@@ -9,6 +9,7 @@ use crate::callbacks::{Callback, CsvLog, EpochCallback, TrainingControl};
 use crate::checkpoint::Checkpoints;
 use crate::history::Epoch;
 use crate::spec::{FitSpec, InitialWeights};
+use crate::stop::StopHandle;
 use plimsoll_data::Dataset;
 
 pub use event::Event;
@@ -25,6 +26,7 @@ pub struct Fit<'a> {
     pub(crate) spec: FitSpec,
     pub(crate) observer: Option<Observer<'a>>,
     pub(crate) callbacks: Vec<Box<dyn Callback + 'a>>,
+    pub(crate) stop: StopHandle,
 }
 
 /// A function that sees every event.
@@ -32,7 +34,7 @@ pub(crate) type Observer<'a> = Box<dyn FnMut(&Event<'_>) + 'a>;
 
 impl From<FitSpec> for Fit<'_> {
     fn from(spec: FitSpec) -> Self {
-        Fit { spec, observer: None, callbacks: vec![] }
+        Fit { spec, observer: None, callbacks: vec![], stop: StopHandle::new() }
     }
 }
 
@@ -63,6 +65,12 @@ impl<'a> Fit<'a> {
     /// Calls a function after every epoch, which decides whether to continue.
     pub fn on_epoch(self, decide: impl FnMut(&Epoch) -> TrainingControl + 'a) -> Fit<'a> {
         self.callback(EpochCallback(decide))
+    }
+
+    /// Ends training when this handle is told to: after the running step, with a checkpoint.
+    pub fn stop_handle(mut self, stop: &StopHandle) -> Fit<'a> {
+        self.stop = stop.clone();
+        self
     }
 
     /// Writes checkpoints.

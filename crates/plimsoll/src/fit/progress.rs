@@ -3,13 +3,17 @@
 use super::{Event, Fit};
 use crate::callbacks::Best;
 use crate::checkpoint::{self, Checkpoints, Position, Record};
+use crate::config;
+use crate::devices;
 use crate::error::{Error, Result};
 use crate::history::{Epoch, History};
+use crate::numerics::Numerics;
 use crate::plan::RunPlan;
 use crate::preprocessing::Preprocessing;
 use crate::session::{Session, Tally};
 use crate::spec::RunSpec;
 use plimsoll_data::Dataset;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Checks that the data is still standardized as in the checkpoint, and has the same columns and classes.
@@ -38,17 +42,35 @@ pub(super) struct Progress {
     pub resumed: Option<Vec<String>>,
     /// Whether a callback ended the run.
     pub stopped: bool,
+    /// The end of an epoch whose validation is not done yet.
+    pub validation_pending: Option<TrainedEpoch>,
+    /// What may differ from a run without interruption.
+    pub warnings: Vec<String>,
     pub best: Option<Best>,
     epoch_rows: u64,
     order: String,
     batch: usize,
     digest: String,
     model: String,
+    numerics: Numerics,
+    /// The model of the GPU, if it is one.
+    device: String,
+}
+
+/// What the steps of an epoch leave for its report, apart from the sums.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct TrainedEpoch {
+    /// Of the last step.
+    pub learning_rate: f64,
+    /// Rows that could not be read and were skipped.
+    pub left_out: u64,
 }
 
 impl Progress {
     /// From the beginning, or from the newest checkpoint if the fit resumes and there is one.
-    pub fn start(fit: &mut Fit<'_>, session: &mut Session, data: &Dataset, plan: &RunPlan) -> Result<Progress> {
+    pub fn start(spec: &RunSpec, fit: &mut Fit<'_>, session: &mut Session, data: &Dataset, plan: &RunPlan) -> Result<Progress> {
+        let on_gpu = !session.executor.device().capabilities().shares_host_memory;
+        let convolutions = if on_gpu { Some(format!("{:?}", devices::convolutions()?).to_lowercase()) } else { None };
         let mut progress = Progress {
             rows: 0,
             tally: Tally::default(),
@@ -56,22 +78,28 @@ impl Progress {
             epochs: vec![],
             resumed: None,
             stopped: false,
+            validation_pending: None,
+            warnings: vec![],
             best: fit.spec.checkpoints.as_ref().and_then(Checkpoints::best_score).map(Best::new),
             epoch_rows: data.len(),
             order: data.order()?,
             batch: plan.batch,
             digest: plan.digest(),
             model: plan.model.clone(),
+            numerics: Numerics { convolutions, ..plan.numerics() },
+            device: if on_gpu { plan.device.1.clone() } else { "cpu".to_string() },
         };
         let found = match fit.spec.checkpoints.as_ref().filter(|_| fit.spec.resume) {
-            Some(checkpoints) => checkpoint::load_newest(checkpoints.folder(), &mut session.executor)?,
+            Some(checkpoints) => {
+                let seed = session.seed();
+                checkpoint::load_newest(checkpoints.folder(), &mut session.executor, |record| progress.check(record, spec, seed))?
+            }
             None => None,
         };
         let Some((record, complaints)) = found else {
             fit.callbacks.iter_mut().try_for_each(|callback| callback.restore(&Value::Null))?;
             return Ok(progress);
         };
-        progress.check(&record, session.seed())?;
         check_preprocessing(&record, data)?;
         (session.step, session.epochs) = (record.step, record.epoch);
         progress.rows = record.data.rows;
@@ -81,6 +109,14 @@ impl Progress {
         let schedule = record.memories.get("schedule").cloned().and_then(|state| serde_json::from_value(state).ok());
         session.learning_rate.state = schedule.unwrap_or_default();
         progress.epochs = record.epochs.iter().filter_map(Epoch::from_json).collect();
+        let pending = record.memories.get("validation_pending").cloned();
+        progress.validation_pending = pending.and_then(|pending| serde_json::from_value(pending).ok());
+        if record.device != progress.device {
+            let (before, now) = (&record.device, &progress.device);
+            progress
+                .warnings
+                .push(format!("the checkpoint was written on {before} and continues on {now}: results may differ in their last bits"));
+        }
         progress.stopped = record.memories.get("stopped").is_some_and(|stopped| *stopped == Value::Bool(true));
         if let Some(best) = &mut progress.best {
             best.value = record.memories.get("best").and_then(Value::as_f64);
@@ -94,7 +130,19 @@ impl Progress {
     }
 
     /// Checks that a checkpoint's remaining steps are this run's.
-    fn check(&self, record: &Record, seed: u64) -> Result<()> {
+    fn check(&self, record: &Record, spec: &RunSpec, seed: u64) -> Result<()> {
+        config::check_resumable(&record.config, &spec.config, &record.numerics)?;
+        if let (Some(before), Some(now)) = (&record.numerics.convolutions, &self.numerics.convolutions)
+            && before != now
+        {
+            let what = format!("the checkpoint's convolutions are computed by `{before}`, but this run's by `{now}`");
+            return Err(Error::Config(format!("{what}; resume with PLIMSOLL_CONVOLUTIONS={before}")));
+        }
+        let (before, now) = (&record.numerics, &Numerics { convolutions: record.numerics.convolutions.clone(), ..self.numerics.clone() });
+        if before != now {
+            let what = format!("the checkpoint was trained with {before}, but this plan has {now}");
+            return Err(Error::Config(format!("{what}; plan with the `Fit` that resumes: `trainer.plan(&fit)`")));
+        }
         let compare = |what: &str, saved: String, now: String| {
             if saved == now {
                 return Ok(());
@@ -127,6 +175,9 @@ impl Progress {
         if !preprocessing.is_empty() {
             memories.insert("preprocessing".to_string(), serde_json::json!(preprocessing));
         }
+        if let Some(pending) = &self.validation_pending {
+            memories.insert("validation_pending".to_string(), serde_json::json!(pending));
+        }
         if let Some(best) = &self.best {
             memories.insert("best".to_string(), best.value.into());
         }
@@ -142,6 +193,8 @@ impl Progress {
             memories,
             config: spec.config.clone(),
             plan: self.digest.clone(),
+            numerics: self.numerics.clone(),
+            device: self.device.clone(),
             ..Record::empty()
         }
     }

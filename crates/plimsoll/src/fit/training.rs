@@ -1,19 +1,21 @@
 //! One fit: open, epochs, finish.
 
-use super::progress::Progress;
+use super::progress::{Progress, TrainedEpoch};
 use super::{Event, Fit, Validation};
 use crate::callbacks::TrainingControl;
-use crate::checkpoint::{self, Writer};
+use crate::checkpoint::{self, Record, Writer};
 use crate::error::{Error, Result};
 use crate::history::{Epoch, History};
+use crate::metrics::Scores;
 use crate::plan::{DeviceBudget, RunPlan, epoch_rows};
 use crate::session::{Rows, Session, Tally, feed, place_in_batch};
 use crate::spec::RunSpec;
 use crate::{system, tensors};
 use plimsoll_core::budget::Owner;
+use plimsoll_core::graph::StateKind;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Reservation};
-use plimsoll_data::{Dataset, Feed, Options, Schema};
+use plimsoll_data::{Dataset, Feed, NextBatch, Options, Schema};
 use std::time::{Duration, Instant};
 
 /// Epochs that a history holds: the memory of a run must not grow with its length. The log of a run folder has them all.
@@ -25,7 +27,7 @@ const PROGRESS: Duration = Duration::from_millis(100);
 /// Trains in an open session, as planned.
 pub(crate) fn train(spec: &RunSpec, plan: &RunPlan, session: &mut Session, fit: &mut Fit<'_>) -> Result<History> {
     let mut training = Training::open(spec, plan, session, fit)?;
-    while training.epochs_left > 0 && !training.progress.stopped {
+    while training.epochs_left > 0 && !training.progress.stopped && training.interrupted.is_none() {
         training.epoch()?;
     }
     training.finish()
@@ -54,6 +56,10 @@ struct Training<'r, 'f> {
     start: Instant,
     /// Time and rows of training alone, without validation.
     trained: (Duration, u64),
+    /// How much of that time the input pipeline was waited for.
+    waited: Duration,
+    /// Whether the run was stopped from outside, and then whether a checkpoint has all of its steps.
+    interrupted: Option<bool>,
     _checkpoint_memory: Reservation,
 }
 
@@ -62,18 +68,21 @@ impl<'r, 'f> Training<'r, 'f> {
     fn open(spec: &'r RunSpec, plan: &'r RunPlan, session: &'r mut Session, fit: &'r mut Fit<'f>) -> Result<Training<'r, 'f>> {
         let memory = session.ledger.reserve(Owner::Checkpoint, plan.checkpoint_memory())?;
         let data = spec.data.clone().rebatch(plan.feed_rows);
-        let writer = fit.spec.checkpoints.clone().map(Writer::new).transpose()?;
-        let mut progress = Progress::start(fit, session, &data, plan)?;
+        let mut progress = Progress::start(spec, fit, session, &data, plan)?;
+        let writer = fit.spec.checkpoints.clone().map(|settings| Writer::new(settings, session.step)).transpose()?;
         let random = load_initial_weights(fit, session, &progress)?;
         let last = if fit.spec.resume { fit.spec.epochs } else { session.epochs + fit.spec.epochs };
         fit.report(&Event::Planned { plan, epochs: last });
         progress.report(fit, session);
-        if let Some(warning) = random {
-            fit.report(&Event::Warning(&warning));
+        for warning in random.iter().chain(&progress.warnings) {
+            fit.report(&Event::Warning(warning));
         }
         let epochs_left = if progress.stopped { 0 } else { last.saturating_sub(session.epochs) };
-        let first_batch = progress.rows / plan.feed_rows as u64;
-        let options = Options { first_epoch: session.epochs, first_batch, epochs: Some(epochs_left), ..Options::default() };
+        // Where only validation is left of an epoch, the steps continue with the next.
+        let trained = u64::from(progress.validation_pending.is_some() && epochs_left > 0);
+        let first_batch = if trained == 0 { progress.rows / plan.feed_rows as u64 } else { 0 };
+        let (first_epoch, epochs) = (session.epochs + trained, Some(epochs_left - trained));
+        let options = Options { first_epoch, first_batch, epochs, ..Options::default() };
         let feed = feed::start(&data, &plan.pipeline, &session.ledger, options, session.executor.device())?;
         let validation = match (&fit.spec.validation, &plan.validation) {
             (Some(data), Some(pipeline)) => Some(Validation::start(Role::Evaluate, data, pipeline, session, epochs_left)?),
@@ -96,6 +105,9 @@ impl<'r, 'f> Training<'r, 'f> {
             measured: Bytes::ZERO,
             predicted_step_s: plan.predicted_s,
             measured_step_s: None,
+            waiting_s: 0.0,
+            computing_s: 0.0,
+            stopped: false,
         };
         history.epochs.append(&mut progress.epochs);
         Ok(Training {
@@ -117,37 +129,97 @@ impl<'r, 'f> Training<'r, 'f> {
             past_schedule: false,
             start: Instant::now(),
             trained: (Duration::ZERO, 0),
+            waited: Duration::ZERO,
+            interrupted: None,
             _checkpoint_memory: memory,
         })
     }
 
-    /// One epoch: its steps, validation, callbacks and checkpoint.
+    /// One epoch: its steps, a checkpoint, validation, callbacks. The checkpoint comes before validation, so that a row that validation fails at
+    /// costs no training.
     fn epoch(&mut self) -> Result<()> {
         let start = Instant::now();
         let before = self.progress.tally.rows;
-        let tally = self.steps().map_err(|error| error.located(&self.data))?;
-        self.warn_past_schedule();
+        let (tally, trained) = match self.progress.validation_pending.take() {
+            Some(trained) => {
+                self.session.begin()?;
+                self.session.take_up_counts(&std::mem::take(&mut self.progress.counts));
+                (self.progress.tally, trained)
+            }
+            None => {
+                let Some(tally) = self.steps().map_err(|error| error.located(&self.data))? else { return Ok(()) };
+                self.warn_past_schedule();
+                (tally, TrainedEpoch { learning_rate: self.session.rate, left_out: self.warn_left_out() })
+            }
+        };
         let training = self.session.scores(&tally);
         let (seconds, rows) = (start.elapsed(), tally.rows - before);
         self.trained = (self.trained.0 + seconds, self.trained.1 + rows);
-        let validation = self.validation.as_mut().map(|validation| validation.evaluate(self.session)).transpose()?;
-        let (left_out, names) = self.data.ignored_in(self.session.epochs);
+        (self.progress.rows, self.progress.tally) = (tally.rows, tally);
+        let Some(validation) = self.validate(trained)? else { return Ok(()) };
         self.session.epochs += 1;
         self.epochs_left -= 1;
-        if let Some(first) = names.first() {
-            let rows = if left_out == 1 { "row was" } else { "rows were" };
-            self.fit.report(&Event::Warning(&format!("{left_out} {rows} left out of epoch {}; the first: {first}", self.session.epochs)));
-        }
         (self.progress.rows, self.progress.tally) = (0, Tally::default());
         self.end_epoch(Epoch {
             epoch: self.session.epochs,
             training,
             validation,
-            learning_rate: self.session.rate,
+            learning_rate: trained.learning_rate,
             seconds: start.elapsed().as_secs_f64(),
             examples_per_s: rows as f64 / seconds.as_secs_f64().max(1e-9),
-            left_out,
+            left_out: trained.left_out,
         })
+    }
+
+    /// The scores over the validation data, if there is any; nothing at all if the run was stopped.
+    fn validate(&mut self, trained: TrainedEpoch) -> Result<Option<Option<Scores>>> {
+        let Some(mut validation) = self.validation.take() else { return Ok(Some(None)) };
+        // Counts of this epoch are in the record, and go with the next.
+        self.progress.validation_pending = Some(trained);
+        let record = self.writer.is_some().then(|| self.progress.record(self.spec, self.fit, self.session, &self.history));
+        let held = match record {
+            Some(record) if self.writer.as_ref().is_some_and(|writer| !writer.busy()) => {
+                self.write(record, false);
+                None
+            }
+            held => held,
+        };
+        match validation.evaluate(self.session, &self.fit.stop) {
+            Ok(Some(scores)) => {
+                self.progress.validation_pending = None;
+                if let (rows, Some(first)) = validation.left_out(self.session.epochs) {
+                    self.warn_rows(rows, &format!("validation after epoch {}", self.session.epochs + 1), &first);
+                }
+                self.validation = Some(validation);
+                Ok(Some(Some(scores)))
+            }
+            Ok(None) => {
+                validation.abandon();
+                let complete = held.is_none_or(|record| self.write(record, false));
+                self.interrupted = Some(complete && self.writer.is_some());
+                Ok(None)
+            }
+            Err(error) => {
+                if let Some(record) = held {
+                    self.write(record, false);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Reports the rows that were left out of an epoch; gives their number.
+    fn warn_left_out(&mut self) -> u64 {
+        let (left_out, names) = self.data.ignored_in(self.session.epochs);
+        if let Some(first) = names.first() {
+            self.warn_rows(left_out, &format!("epoch {}", self.session.epochs + 1), first);
+        }
+        left_out
+    }
+
+    fn warn_rows(&mut self, left_out: u64, of: &str, first: &str) {
+        let rows = if left_out == 1 { "row was" } else { "rows were" };
+        self.fit.report(&Event::Warning(&format!("{left_out} {rows} left out of {of}; the first: {first}")));
     }
 
     /// Reports an epoch, asks the callbacks, and writes its checkpoint.
@@ -165,45 +237,89 @@ impl<'r, 'f> Training<'r, 'f> {
         self.history.epochs.push(epoch);
         let ends = self.progress.stopped || self.epochs_left == 0;
         if self.writer.as_ref().is_some_and(|writer| best || ends || !writer.busy()) {
-            self.write_checkpoint(best);
+            self.save(best);
         }
         Ok(())
     }
 
-    /// The steps of one epoch, or of the rest of it.
-    fn steps(&mut self) -> Result<Tally> {
-        let (batch, length) = (self.plan.batch as u64, self.epoch_rows);
-        let start = Instant::now();
-        let mut reported = start;
+    /// The steps of one epoch, or of the rest of it; none if the run was stopped before its end.
+    fn steps(&mut self) -> Result<Option<Tally>> {
         self.session.begin()?;
         self.session.clock.paused();
         self.session.take_up_counts(&std::mem::take(&mut self.progress.counts));
-        let mut tally = self.progress.tally;
-        let before = tally.rows;
-        while let Some(block) = self.feed.next()? {
+        let tally = self.progress.tally;
+        let mut place = Place { rows: self.progress.rows, tally, at_step: tally, within_step: false, ended: false };
+        match self.run_steps(&mut place) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.interrupted = Some(self.save_at(&mut place)?);
+                return Ok(None);
+            }
+            Err(error) => {
+                // The steps before a bad row are not lost. After any other error, the state cannot be trusted.
+                if matches!(error, Error::Data(_) | Error::Label { .. } | Error::Token { .. }) && place.rows > 0 {
+                    let _ = self.save_at(&mut place);
+                }
+                return Err(error);
+            }
+        }
+        self.session.settle(&self.schema, &mut place.tally)?;
+        if place.tally.rows == 0 {
+            let (rows, epoch) = (self.spec.data.describe(), self.session.epochs + 1);
+            return Err(Error::Config(format!("there is nothing to train on: {rows} has no rows in epoch {epoch}")));
+        }
+        Ok(Some(place.tally))
+    }
+
+    /// Runs steps to the end of the epoch; false if the run was stopped before.
+    fn run_steps(&mut self, place: &mut Place) -> Result<bool> {
+        let (batch, length) = (self.plan.batch as u64, self.epoch_rows);
+        let start = Instant::now();
+        let mut reported = start;
+        let before = place.tally.rows;
+        loop {
+            // A step that has begun is finished, if its rows come.
+            if self.fit.stop.is_stopped() && !place.within_step && !place.ended {
+                return Ok(false);
+            }
+            let asked = Instant::now();
+            let block = match place.ended {
+                true => self.feed.next()?.map_or(NextBatch::EpochEnd, NextBatch::Batch),
+                false => self.feed.next_or_stop(self.fit.stop.flag())?,
+            };
+            self.waited += asked.elapsed();
+            let block = match block {
+                NextBatch::Batch(block) => block,
+                NextBatch::EpochEnd => return Ok(true),
+                NextBatch::Stopped => return Ok(false),
+            };
             let mut at = 0;
             while at < block.rows {
                 let session = &mut *self.session;
                 let (role, piece) =
                     place_in_batch(self.plan.micro_batch, Rows::Fed(&block), at, block.first_row, block.rows, batch, length);
                 let began = session.clock.begin();
-                session.run(role, &piece, &self.schema, &mut tally)?;
-                session.clock.ran(role, began, session.lags);
-                let (place, rows) = (block.first_row + at as u64, piece.rows);
+                session.run(role, &piece, &self.schema, &mut place.tally)?;
+                session.clock.ran(role, began, session.lags, piece.batch_rows == batch);
+                let rows = block.first_row + (at + piece.rows) as u64;
                 let ends = matches!(role, Role::Step | Role::Last);
-                // A partial batch is the last one, and the end of an epoch has a checkpoint of its own. Where the order is not
-                // deterministic, a position in an epoch does not say which rows are left.
-                let goes_on = self.in_order && piece.batch_rows == batch && length.is_none_or(|length| place + (rows as u64) < length);
                 session.step += u64::from(ends);
-                at += rows;
-                if let Some(writer) = self.writer.as_mut().filter(|writer| ends && goes_on && writer.due(session.step)) {
+                at += piece.rows;
+                place.within_step = !ends;
+                if !ends {
+                    continue;
+                }
+                // A partial batch is the last one, and the end of an epoch has a checkpoint of its own.
+                place.ended = piece.batch_rows != batch || length.is_some_and(|length| rows >= length);
+                (place.rows, place.at_step) = (rows, place.tally);
+                // Where the order is not deterministic, a position in an epoch does not say which rows are left.
+                let due = self.in_order && !place.ended && self.writer.as_ref().is_some_and(|writer| writer.due(self.session.step));
+                if due {
                     // Results that the device has not returned yet belong to the sums too.
-                    session.settle(&self.schema, &mut tally)?;
-                    (self.progress.rows, self.progress.tally) = (place + rows as u64, tally);
-                    let record = self.progress.record(self.spec, self.fit, session, &self.history);
-                    if let Err(error) = writer.write(&session.executor, record, false) {
-                        self.fit.report(&Event::Warning(&format!("{error}; training continues without this checkpoint")));
-                    }
+                    self.session.settle(&self.schema, &mut place.tally)?;
+                    (self.progress.rows, self.progress.tally, place.at_step) = (rows, place.tally, place.tally);
+                    let record = self.progress.record(self.spec, self.fit, self.session, &self.history);
+                    write_checkpoint(&mut self.writer, self.session, self.fit, record, false);
                 }
             }
             if self.fit.observer.is_some() && reported.elapsed() >= PROGRESS {
@@ -211,29 +327,47 @@ impl<'r, 'f> Training<'r, 'f> {
                 let seconds = start.elapsed().as_secs_f64();
                 self.fit.report(&Event::Progress {
                     epoch: self.session.epochs + 1,
-                    step: tally.rows / batch,
+                    step: place.tally.rows / batch,
                     steps: self.epoch_steps,
-                    scores: self.session.running_scores(&tally),
+                    scores: self.session.running_scores(&place.tally),
                     learning_rate: self.session.rate,
-                    examples_per_s: (tally.rows - before) as f64 / seconds,
+                    examples_per_s: (place.tally.rows - before) as f64 / seconds,
                     resident: system::resident(),
                 });
             }
         }
-        self.session.settle(&self.schema, &mut tally)?;
-        if tally.rows == 0 {
-            let (rows, epoch) = (self.spec.data.describe(), self.session.epochs + 1);
-            return Err(Error::Config(format!("there is nothing to train on: {rows} has no rows in epoch {epoch}")));
-        }
-        Ok(tally)
     }
 
-    fn write_checkpoint(&mut self, best: bool) {
-        let Some(writer) = &mut self.writer else { return };
-        let record = self.progress.record(self.spec, self.fit, self.session, &self.history);
-        if let Err(error) = writer.write(&self.session.executor, record, best) {
-            self.fit.report(&Event::Warning(&format!("{error}; training continues without this checkpoint")));
+    /// Writes a checkpoint of a place within an epoch, if it can be resumed from; gives whether it has all steps.
+    fn save_at(&mut self, place: &mut Place) -> Result<bool> {
+        if place.within_step {
+            // The step is repeated. That is exact unless its first micro-batches left something behind.
+            let statistics = self.plan.memory.states.iter().any(|state| state.kind == StateKind::Statistic);
+            if statistics || self.session.lags || !self.session.counts().is_empty() {
+                return Ok(false);
+            }
+        } else {
+            self.session.settle(&self.schema, &mut place.tally)?;
+            place.at_step = place.tally;
         }
+        if place.ended || !(self.in_order || place.rows == 0) {
+            return Ok(false);
+        }
+        (self.progress.rows, self.progress.tally) = (place.rows, place.at_step);
+        Ok(self.save(false))
+    }
+
+    /// Writes a checkpoint of the run as it is now; whether that began well.
+    fn save(&mut self, best: bool) -> bool {
+        if self.writer.is_none() {
+            return false;
+        }
+        let record = self.progress.record(self.spec, self.fit, self.session, &self.history);
+        self.write(record, best)
+    }
+
+    fn write(&mut self, record: Record, best: bool) -> bool {
+        write_checkpoint(&mut self.writer, self.session, self.fit, record, best)
     }
 
     /// Warns once if the run is longer than its schedule.
@@ -249,22 +383,65 @@ impl<'r, 'f> Training<'r, 'f> {
 
     /// Waits for the last checkpoint, restores the best weights if that was asked for, and measures the run.
     fn finish(mut self) -> Result<History> {
-        if let Some(Err(error)) = self.writer.as_mut().map(Writer::finish) {
+        let written = self.writer.as_mut().map_or(Ok(()), Writer::finish);
+        if let Err(error) = &written {
             self.fit.report(&Event::Warning(&format!("{error}; the last checkpoint is missing")));
         }
-        if let (true, Some(checkpoints)) = (self.fit.spec.restore_best, &self.fit.spec.checkpoints)
+        if let Some(complete) = self.interrupted {
+            let checkpoint = self.writer.as_ref().and_then(Writer::newest);
+            let (epoch, step) = (self.session.epochs, self.session.step);
+            let complete = complete && written.is_ok();
+            self.fit.report(&Event::Stopped { epoch, step, checkpoint: checkpoint.as_deref(), complete });
+        } else if let (true, Some(checkpoints)) = (self.fit.spec.restore_best, &self.fit.spec.checkpoints)
             && !checkpoint::load_best(checkpoints, &mut self.session.executor)?
         {
             self.fit.report(&Event::Warning("there is no best checkpoint to restore; name a score, such as `best = \"val_loss\"`"));
         }
         let (seconds, rows) = self.trained;
+        self.history.steps = self.session.step;
+        self.history.stopped = self.interrupted.is_some();
         self.history.seconds = self.start.elapsed().as_secs_f64();
         self.history.examples_per_s = rows as f64 / seconds.as_secs_f64().max(1e-9);
+        self.history.waiting_s = self.waited.as_secs_f64();
+        self.history.computing_s = seconds.saturating_sub(self.waited).as_secs_f64();
         self.history.measured = system::peak_resident();
         self.history.measured_step_s = self.session.clock.measured();
         self.history.in_use_on_device = self.session.executor.device().memory_info().map(|memory| memory.in_use);
+        if self.interrupted.is_some() {
+            // A thread of a pipeline may be blocked in a read that does not return.
+            self.feed.abandon();
+            self.validation.into_iter().for_each(Validation::abandon);
+        }
         Ok(self.history)
     }
+}
+
+/// Writes a checkpoint once the previous one is on disk; whether that began well. A checkpoint that fails does not end the run.
+fn write_checkpoint(writer: &mut Option<Writer>, session: &mut Session, fit: &mut Fit<'_>, record: Record, best: bool) -> bool {
+    let Some(writer) = writer else { return false };
+    let mut warn = |error: Error| fit.report(&Event::Warning(&format!("{error}; training continues without this checkpoint")));
+    if let Err(error) = writer.finish() {
+        warn(error);
+    }
+    if !best && writer.has(record.step, record.epoch) {
+        return true;
+    }
+    // What follows is not the time of a step.
+    session.clock.paused();
+    writer.write(&session.executor, record, best).map_err(warn).is_ok()
+}
+
+/// Where the steps of an epoch are.
+struct Place {
+    /// Rows of the epoch up to the last complete step.
+    rows: u64,
+    /// Sums of all rows, and of those up to the last complete step.
+    tally: Tally,
+    at_step: Tally,
+    /// Whether some micro-batches of the next step are done.
+    within_step: bool,
+    /// Whether that was the last step of the epoch.
+    ended: bool,
 }
 
 /// Loads the weights a run starts from, unless it was resumed. Gives a warning about those that stay random.

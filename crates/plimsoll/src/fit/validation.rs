@@ -3,8 +3,9 @@
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
 use crate::session::{Piece, Rows, Session, Tally, feed};
+use crate::stop::StopHandle;
 use plimsoll_core::step::Role;
-use plimsoll_data::{Dataset, Feed, Options, PipelinePlan, Schema};
+use plimsoll_data::{Dataset, Feed, NextBatch, Options, PipelinePlan, Schema};
 
 /// A dataset that is evaluated epoch by epoch.
 pub(crate) struct Validation {
@@ -29,26 +30,46 @@ impl Validation {
         Ok(Validation { feed, schema: data.output_schema()?, whole, data })
     }
 
-    pub(crate) fn evaluate(&mut self, session: &mut Session) -> Result<Scores> {
+    /// The scores over all rows; none if it was stopped before.
+    pub(crate) fn evaluate(&mut self, session: &mut Session, stop: &StopHandle) -> Result<Option<Scores>> {
         let mut tally = session.begin()?;
-        self.each_piece(session, Role::Evaluate, &mut tally, |_, _| Ok(()))?;
+        if !self.each_piece(session, Role::Evaluate, &mut tally, stop, |_, _| Ok(()))? {
+            return Ok(None);
+        }
         if !tally.loss.is_finite() {
             let what = "the validation loss is not finite; check the validation data, or try a smaller learning rate";
             return Err(Error::Config(what.to_string()));
         }
-        Ok(session.scores(&tally))
+        Ok(Some(session.scores(&tally)))
     }
 
-    /// Runs a program over every row, a piece at a time.
+    /// Rows that could not be read and were skipped in an epoch, counted from 0, and the first error.
+    pub(crate) fn left_out(&self, epoch: u64) -> (u64, Option<String>) {
+        let (rows, names) = self.data.ignored_in(epoch);
+        (rows, names.into_iter().next())
+    }
+
+    /// Stops its pipeline without waiting for it.
+    pub(crate) fn abandon(self) {
+        self.feed.abandon();
+    }
+
+    /// Runs a program over every row, a piece at a time. Whether it came to the end, and was not stopped before.
     pub(crate) fn each_piece(
         &mut self,
         session: &mut Session,
         role: Role,
         tally: &mut Tally,
+        stop: &StopHandle,
         mut after: impl FnMut(&mut Session, usize) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let mut came = false;
-        while let Some(block) = self.feed.next()? {
+        loop {
+            let block = match self.feed.next_or_stop(stop.flag())? {
+                NextBatch::Batch(_) | NextBatch::Stopped if stop.is_stopped() => return Ok(false),
+                NextBatch::Batch(block) => block,
+                NextBatch::EpochEnd | NextBatch::Stopped => break,
+            };
             came = true;
             let mut at = 0;
             while at < block.rows {
@@ -62,7 +83,7 @@ impl Validation {
             }
         }
         session.settle(&self.schema, tally)?;
-        if came { Ok(()) } else { Err(no_rows(&self.data)) }
+        if came { Ok(true) } else { Err(no_rows(&self.data)) }
     }
 }
 

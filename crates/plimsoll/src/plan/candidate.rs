@@ -171,7 +171,7 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     fixed.push((Owner::Process, request.machine.process));
     fixed.push((Owner::ThreadStacks, request.machine.thread_stacks));
     // Planning builds the graphs of every allowed variant.
-    let built = variants(request, request.allow).len() as u64;
+    let built = variants(request, request.allow).iter().filter(|variant| **variant != Variant::default()).count() as u64 + 1;
     let graphs = request.programs.footprint(&memory, built);
     fixed.push((Owner::Graphs, graphs));
     fixed.extend(checkpoint_owner(request.spec, memory.states.len()));

@@ -108,9 +108,15 @@ fn strategies(request: &Request<'_>, chosen: &Candidate, on_the_way: Vec<Candida
     Ok(weighed.windows(2).map(step).collect())
 }
 
-/// The variants that some permissions allow.
+/// The variants that some permissions allow; the one of a resumed run.
 pub(super) fn variants(request: &Request<'_>, allow: Allow) -> Vec<Variant> {
-    request.variants.allowed(allow).collect()
+    match &request.spec.numerics {
+        Some(fixed) => {
+            let activations = fixed.precision != request.spec.optimization.precision;
+            vec![Variant { activations, state: fixed.eight_bit_state }]
+        }
+        None => request.variants.allowed(allow).collect(),
+    }
 }
 
 /// The same run in another variant.
@@ -281,7 +287,7 @@ pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candi
         device: (request.device().name(), request.device().description()),
         batch: request.batch,
         micro_batch: candidate.micro_batch,
-        micro_batch_given: request.micro_batch.is_some(),
+        micro_batch_given: request.micro_batch.is_some() && request.spec.numerics.is_none(),
         host_budget: budgets.host,
         host_budget_given: request.budget.host.is_some(),
         requested_host_budget: None,

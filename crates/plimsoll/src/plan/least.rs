@@ -156,5 +156,6 @@ pub(super) fn infeasible(request: &Request<'_>, budgets: Budgets, least: &Candid
         allow: request.allow,
         minimum_with,
         plan_ms: 0.0,
+        resumed_with: None,
     })
 }

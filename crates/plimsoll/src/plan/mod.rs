@@ -17,6 +17,7 @@ mod sweep;
 use crate::allow::{Allow, Permission};
 use crate::error::Result;
 use crate::graphs::{ProgramInterface, Programs, Variant, Variants};
+use crate::numerics::Numerics;
 use crate::precision::Precision;
 use crate::spec::{Count, Optimization, RunSpec};
 use candidate::Candidate;
@@ -228,7 +229,7 @@ impl RunSpec {
             programs: variants.programs(Variant::default())?,
             variants: &variants,
             batch: data.training.batch_rows()?,
-            micro_batch: self.micro_batch,
+            micro_batch: self.numerics.as_ref().map(|fixed| fixed.micro_batch).or(self.micro_batch),
             budget: self.budget,
             allow: self.allow,
             split: false,
@@ -256,6 +257,12 @@ impl RunPlan {
             sum.update(&buffer.last.to_le_bytes());
         }
         format!("{}x{}-{:08x}", self.batch, self.micro_batch, sum.finalize())
+    }
+
+    /// The choices that result bits depend on, as far as planning makes them.
+    pub(crate) fn numerics(&self) -> Numerics {
+        let (micro_batch, precision, eight_bit_state) = (self.micro_batch, self.precision, self.eight_bit_state);
+        Numerics { micro_batch, precision, eight_bit_state, convolutions: None }
     }
 
     /// Bytes that are offloaded: to host memory, or to a file on a device that shares host memory.

@@ -94,6 +94,7 @@ impl RunPlan {
                 allow: self.allow,
                 minimum_with: Vec::new(),
                 plan_ms: 0.0,
+                resumed_with: None,
             })));
         }
         let pipelines = pipelines(data, self.feed_rows, Some(self.host_budget - fixed))?;

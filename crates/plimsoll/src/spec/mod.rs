@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::loss::Loss;
 use crate::metrics::Metric;
 use crate::nn::{Model, Sequential};
+use crate::numerics::Numerics;
 use crate::output_loss::OutputLosses;
 use crate::reader::Reader;
 use plimsoll_core::{Budget, Bytes};
@@ -62,6 +63,8 @@ pub struct RunSpec {
     pub allow: Allow,
     /// Rows of a micro-batch; without it, the planner picks them.
     pub micro_batch: Option<usize>,
+    /// Fixes the choices of the planner that result bits depend on, as a resumed run must.
+    pub numerics: Option<Numerics>,
     /// What counts towards the budget.
     pub count: Count,
     /// The seed of initial weights and every random number.
@@ -120,6 +123,7 @@ impl Default for RunSpec {
             budget: Budget::default(),
             allow: Allow::default(),
             micro_batch: None,
+            numerics: None,
             count: Count::default(),
             seed: 0,
             threads: None,

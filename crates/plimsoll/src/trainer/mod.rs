@@ -7,17 +7,20 @@ mod predict;
 #[cfg(test)]
 mod tests;
 
+use crate::checkpoint;
 use crate::cost::{self, CostTable};
 use crate::devices::{self, OpenDevice};
 use crate::error::{Error, Result};
 use crate::fit::{self, Event, Fit, Validation};
 use crate::history::History;
+use crate::infeasible::Infeasible;
 use crate::metrics::Scores;
 use crate::plan::{DataSummary, LargestBatch, Machine, RunPlan, Sweep};
 use crate::preprocessing::Preprocessing;
 use crate::schedule::ScheduleState;
 use crate::session::Session;
 use crate::spec::{Count, FitSpec, RunSpec};
+use crate::stop::StopHandle;
 use crate::{system, tensors};
 use plimsoll_core::Graph;
 use plimsoll_core::device::Device;
@@ -134,7 +137,8 @@ impl Trainer {
         }
         let session = self.opened()?;
         let pipeline = data.clone().rebatch(session.plan.feed_rows).plan(session.ledger.available())?;
-        Validation::start(Role::Evaluate, data, &pipeline, session, 1)?.evaluate(session)
+        let scores = Validation::start(Role::Evaluate, data, &pipeline, session, 1)?.evaluate(session, &StopHandle::new())?;
+        Ok(scores.expect("nobody stops it"))
     }
 
     /// The largest batch that runs without micro-batches, found by planning; none if not even one row fits.
@@ -225,9 +229,13 @@ impl Trainer {
         tensors::load_weights(&mut self.opened()?.executor, path)
     }
 
-    /// The description of a fit: the trainer's, with the fit's part.
+    /// The description of a fit: the trainer's, with the fit's part. A run that is resumed keeps the choices of its checkpoint that result bits
+    /// depend on.
     fn spec_of(&self, fit: &Fit<'_>) -> RunSpec {
-        RunSpec { fit: fit.spec.clone(), ..self.spec.clone() }
+        let resumed = fit.spec.checkpoints.as_ref().filter(|_| fit.spec.resume && self.session.is_none());
+        let record = resumed.and_then(|checkpoints| checkpoint::newest_record(checkpoints.folder()));
+        let numerics = record.map(|record| record.numerics).or(self.spec.numerics.clone());
+        RunSpec { fit: fit.spec.clone(), numerics, ..self.spec.clone() }
     }
 
     fn open_device(&self) -> Result<&OpenDevice> {
@@ -249,7 +257,12 @@ impl Trainer {
         let start = Instant::now();
         let (machine, data) = (self.machine()?, DataSummary::read(spec)?);
         let plan = match &self.session {
-            None => spec.plan(&machine, &data),
+            None => spec.plan(&machine, &data).map_err(|error| match (error, &spec.numerics) {
+                (Error::Infeasible(infeasible), Some(kept)) => {
+                    Error::Infeasible(Box::new(Infeasible { resumed_with: Some(kept.clone()), ..*infeasible }))
+                }
+                (error, _) => error,
+            }),
             Some(session) => session.plan.continued(spec, &data),
         };
         timed(plan, start)

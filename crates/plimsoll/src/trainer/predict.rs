@@ -4,6 +4,7 @@ use super::Trainer;
 use crate::error::{Error, Result};
 use crate::fit::Validation;
 use crate::session::{Session, Tally};
+use crate::stop::StopHandle;
 use plimsoll_core::budget::Owner;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Reservation};
@@ -107,14 +108,15 @@ impl Trainer {
         let pipeline = data.clone().rebatch(session.plan.feed_rows).plan(session.ledger.available())?;
         let mut rows_before = 0;
         let mut pieces = Validation::start(Role::Predict, data, &pipeline, session, 1)?;
-        pieces.each_piece(session, Role::Predict, &mut Tally::default(), |session, rows| {
+        pieces.each_piece(session, Role::Predict, &mut Tally::default(), &StopHandle::new(), |session, rows| {
             results.clear();
             results.take(session, rows)?;
             let outputs = results.outputs();
             sink(&Prediction { first_row: rows_before, rows, shape: &outputs[0].shape, values: &outputs[0].values, outputs });
             rows_before += rows as u64;
             Ok(())
-        })
+        })?;
+        Ok(())
     }
 
     /// The shape of one row's prediction, of a model with one result.

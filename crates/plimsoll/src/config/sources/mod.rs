@@ -117,12 +117,12 @@ impl SourceKind {
 
     /// The validation rows, of this kind unless the table names another; properties that must match, such as classes,
     /// are inherited.
-    pub fn validation(&self, opened: &Opened, table: Option<&Reader<'_>>, folder: &Path) -> Result<Option<Dataset>> {
+    pub fn validation(&self, opened: &Opened, table: Option<&Reader<'_>>, folder: &Path, lenient: bool) -> Result<Option<Dataset>> {
         let other = table.map(SourceKind::of).transpose()?.flatten().filter(|other| other.name != self.name);
         match (table, other, &opened.validation) {
-            (Some(table), Some(other), _) => Ok(Some(other.open(table, folder, false, None)?.training)),
+            (Some(table), Some(other), _) => Ok(Some(other.open(table, folder, lenient, None)?.training)),
             (_, None, Some(validation)) => validation(table),
-            (Some(table), None, None) => Ok(Some(self.open(table, folder, false, opened.fitted.as_ref())?.training)),
+            (Some(table), None, None) => Ok(Some(self.open(table, folder, lenient, opened.fitted.as_ref())?.training)),
             (None, ..) => Ok(None),
         }
     }
