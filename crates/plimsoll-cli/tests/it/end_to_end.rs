@@ -236,14 +236,17 @@ fn help_texts() {
           --out <PATH>             Run folder [default: the next runs/NAME-N]; for `plan`, the file for
                                    plan and certificate
           --resume                 Resume from the newest checkpoint in the run folder, bit for bit;
-                                   starts a new run if there is none
+                                   with a configuration, start the run if it has not begun
           --set <KEY=VALUE>        Override a configuration key, such as train.loss=mse (a list as a
                                    whole); may be repeated
           --no-calibrate           Plan with built-in rates instead of measured ones, for the same plan
                                    on every machine
           --json                   Print one JSON document on standard output, everything else on
                                    standard error
-      -q, --quiet                  No plan, no progress, no summary
+      -q, --quiet                  No plan, no progress, no summary; warnings and where a stopped run
+                                   continues are still printed
+          --overwrite              Replace the run that is in the run folder; without it, a folder with
+                                   results is refused
       -h, --help                   Print help
     ");
 }

@@ -67,7 +67,7 @@ impl<'a> Fit<'a> {
         self.callback(EpochCallback(decide))
     }
 
-    /// Ends training when this handle is told to: after the running step, with a checkpoint.
+    /// Ends training once this handle is stopped: after the running step, with a checkpoint.
     pub fn stop_handle(mut self, stop: &StopHandle) -> Fit<'a> {
         self.stop = stop.clone();
         self

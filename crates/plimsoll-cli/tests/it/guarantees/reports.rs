@@ -43,6 +43,7 @@ fn output_that_cannot_be_written_is_an_error() {
     let sandbox = Sandbox::new("full-stdout");
     sandbox.succeed(&["train", "--epochs", "1", "--quiet", "--out", "run"]);
     sandbox.succeed(&["plan", "--quiet", "--out", "plan.json"]);
+    sandbox.write("data.toml", "[data]\nsource = \"digits\"\nbatch = 32\n");
     let commands = [
         "--help",
         "--version",
@@ -54,10 +55,10 @@ fn output_that_cannot_be_written_is_an_error() {
         "check plan.json",
         "evaluate run",
         "predict run --out p.npy",
-        "data bench --json",
+        "data bench data.toml --json",
         "zoo",
         "devices",
-        "selftest relu",
+        "selftest --only relu",
     ];
     for arguments in commands.map(|line| line.split(' ').collect::<Vec<_>>()) {
         let full = std::fs::File::create("/dev/full").unwrap();
