@@ -31,6 +31,10 @@ fn trainer(data: &Dataset, micro_batch: usize) -> Trainer {
     Trainer::new(model, data).loss(Loss::MeanSquaredError).seed(3).micro_batch(micro_batch)
 }
 
+fn fit<'a>(checkpoints: &Checkpoints) -> Fit<'a> {
+    Fit::epochs(2).checkpoints(checkpoints.clone())
+}
+
 fn weights(trainer: &mut Trainer, folder: &Path) -> Vec<u8> {
     let path = folder.join("weights.safetensors");
     trainer.save_weights(&path).unwrap();
@@ -44,7 +48,6 @@ fn a_fit_stops_while_it_waits_for_input_and_resumes_bit_identically() {
         let folder = tempfile::tempdir().unwrap();
         let made = Arc::new(AtomicU64::new(0));
         let checkpoints = Checkpoints::new(folder.path().join("checkpoints"));
-        let fit = || Fit::epochs(2).checkpoints(checkpoints.clone());
         let mut whole = trainer(&generated(None, &made), micro_batch);
         whole.fit(Fit::epochs(2)).unwrap();
 
@@ -57,7 +60,7 @@ fn a_fit_stops_while_it_waits_for_input_and_resumes_bit_identically() {
             handle.stop();
         });
         let mut said = None;
-        let fit_until = fit().stop_handle(&stop).on_event(|event| {
+        let fit_until = fit(&checkpoints).stop_handle(&stop).on_event(|event| {
             if let Event::Stopped { step, checkpoint, complete, .. } = event {
                 said = Some((*step, checkpoint.map(Path::to_path_buf), *complete));
             }
@@ -70,7 +73,7 @@ fn a_fit_stops_while_it_waits_for_input_and_resumes_bit_identically() {
         assert!(checkpoint.expect("it was written").exists());
 
         let mut resumed = trainer(&generated(None, &made), micro_batch);
-        let history = resumed.fit(fit().resume(true)).unwrap();
+        let history = resumed.fit(fit(&checkpoints).resume(true)).unwrap();
         assert_eq!((history.steps, history.epochs.len(), history.stopped), (8, 2, false));
         assert!(weights(&mut whole, folder.path()) == weights(&mut resumed, folder.path()), "stopped after step {step}");
     }

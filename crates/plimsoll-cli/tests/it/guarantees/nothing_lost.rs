@@ -132,7 +132,7 @@ fn validation_inherits_the_error_policy_of_the_training_data() {
 #[test]
 fn a_bad_training_row_keeps_the_steps_before_it() {
     let sandbox = Sandbox::new("bad-training");
-    rows(&sandbox, "");
+    rows(&sandbox, "prefetch = 1\n");
     sandbox.succeed(&["train", "run.toml", "--quiet", "--out", "whole"]);
     let good = damage(&sandbox, "y.npy", 50);
     let (_, error) = sandbox.fail(&["train", "run.toml", "--quiet", "--out", "cut"]);
