@@ -60,13 +60,13 @@ impl BlockLayout {
     /// Mutable slices of `rows` rows of every column, in order.
     ///
     /// # Safety
-    /// `memory` must be that of a whole block and live for `'m`, and no other reference may access these rows during
-    /// `'m`.
+    /// `memory` must be valid for the [bytes](Self::bytes) of a whole block and live for `'m`, and no other reference
+    /// may access these rows during `'m`.
     pub(crate) unsafe fn split_raw<'m>(&self, memory: *mut u8, first: usize, rows: usize) -> impl Iterator<Item = &'m mut [u8]> {
-        assert!(first + rows <= self.rows, "a block has {} rows", self.rows);
+        assert!(first <= self.rows && rows <= self.rows - first, "a block has {} rows", self.rows);
         self.regions.iter().map(move |region| {
-            // SAFETY: the rows are inside the column's region, and that is inside the block (just checked); regions
-            // do not overlap, and the caller guarantees the rest.
+            // SAFETY: the rows are inside the column's region, and that is inside the block (just checked). Sizes
+            // saturate, so a block that exists has regions that neither wrap nor overlap; the caller guarantees the rest.
             unsafe { std::slice::from_raw_parts_mut(memory.add(region.offset + first * region.row_bytes), rows * region.row_bytes) }
         })
     }

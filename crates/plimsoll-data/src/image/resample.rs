@@ -2,7 +2,7 @@
 
 use super::filter::{self, Job, Word};
 use super::method::Method;
-use super::windows::{GROUP, Level, TapWindows};
+use super::windows::{GROUP, Level, Simd, TapWindows};
 use plimsoll_core::Bytes;
 
 /// Resamples images of any size to one size. Its tables and line buffers have the size of the output.
@@ -129,14 +129,14 @@ impl Resampler {
                 filter::run(Job { method, from, to: (self.height, self.width), channels: self.channels }, image, scratch, out, finish);
             }
             Method::Nearest => self.nearest(image, out, finish),
-            _ => match self.level {
-                // SAFETY: a `Level` is constructed only if the CPU supports its instructions.
+            _ => match self.level.simd() {
+                // SAFETY: a `Level` exists only if the CPU supports its instructions.
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx512 => unsafe { self.bilinear_avx512(image, out, finish) },
+                Simd::Avx512 => unsafe { self.bilinear_avx512(image, out, finish) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => unsafe { self.bilinear_avx2(image, out, finish) },
-                Level::Plain => self.bilinear(image, out, finish),
+                Simd::Avx2 => unsafe { self.bilinear_avx2(image, out, finish) },
+                Simd::Plain => self.bilinear(image, out, finish),
             },
         }
     }

@@ -5,9 +5,14 @@ use super::resample::Tap;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// A SIMD level.
+/// A SIMD level of this CPU. A value is proof that the CPU supports the instructions, and safe functions that take one
+/// rely on it: only [`all`](Self::all) constructs one, after detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Level {
+pub(crate) struct Level(Simd);
+
+/// The instructions of a [`Level`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Simd {
     Plain,
     /// AVX2 with BMI2, which all CPUs with AVX2 have.
     #[cfg(target_arch = "x86_64")]
@@ -20,16 +25,16 @@ pub(crate) enum Level {
 impl Level {
     /// The levels that this CPU supports, best last.
     pub fn all() -> Vec<Level> {
-        let mut levels = vec![Level::Plain];
+        let mut levels = vec![Level(Simd::Plain)];
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::is_x86_feature_detected as has;
             let avx2 = has!("avx2") && has!("bmi2");
             if avx2 {
-                levels.push(Level::Avx2);
+                levels.push(Level(Simd::Avx2));
             }
             if avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512vbmi") {
-                levels.push(Level::Avx512);
+                levels.push(Level(Simd::Avx512));
             }
         }
         levels
@@ -37,6 +42,11 @@ impl Level {
 
     pub fn best() -> Level {
         *Level::all().last().expect("plain is always there")
+    }
+
+    /// Its instructions, which this CPU supports.
+    pub fn simd(self) -> Simd {
+        self.0
     }
 }
 
@@ -79,12 +89,12 @@ impl TapWindows {
 
     /// Prepares the tables for lines of `length` bytes that are read at `columns`, with pixels of `channels` bytes.
     pub fn aim(&mut self, columns: &[Tap], channels: usize, length: usize) {
-        let reaches: &[(usize, usize)] = match self.level {
-            Level::Plain => &[],
+        let reaches: &[(usize, usize)] = match self.level.simd() {
+            Simd::Plain => &[],
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => &[(16, 4)],
+            Simd::Avx2 => &[(16, 4)],
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => &[(64, 16), (128, 16)],
+            Simd::Avx512 => &[(64, 16), (128, 16)],
         };
         let fitting = reaches.iter().find(|&&(reach, elements)| self.fit(columns, channels, length, reach, elements));
         self.reach = fitting.map_or(0, |&(reach, _)| reach);
@@ -139,17 +149,17 @@ impl TapWindows {
     /// Interpolates along a line of the length passed to [`aim`](Self::aim); or along two lines, which are needed only
     /// once, and between them, with `weight` for the second.
     pub fn run<const LINES: usize>(&self, lines: [&[u8]; LINES], weight: f32, out: &mut [f32]) {
-        match (self.level, self.reach) {
-            // SAFETY: a `Level` is constructed only if the CPU supports its instructions.
+        match (self.level.simd(), self.reach) {
+            // SAFETY: a `Level` exists only if the CPU supports its instructions.
             #[cfg(target_arch = "x86_64")]
-            (Level::Avx2, _) => unsafe { self.avx2(lines, weight, out) },
+            (Simd::Avx2, _) => unsafe { self.avx2(lines, weight, out) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            (Level::Avx512, 64) => unsafe { self.avx512::<LINES, false>(lines, weight, out) },
+            (Simd::Avx512, 64) => unsafe { self.avx512::<LINES, false>(lines, weight, out) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            (Level::Avx512, _) => unsafe { self.avx512::<LINES, true>(lines, weight, out) },
-            (Level::Plain, _) => unreachable!("without shuffles there are no windows"),
+            (Simd::Avx512, _) => unsafe { self.avx512::<LINES, true>(lines, weight, out) },
+            (Simd::Plain, _) => unreachable!("without shuffles there are no windows"),
         }
     }
 
@@ -259,6 +269,6 @@ impl LaneGroup<'_> {
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 fn load(bytes: &[u8]) -> __m512i {
     let there = if bytes.len() >= 64 { u64::MAX } else { (1 << bytes.len()) - 1 };
-    // SAFETY: masked bytes are not accessed, all others are in the slice.
+    // SAFETY: masked bytes are not accessed; the mask selects only bytes of the slice.
     unsafe { _mm512_maskz_loadu_epi8(there, bytes.as_ptr().cast()) }
 }

@@ -507,7 +507,7 @@ struct Seal {
 
 impl Seal {
     fn run(&self, slot: &mut Claim<'_>) {
-        let rows = slot.rows;
+        let rows = slot.rows();
         self.mixer.iter().for_each(|mixer| mixer.run(slot.epoch, slot.place, slot.columns(0, rows)));
         self.padder.iter().for_each(|padder| padder.run(slot.columns(0, rows)));
     }

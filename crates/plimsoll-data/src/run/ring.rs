@@ -145,7 +145,7 @@ pub(crate) struct Claim<'r> {
     memory: Memory,
     /// The position of the first row in the slot.
     at: usize,
-    pub rows: usize,
+    rows: usize,
     pub epoch: u64,
     /// The position of the first row in the epoch.
     pub place: u64,
@@ -154,12 +154,18 @@ pub(crate) struct Claim<'r> {
 }
 
 impl Claim<'_> {
+    /// Number of claimed rows. Not a public field: a claim with more rows than were claimed would reach those of others.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// The memory of `rows` claimed rows, starting at row `from` of the claim, one slice per column.
     pub fn columns(&mut self, from: usize, rows: usize) -> impl Iterator<Item = &mut [u8]> {
-        assert!(from + rows <= self.rows, "a claim is written where it is");
-        // SAFETY: the memory has the size of the layout (checked in `new`) and stays in its slot until the claim is
-        // finished, which consumes the claim. The rows were claimed once, so no other claim covers them, and `&mut
-        // self` prevents a second borrow through this one.
+        assert!(from <= self.rows && rows <= self.rows - from, "a claim is written where it is");
+        // SAFETY: the memory has the size of the layout (checked whenever the ring receives a slot), and the ring keeps
+        // the slot until the claim is finished, which consumes the claim. The contract of `SlotMemory` keeps the
+        // address valid wherever the slot is moved. The rows were claimed once, so no other claim covers them, and
+        // `&mut self` prevents a second borrow through this one.
         unsafe { self.layout.split_raw(self.memory.0, self.at + from, rows) }
     }
 }
@@ -168,7 +174,7 @@ impl Ring {
     /// # Panics
     /// If a slot's memory is smaller than the layout.
     pub fn new(slots: Vec<Slot>, layout: Arc<BlockLayout>, schedule: Schedule, crew: Crew) -> Ring {
-        assert!(slots.iter().all(|slot| slot.memory.bytes().len() >= layout.bytes().get()), "slots are as large as was asked for");
+        slots.iter().for_each(|slot| check_size(slot, &layout));
         let state = RingState {
             schedule,
             open: VecDeque::with_capacity(slots.len()),
@@ -247,6 +253,9 @@ impl Ring {
     pub fn settle(&self, claim: &mut Claim<'_>, rows: usize, ends_epoch: bool) {
         assert!(rows <= claim.rows, "no more rows than were claimed");
         let mut state = self.lock();
+        // Rows that are given back must not have been claimed again.
+        let has_turn = state.turn_taken && state.opened_as(claim.slot).claimed == claim.at + claim.rows;
+        assert!(has_turn, "the number of rows is set once, in turn");
         let whole_batches = state.schedule.whole_batches;
         state.schedule.pass(rows as u64, ends_epoch);
         state.turn_taken = false;
@@ -354,7 +363,11 @@ impl Ring {
     }
 
     /// For the consumer: returns a slot to the free list.
+    ///
+    /// # Panics
+    /// If the slot's memory is smaller than the layout.
     pub fn put_free(&self, slot: Slot) {
+        check_size(&slot, &self.layout);
         let mut state = self.lock();
         state.free.push(slot);
         self.wake_workers(state);
@@ -409,6 +422,11 @@ impl Ring {
     fn lock(&self) -> MutexGuard<'_, RingState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+/// Workers write a slot through its address alone, so its size is checked before they can.
+fn check_size(slot: &Slot, layout: &BlockLayout) {
+    assert!(slot.memory.bytes().len() >= layout.bytes().get(), "slots are as large as was asked for");
 }
 
 impl Open {

@@ -143,7 +143,7 @@ impl SharedWork {
 
     /// Writes the rows of the block.
     fn make(&mut self, claim: &mut Claim<'_>) -> Result<(), DataError> {
-        let rows = claim.rows;
+        let rows = claim.rows();
         if let (Some(started), Some(decoder)) = (self.started.take(), &mut self.decoder) {
             let row = &mut self.mapper.rows_block[..self.mapper.row_bytes];
             if let Err(fault) = guarded(|| decoder.finish(started, row)).map_err(Fault::row).flatten() {
@@ -246,7 +246,7 @@ impl Shared {
             return Ok(Taken::Stopped);
         }
         let start = Instant::now();
-        let filled = self.origin.fill(work, claim.rows);
+        let filled = self.origin.fill(work, claim.rows());
         self.timer.add(*filled.as_ref().unwrap_or(&0), start);
         let rows = match filled {
             Ok(rows) => rows,

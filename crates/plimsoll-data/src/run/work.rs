@@ -76,11 +76,11 @@ impl Work {
     pub fn fill(&mut self, claim: &mut Claim<'_>, stopping: impl Fn() -> bool) -> Result<bool, DataError> {
         self.set_epoch(claim.epoch);
         let mut done = 0;
-        while done < claim.rows {
+        while done < claim.rows() {
             if stopping() {
                 return Ok(false);
             }
-            let chunk = self.chunk_rows.min(claim.rows - done);
+            let chunk = self.chunk_rows.min(claim.rows() - done);
             self.chunk(claim.place + done as u64, claim, done, chunk)?;
             done += chunk;
         }

@@ -1,7 +1,7 @@
 //! Model-checks the pool with loom: no thread waits forever, and the memory in use never exceeds the total.
 //!
 //! ```text
-//! RUSTFLAGS="--cfg loom" cargo test --release -p plimsoll-data --lib decode_room::loom
+//! RUSTFLAGS="--cfg loom" cargo test --release -p plimsoll-data --lib pool::loom
 //! ```
 
 use super::*;

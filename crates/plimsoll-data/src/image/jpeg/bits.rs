@@ -2,7 +2,7 @@
 
 use super::HandOver;
 use super::huffman::{AHEAD, END, HuffmanTable, TableClass, extend};
-use crate::image::windows::Level;
+use crate::image::windows::{Level, Simd};
 
 /// More bytes than the longest block: 64 codes of 16 bits with values of 15 bits, and what is read ahead.
 const BLOCK: usize = 264;
@@ -81,11 +81,11 @@ impl<'a> Bits<'a> {
         prediction: &mut i32,
         block: &mut Block,
     ) -> Result<usize, HandOver> {
-        match level {
-            // SAFETY: a `Level` is constructed only if the CPU supports its instructions.
+        match level.simd() {
+            // SAFETY: a `Level` exists only if the CPU supports its instructions.
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 | Level::Avx512 => unsafe { self.block_bmi2(codes, steps, prediction, block) },
-            Level::Plain => self.block_anywhere(codes, steps, prediction, block),
+            Simd::Avx2 | Simd::Avx512 => unsafe { self.block_bmi2(codes, steps, prediction, block) },
+            Simd::Plain => self.block_anywhere(codes, steps, prediction, block),
         }
     }
 

@@ -4,7 +4,7 @@
 //! 14)` of blue, and `y + (8191 − 11700·r − 5638·b >> 14)` of green, clamped to a byte.
 
 use crate::image::Channels;
-use crate::image::windows::Level;
+use crate::image::windows::{Level, Simd};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
@@ -29,11 +29,11 @@ pub(super) fn grey(line: &[u8], channels: Channels, out: &mut [u8]) {
 /// Vertical upsampling: ¾ `near` + ¼ `far` for `count` samples, with the first and the last one duplicated at the
 /// ends.
 pub(super) fn blend(level: Level, near: &[u8], far: &[u8], count: usize, out: &mut [u8]) {
-    match level {
-        // SAFETY: a `Level` is constructed only if the CPU supports its instructions.
+    match level.simd() {
+        // SAFETY: a `Level` exists only if the CPU supports its instructions.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 | Level::Avx512 => unsafe { blend_avx2(near, far, count, out) },
-        Level::Plain => blend_plain(near, far, count, out),
+        Simd::Avx2 | Simd::Avx512 => unsafe { blend_avx2(near, far, count, out) },
+        Simd::Plain => blend_plain(near, far, count, out),
     }
 }
 
@@ -60,14 +60,14 @@ fn three_to_one(near: u8, far: u8) -> u8 {
 /// Converts a line of luma and two of chroma to pixels. With `HALF`, the chroma lines are [blended](blend) lines of
 /// half the width.
 pub(super) fn rgb<const HALF: bool>(level: Level, lines: [&[u8]; 3], out: &mut [u8]) {
-    match level {
-        // SAFETY: a `Level` is constructed only if the CPU supports its instructions.
+    match level.simd() {
+        // SAFETY: a `Level` exists only if the CPU supports its instructions.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => unsafe { rgb_avx512::<HALF>(lines, out) },
+        Simd::Avx512 => unsafe { rgb_avx512::<HALF>(lines, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => unsafe { rgb_avx2::<HALF>(lines, out) },
-        Level::Plain => rgb_plain::<HALF>(lines, out),
+        Simd::Avx2 => unsafe { rgb_avx2::<HALF>(lines, out) },
+        Simd::Plain => rgb_plain::<HALF>(lines, out),
     }
 }
 
@@ -103,9 +103,9 @@ const PLACES: [[[i8; 16]; 3]; 3] = {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn rgb_avx2<const HALF: bool>(lines: [&[u8]; 3], out: &mut [u8]) {
-    let lines = Lines::<HALF>::new(lines, out.len() / 3);
+    let lines = Lines::<HALF>::new(lines, out);
     in_steps(out, |x, out| {
-        // SAFETY: this function is called only with AVX2, and steps start inside the line.
+        // SAFETY: this function is compiled for AVX2, so its callers checked for it; `x` is the start of a step of `out`.
         let channels = unsafe { lines.channels(x) };
         let in_order = |channel: usize| _mm256_permute4x64_epi64::<0b11_01_10_00>(channels[channel]);
         let (red, green, blue) = (in_order(0), in_order(1), in_order(2));
@@ -147,9 +147,10 @@ const ORDER: [u8; 128] = {
 fn rgb_avx512<const HALF: bool>(lines: [&[u8]; 3], out: &mut [u8]) {
     // SAFETY: the table has 128 bytes.
     let (front, back) = unsafe { (_mm512_loadu_si512(ORDER.as_ptr().cast()), _mm512_loadu_si512(ORDER[64..].as_ptr().cast())) };
-    let lines = Lines::<HALF>::new(lines, out.len() / 3);
+    let lines = Lines::<HALF>::new(lines, out);
     in_steps(out, |x, out| {
-        // SAFETY: this function is called only with AVX2 and more, and steps start inside the line.
+        // SAFETY: this function is compiled for AVX2 and more, so its callers checked for it; `x` is the start of a step
+        // of `out`.
         let [red, green, blue] = unsafe { lines.channels(x) };
         let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(red), green);
         let blue = _mm512_castsi256_si512(blue);
@@ -178,15 +179,21 @@ fn in_steps(out: &mut [u8], step: impl Fn(usize, &mut [u8; 3 * AT_ONCE])) {
 // The functions below require AVX2. They have no `target_feature` attribute because they must be inlined into the two
 // functions above.
 
+/// Samples that [`in_steps`] reads for the pixels of `out`: also a partial pixel at the end starts a step.
+#[cfg(target_arch = "x86_64")]
+fn samples_read(out: &[u8]) -> usize {
+    out.len().div_ceil(3 * AT_ONCE) * AT_ONCE
+}
+
 /// A line of luma and two of chroma whose lengths were checked once, so that vector loads need no check.
 #[cfg(target_arch = "x86_64")]
 struct Lines<'a, const HALF: bool>([&'a [u8]; 3]);
 
 #[cfg(target_arch = "x86_64")]
 impl<'a, const HALF: bool> Lines<'a, HALF> {
-    /// For this many pixels.
-    fn new(lines: [&'a [u8]; 3], pixels: usize) -> Lines<'a, HALF> {
-        let read = pixels.next_multiple_of(AT_ONCE);
+    /// For the pixels of `out`.
+    fn new(lines: [&'a [u8]; 3], out: &[u8]) -> Lines<'a, HALF> {
+        let read = samples_read(out);
         let colours = if HALF { read / 2 + 2 * MARGIN } else { read };
         let [bright, blue, red] = lines.map(<[u8]>::len);
         assert!(bright >= read && blue >= colours && red >= colours, "lines can be read beyond their end");
@@ -196,12 +203,12 @@ impl<'a, const HALF: bool> Lines<'a, HALF> {
     /// Red, green and blue of 32 pixels, in the order of the pack instruction.
     ///
     /// # Safety
-    /// The processor has AVX2, and `x` is a multiple of 32 below the number of pixels.
+    /// The processor has AVX2, and `x` is the start of a step of the pixels that the lines were checked for.
     #[inline(always)]
     unsafe fn channels(&self, x: usize) -> [__m256i; 3] {
         let [bright, blue, red] = self.0;
-        // SAFETY: the caller has AVX2; the lines have 32 samples from `x` on, or half as many and margins on both
-        // sides.
+        // SAFETY: the caller has AVX2. `new` checked that the lines have 32 samples from `x` on: a step ends at most at
+        // `samples_read`. Chroma lines have as many or, if `HALF`, sixteen from `x / 2` on with a margin on both sides.
         unsafe {
             let [bright_low, bright_high] = samples(bright, x);
             let ([blue_low, blue_high], [red_low, red_high]) = match HALF {
@@ -215,6 +222,10 @@ impl<'a, const HALF: bool> Lines<'a, HALF> {
     }
 }
 
+/// Red, green and blue of sixteen pixels.
+///
+/// # Safety
+/// The processor has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn sixteen(bright: __m256i, blue: __m256i, red: __m256i) -> [__m256i; 3] {
@@ -233,6 +244,9 @@ unsafe fn sixteen(bright: __m256i, blue: __m256i, red: __m256i) -> [__m256i; 3] 
 }
 
 /// 32 samples from `x` on, widened to 16 bits.
+///
+/// # Safety
+/// The processor has AVX2, and the line has these samples.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn samples(line: &[u8], x: usize) -> [__m256i; 2] {
@@ -240,6 +254,10 @@ unsafe fn samples(line: &[u8], x: usize) -> [__m256i; 2] {
     unsafe { [wide(line, x), wide(line, x + 16)] }
 }
 
+/// Sixteen samples from `x` on, widened to 16 bits.
+///
+/// # Safety
+/// The processor has AVX2, and the line has these samples.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn wide(line: &[u8], x: usize) -> __m256i {
@@ -250,6 +268,9 @@ unsafe fn wide(line: &[u8], x: usize) -> __m256i {
 
 /// Horizontal upsampling of sixteen samples from `x` on of a blended line, with one sample on each side: ¾ of the
 /// nearest and ¼ of the next one.
+///
+/// # Safety
+/// The processor has AVX2, and the line has eighteen samples from `x` on.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn spread(line: &[u8], x: usize) -> [__m256i; 2] {
@@ -261,5 +282,33 @@ unsafe fn spread(line: &[u8], x: usize) -> [__m256i; 2] {
         let right = _mm256_srli_epi16::<2>(_mm256_add_epi16(three, after));
         let (low, high) = (_mm256_unpacklo_epi16(left, right), _mm256_unpackhi_epi16(left, right));
         [_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::catch_unwind;
+
+    /// Vector loads read whole steps, so lines that end before the last step are refused, also if it has no whole pixel.
+    #[test]
+    fn no_level_reads_beyond_its_lines() {
+        for level in Level::all().into_iter().filter(|level| level.simd() != Simd::Plain) {
+            for (bytes, samples) in [(3 * 33, 63), (3 * 32 + 1, 63), (3 * 32, 31)] {
+                let whole = |samples: usize| vec![0u8; samples];
+                let short = |lines: [usize; 3]| {
+                    let lines = lines.map(whole);
+                    catch_unwind(|| rgb::<false>(level, [&lines[0], &lines[1], &lines[2]], &mut vec![0; bytes])).is_err()
+                };
+                let enough = samples + 1;
+                assert!(short([samples, enough, enough]) && short([enough, samples, enough]) && short([enough, enough, samples]));
+                assert!(!short([enough; 3]), "{level:?}: {enough} samples for {bytes} bytes");
+            }
+            let halves = |chroma: usize| {
+                let (luma, chroma) = (vec![0u8; 32], vec![0u8; chroma]);
+                catch_unwind(|| rgb::<true>(level, [&luma, &chroma, &chroma], &mut vec![0; 3 * 20])).is_err()
+            };
+            assert!(halves(17) && !halves(18));
+        }
     }
 }

@@ -31,13 +31,13 @@ fn ring_that(slots: usize, workers: usize, rows: Option<u64>, slot_rows: usize, 
 /// Writes the position of each row, and adds one when sealing; fails at position `broken`.
 fn work(ring: &Ring, number: usize, broken: Option<u64>) {
     while let Some(mut claim) = ring.claim(number) {
-        let (place, rows) = (claim.place, claim.rows);
+        let (place, rows) = (claim.place, claim.rows());
         for (index, byte) in claim.columns(0, rows).next().unwrap().iter_mut().enumerate() {
             *byte = (place + index as u64) as u8;
         }
         let result = if broken == Some(place) { Err(DataError::Stage("broken".into())) } else { Ok(()) };
         if let Some(mut whole) = ring.finish(claim, result) {
-            let rows = whole.rows;
+            let rows = whole.rows();
             whole.columns(0, rows).next().unwrap().iter_mut().for_each(|byte| *byte += 100);
             ring.seal(whole, Ok(()));
         }
@@ -93,7 +93,7 @@ fn work_in_turn(ring: &Ring, number: usize, rows: u64, broken: Option<(u64, bool
         claim.columns(0, there).next().unwrap().fill(place as u8);
         let result = if broken == Some((place, false)) { Err(DataError::Stage("broken".into())) } else { Ok(()) };
         if let Some(mut whole) = ring.finish(claim, result) {
-            let rows = whole.rows;
+            let rows = whole.rows();
             whole.columns(0, rows).next().unwrap().iter_mut().for_each(|byte| *byte += 100);
             ring.seal(whole, Ok(()));
         }

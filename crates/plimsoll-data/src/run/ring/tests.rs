@@ -1,6 +1,8 @@
 use super::*;
 use crate::{AlignedBuf, Column, Schema};
 use plimsoll_core::DType;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 /// A ring of slots of `slot_rows` u8 rows for `epochs` epochs of `epoch_rows` rows.
@@ -33,7 +35,7 @@ fn ring_of(slots: usize, epochs: u64, epoch_rows: Option<u64>, slot_rows: usize,
 /// Writes the position of each row; fails at the positions in `broken`.
 fn work(ring: &Ring, broken: &[u64]) {
     while let Some(mut claim) = ring.claim(0) {
-        let (place, rows) = (claim.place, claim.rows);
+        let (place, rows) = (claim.place, claim.rows());
         for (index, byte) in claim.columns(0, rows).next().unwrap().iter_mut().enumerate() {
             *byte = (place + index as u64) as u8;
         }
@@ -63,6 +65,29 @@ fn rows_arrive_in_order_whatever_the_number_of_workers() {
             assert!(ring.take_filled().unwrap().is_none());
         });
     }
+}
+
+/// What would let two workers reach the same rows, or rows outside of a slot.
+#[test]
+fn rows_of_others_are_out_of_reach() {
+    let refused = |misuse: &dyn Fn()| catch_unwind(AssertUnwindSafe(misuse)).is_err();
+    let counted = ring(1, 1, 23, 7, 3);
+    let claim = RefCell::new(counted.claim(0).unwrap());
+    for (from, rows) in [(0, 4), (3, 1), (usize::MAX, 1), (1, usize::MAX)] {
+        assert!(refused(&|| drop(claim.borrow_mut().columns(from, rows))), "{rows} rows from {from} on");
+    }
+    assert_eq!(claim.into_inner().columns(1, 2).map(|column| column.len()).collect::<Vec<_>>(), [2]);
+
+    let uncounted = ring_of(2, 1, None, 7, 3);
+    let mut first = uncounted.claim(0).unwrap();
+    uncounted.settle(&mut first, 1, false);
+    let first = RefCell::new(first);
+    assert!(refused(&|| uncounted.settle(&mut first.borrow_mut(), 0, false)), "it had its turn");
+    let _second = uncounted.claim(0).unwrap();
+    assert!(refused(&|| uncounted.settle(&mut first.borrow_mut(), 0, false)), "another has the turn");
+
+    let nothing = Fill { epoch: 0, place: 0, rows: 0, ends_epoch: false };
+    assert!(refused(&|| counted.put_free(Slot { memory: Box::new(AlignedBuf::new(0)), fill: nothing })), "smaller than a slot");
 }
 
 #[test]
@@ -105,13 +130,13 @@ fn work_in_turn(ring: &Ring, number: usize, came: &std::sync::Mutex<(u64, u64)>)
             }
             assert_eq!(came.1, claim.place);
             // Sometimes fewer than claimed.
-            let rows = (claim.rows as u64).min(1 + came.1 % 3).min(23 - came.1);
+            let rows = (claim.rows() as u64).min(1 + came.1 % 3).min(23 - came.1);
             came.1 += rows;
             rows as usize
         };
         let place = claim.place;
         ring.settle(&mut claim, rows, rows == 0);
-        assert_eq!(claim.rows, rows);
+        assert_eq!(claim.rows(), rows);
         if place % 2 == 0 {
             thread::yield_now();
         }
