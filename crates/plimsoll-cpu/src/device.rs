@@ -5,7 +5,7 @@ use crate::runtime::copier::{self, Copier};
 use crate::runtime::memory::{CpuMemory, HostBuffer};
 use crate::runtime::threads::{STACK, ThreadPool};
 use crate::simd::Isa;
-use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, StepMemory};
+use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, StepMemory, check_load};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::SliceWrite;
 use plimsoll_core::plan::{Capabilities, CheckedPlan, Footprint, Plan, RowSplit, Target};
@@ -96,6 +96,7 @@ impl Device for CpuDevice {
     }
 
     fn load(&self, plan: &CheckedPlan, role: Role, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
+        check_load(self, plan, rows)?;
         let mut copier = self.copier.lock().unwrap_or_else(PoisonError::into_inner);
         if copier.is_none() && memory.backing.is_some() {
             *copier = Some(Arc::new(Copier::new()?));

@@ -302,3 +302,36 @@ fn extents_that_overflow_are_refused() {
         assert!(message.ends_with("exceed the address space"), "{message}");
     }
 }
+
+/// Rows with a stride must all lie in the output and not overlap, also if the output has as many elements as the result.
+#[test]
+fn strides_that_leave_the_output_are_refused() {
+    let pool = ThreadPool::new(2).unwrap();
+    // 32 pixels of three channels: a convolution, a plain product and a depthwise convolution.
+    for shape in [square((2, 4), (3, 3), [3, 1, 1], 1), square((2, 4), (3, 3), [1, 1, 0], 1), square((2, 4), (3, 3), [3, 1, 1], 3)] {
+        let (input, filter) = (noise(shape.input_len(), 1), noise(shape.filter_len(), 2));
+        let halves = HalfOperands { input: false, filter: false, output: false };
+        let accepted = |pitch: usize, len: usize| {
+            let workspaces = [forward_workspace(&shape, halves, 2), grad_input_workspace(&shape, halves, 2)];
+            let [mut there, mut back] = workspaces.map(|len| vec![0.0; len]);
+            let (mut output, mut grad_in) = (vec![7.0; len], vec![7.0; len]);
+            let forward = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let target = ConvOutput::Spaced(&mut output, pitch, None);
+                forward_with(Isa::best(), &pool, &shape, input[..].into(), filter[..].into(), target, &mut there);
+            }));
+            let backward = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let target = ConvOutput::Spaced(&mut grad_in, pitch, None);
+                grad_input_with(Isa::best(), &pool, &shape, input[..].into(), filter[..].into(), target, &mut back);
+            }));
+            assert_eq!(forward.is_ok(), backward.is_ok(), "{shape:?}");
+            // Elements between rows belong to other tensors.
+            let between = |output: &[f32]| output.iter().enumerate().all(|(i, x)| i % pitch.max(1) < 3 || *x == 7.0);
+            assert!(forward.is_err() || between(&output) && between(&grad_in), "{shape:?}");
+            forward.is_ok()
+        };
+        assert!(accepted(3, 96) && accepted(5, 31 * 5 + 3) && accepted(5, 32 * 5), "{shape:?}");
+        for (pitch, len) in [(5, 96), (5, 31 * 5 + 2), (2, 96), (0, 96), (usize::MAX, 96), (3, 95)] {
+            assert!(!accepted(pitch, len), "{shape:?} with rows {pitch} apart in {len}");
+        }
+    }
+}

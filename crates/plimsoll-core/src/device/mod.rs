@@ -41,6 +41,26 @@ pub trait Device: Target {
     }
 }
 
+/// Checks what the kernels of a device rely on when a plan is loaded for `rows` rows: buffers do not overlap for at most
+/// the planned rows, and are aligned as the device asks. Devices call it in [`Device::load`].
+///
+/// # Errors
+/// If the plan holds for fewer rows, or was made for a smaller alignment.
+pub fn check_load(device: &dyn Target, plan: &CheckedPlan, rows: usize) -> Result<(), DeviceError> {
+    let unsupported = |what: String| Err(DeviceError::Unsupported { device: device.name(), what });
+    if rows > plan.rows {
+        return unsupported(format!("the plan holds for {} rows, not for {rows}; plan for more rows", plan.rows));
+    }
+    let alignment = device.capabilities().alignment;
+    if !plan.alignment.0.is_multiple_of(alignment.0) {
+        return unsupported(format!(
+            "the plan aligns buffers to {}, but this device needs {alignment}; plan for this device",
+            plan.alignment
+        ));
+    }
+    Ok(())
+}
+
 /// Optional diagnostics of a device.
 pub trait Diagnostics {
     /// Measures the bandwidth of copies to and from the backing store, in bytes per second.

@@ -1,11 +1,12 @@
 //! The independent checker. It shares no code with the planner. It simulates a certificate step by step with a map from
 //! bytes to values, and verifies that each read finds the value the graph specifies.
 
-use super::Plan;
 use super::certificate::{Certificate, Claim, Range, Space, Step};
+use super::{Plan, Program};
 use crate::Bytes;
 use crate::ir::graph::{Graph, NodeId, ValueId};
 use crate::ir::op::Op;
+use crate::ir::verify::verify;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -23,6 +24,10 @@ pub struct CheckError {
 /// A plan whose certificate was verified. Only the checker constructs one, and only a checked plan can be loaded and
 /// run.
 ///
+/// Devices compute addresses from it without further checks, so it guarantees what they rely on, whoever wrote the
+/// fields of the plan: its graphs are [verified](crate::verify), every step accesses only ranges inside its memories,
+/// and no step overwrites what it or a later step reads.
+///
 /// Cheap to clone; derefs to [`Plan`].
 #[derive(Clone, Debug)]
 pub struct CheckedPlan(Arc<Plan>);
@@ -30,6 +35,9 @@ pub struct CheckedPlan(Arc<Plan>);
 impl CheckedPlan {
     /// Checks the plan's certificate against the graphs of its programs.
     pub fn new(plan: Plan) -> Result<CheckedPlan, CheckError> {
+        for program in &plan.programs {
+            check_certified(program).map_err(|what| CheckError { at: format!("program `{}`", program.role.name()), what })?;
+        }
         let graphs: Vec<&Graph> = plan.programs.iter().map(|program| &program.graph).collect();
         check(&plan.certificate(), &graphs)?;
         Ok(CheckedPlan(Arc::new(plan)))
@@ -47,6 +55,27 @@ impl Deref for CheckedPlan {
     fn deref(&self) -> &Plan {
         &self.0
     }
+}
+
+/// Checks that the program's certificate says all that a device reads from the program: a step or a place that the
+/// certificate leaves out would not be checked.
+fn check_certified(program: &Program) -> Result<(), String> {
+    let Program { graph, order, places, workspaces, .. } = program;
+    verify(graph).map_err(|error| error.to_string())?;
+    if order.len() != workspaces.len() {
+        return Err(format!("it has {} steps, but workspaces for {}", order.len(), workspaces.len()));
+    }
+    if places.len() != graph.value_count() {
+        return Err(format!("it has {} values, but places for {}", graph.value_count(), places.len()));
+    }
+    // A certificate names a view only where a step reads it, and a view of a view not even there.
+    for (_, node) in graph.nodes().filter(|(_, node)| node.op.rules().is_view()) {
+        let (view, of) = (node.outputs[0], node.inputs[0]);
+        if places[view.index()] != places[of.index()] {
+            return Err(format!("{view} is a view of {of}, but has another place"));
+        }
+    }
+    Ok(())
 }
 
 /// Verifies that a certificate correctly executes `graphs`: one graph per program, in the same order.

@@ -4,9 +4,9 @@ use crate::support::{PAPER, parameter};
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::passes::remove_dead;
-use plimsoll_core::plan::{BufferKind, Certificate, Claim, Range, Space, Step, check, layout};
+use plimsoll_core::plan::{BufferKind, Certificate, CheckedPlan, Claim, Place, Plan, Range, Space, Step, check, layout};
 use plimsoll_core::step::Role;
-use plimsoll_core::{Bytes, Graph, GraphError, Shape, TensorType};
+use plimsoll_core::{Bytes, Dim, Graph, GraphError, Shape, TensorType};
 
 /// Two layers, a residual, a changed state and one that only another program knows.
 fn network() -> Result<Graph, GraphError> {
@@ -180,4 +180,32 @@ fn a_state_must_be_read_before_it_changes() {
         steps[second..].rotate_right(1);
         assert_eq!(steps[second].scope, "w", "the change now comes before the second reader");
     }), @"the plan does not hold at step step 3 (matmul of `second`): %1 is read where %7 is");
+}
+
+/// Devices read more of a plan than its certificate states, and compute addresses from it.
+#[test]
+fn a_plan_must_not_say_more_than_its_certificate() {
+    let refused = |damage: fn(&mut Plan)| {
+        let mut graph = Graph::new();
+        let x = graph.input("x", TensorType::f32(Shape::batch_of([6])));
+        let doubled = graph.map(x, |e, x| e.add(x, x)).unwrap();
+        let turned = graph.reshape(doubled, Shape::batch_of([3, 2])).unwrap();
+        let back = graph.reshape(turned, Shape::batch_of([6])).unwrap();
+        let sum = graph.plus(back, x).unwrap();
+        graph.output("sum", sum);
+        let mut plan = layout(&[(Role::Step, graph)], 4, &PAPER).unwrap();
+        CheckedPlan::new(plan.clone()).unwrap();
+        damage(&mut plan);
+        CheckedPlan::new(plan).expect_err("the damage went unnoticed").to_string()
+    };
+    insta::assert_snapshot!(refused(|plan| { plan.programs[0].workspaces.pop(); }), @"");
+    insta::assert_snapshot!(refused(|plan| plan.programs[0].places.push(None)), @"");
+    // Only another view reads this one, and no step.
+    insta::assert_snapshot!(refused(|plan| plan.programs[0].places[2] = Some(Place::Arena(Bytes(1 << 20)))), @"");
+    // Its size is computed for one batch dimension, its elements for two.
+    insta::assert_snapshot!(refused(|plan| {
+        let mut graph = Graph::new();
+        graph.input("x", TensorType::f32(Shape::new([Dim::BATCH, Dim::BATCH])));
+        plan.programs[0].graph = graph;
+    }), @"");
 }

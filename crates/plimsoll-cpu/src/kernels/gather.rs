@@ -28,10 +28,15 @@ const COLUMNS: usize = 128;
 #[derive(Clone, Copy)]
 struct Shared<T>(T);
 
-// SAFETY: tasks write disjoint rows or columns, and only read the rest.
-unsafe impl<T> Send for Shared<T> {}
+// SAFETY: tasks write disjoint rows or columns, and only read the rest. Restricted to pointers to plain elements, so
+// that no other type becomes `Send` by being wrapped.
+unsafe impl<T> Send for Shared<*const T> {}
 // SAFETY: as above.
-unsafe impl<T> Sync for Shared<T> {}
+unsafe impl<T> Sync for Shared<*const T> {}
+// SAFETY: as above.
+unsafe impl<T> Send for Shared<*mut T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<*mut T> {}
 
 impl<T: Copy> Shared<T> {
     fn get(&self) -> T {
@@ -44,7 +49,7 @@ impl TableShape {
     ///
     /// # Safety
     ///
-    /// `indices` is readable for more than `i` elements.
+    /// `indices` is readable for more than `i` elements of its type, which is `I32` or `U8`, and aligned for it.
     #[inline(always)]
     unsafe fn row(&self, indices: *const u8, i: usize) -> Option<usize> {
         // SAFETY: guaranteed by the caller.
@@ -63,8 +68,8 @@ impl TableShape {
 ///
 /// # Safety
 ///
-/// The table has `rows · width` elements of `from`, `indices` has `count` elements, `to` is writable for `count ·
-/// width` elements of `into` and overlaps neither.
+/// The table has `rows · width` elements of `from`, `indices` has `count` aligned elements of type `shape.indices`,
+/// which is `I32` or `U8`, `to` is writable for `count · width` elements of `into` and overlaps neither.
 pub unsafe fn gather(
     pool: &ThreadPool,
     shape: &TableShape,
@@ -108,8 +113,8 @@ pub unsafe fn gather(
 ///
 /// # Safety
 ///
-/// `indices` has `count` elements, `rows` has `count · width` elements of the type, `table` is writable for `rows ·
-/// width` floats and overlaps neither.
+/// `indices` has `count` aligned elements of type `shape.indices`, which is `I32` or `U8`, `rows` has `count · width`
+/// elements of the type, `table` is writable for `rows · width` aligned floats and overlaps neither.
 pub unsafe fn scatter_add(pool: &ThreadPool, shape: &TableShape, indices: *const u8, (rows, dtype): (*const u8, DType), table: *mut f32) {
     let isa = Isa::best();
     let TableShape { width, count, .. } = *shape;

@@ -96,6 +96,10 @@ impl CpuProgram {
             None => Err(unsupported("the memory was made by another device")),
         };
         let (resident, arena) = (block(memory.resident)?, block(memory.arena)?);
+        // The plan's checker knows them as different spaces, in which offsets never meet.
+        if Arc::ptr_eq(&resident, &arena) {
+            return Err(unsupported("states and the arena have the same memory; allocate one for each"));
+        }
         let lowering = Lowering { program, rows, threads: pool.threads(), resident: &resident, arena: &arena };
         let mut instructions = Vec::with_capacity(program.order.len());
         for (step, id) in program.order.iter().enumerate() {
@@ -173,8 +177,8 @@ impl Loaded for CpuProgram {
         self.check(inputs)?;
         let _alone = (self.arena.lock(), self.resident.lock());
         let guard = self.guard.as_ref();
-        // SAFETY: both locks are held, and copies are started and awaited as their overlap with the instructions
-        // requires.
+        // SAFETY: both locks are held. `copying` is dropped before them, and each instruction runs behind `before` of
+        // its number.
         let copying = self.copies.as_ref().map(|copies| unsafe { copies.run() });
         for (i, instruction) in self.instructions.iter_mut().enumerate() {
             if let Some(copying) = &copying {
@@ -182,8 +186,8 @@ impl Loaded for CpuProgram {
             }
             let Some(work) = &mut instruction.work else { continue };
             // SAFETY: the inputs were just checked against the graph, and both locks are held. Every address was
-            // checked against its memory at load time; the plan's checker verified that values alias only where
-            // allowed.
+            // checked against its memory at load time. Types, alignment, and that values alias only where allowed
+            // follow from `CheckedPlan` and `check_load`, which hold whoever wrote the plan's public fields.
             unsafe { work.run(&self.pool, inputs) };
             if let Some(guard) = guard
                 && guard.after == i

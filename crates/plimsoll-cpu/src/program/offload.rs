@@ -44,7 +44,7 @@ impl OffloadCopies {
             let Address::Fixed(address) = lowering.address(value).map_err(named)? else {
                 return Err(named("a column or a number of the host is not stored".to_string()));
             };
-            if copy.backing.0 + copy.size.0 > backing.size().0 {
+            if copy.backing.0.checked_add(copy.size.0).is_none_or(|end| end > backing.size().0) {
                 return Err(DeviceError::Failed {
                     device: DEVICE.to_string(),
                     what: format!("{value} is planned outside of the backing store"),
@@ -70,7 +70,8 @@ impl OffloadCopies {
     /// Starts a run.
     ///
     /// # Safety
-    /// The locks of the memories are held until it is dropout_mask, and instructions run only behind [`RunningCopies::before`] of their number.
+    /// The locks of the memories are held until it is dropped, which must happen, and instructions run only behind
+    /// [`RunningCopies::before`] of their number.
     pub unsafe fn run(&self) -> RunningCopies<'_> {
         // SAFETY: the overlap states which copies may run concurrently with which instructions without accessing the
         // same bytes.

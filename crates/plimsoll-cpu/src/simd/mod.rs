@@ -132,9 +132,12 @@ pub(crate) use vectorised;
 /// One vector register of `f32`.
 ///
 /// # Safety
+/// Kernels advance pointers by [`LANES`](Vector::LANES), so an implementation accesses exactly that many elements, and exactly those of a mask in
+/// masked methods.
+///
 /// Every method may be called only where the processor has the instructions behind the type, and from code that is inlined into a
 /// function compiled with them. Pointers must be valid for the lanes read or written.
-pub(crate) trait Vector: Copy {
+pub(crate) unsafe trait Vector: Copy {
     const LANES: usize;
     type Mask: Copy;
 
@@ -159,7 +162,8 @@ pub(crate) trait Vector: Copy {
 #[derive(Clone, Copy)]
 pub(crate) struct PortableVector([f32; 8]);
 
-impl Vector for PortableVector {
+// SAFETY: an array of eight elements, read and written as one; masked methods copy the first lanes of the mask.
+unsafe impl Vector for PortableVector {
     const LANES: usize = 8;
     type Mask = usize;
 
@@ -226,8 +230,9 @@ mod x86 {
     #[derive(Clone, Copy)]
     pub(crate) struct Zmm(__m512);
 
-    // SAFETY (every block below): the trait's contract gives the instructions and the validity of the pointers; all accesses are unaligned ones.
-    impl Vector for Zmm {
+    // SAFETY: registers of sixteen floats, accessed as a whole or under the mask. In every block below, the trait's contract gives the
+    // instructions and the validity of the pointers; all accesses are unaligned ones.
+    unsafe impl Vector for Zmm {
         const LANES: usize = 16;
         type Mask = __mmask16;
 
@@ -301,8 +306,8 @@ mod x86 {
     #[derive(Clone, Copy)]
     pub(crate) struct Ymm(__m256);
 
-    // SAFETY (every block below): as for `Zmm`.
-    impl Vector for Ymm {
+    // SAFETY: as for `Zmm`, with registers of eight floats.
+    unsafe impl Vector for Ymm {
         const LANES: usize = 8;
         type Mask = __m256i;
 

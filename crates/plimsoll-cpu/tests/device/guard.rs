@@ -1,13 +1,13 @@
 //! What must not run does not, and changes nothing.
 
 use crate::model::{Model, ROWS, bytes};
-use plimsoll_core::device::{DeviceError, StepInputs};
+use plimsoll_core::device::{Device, DeviceError, StepInputs, StepMemory};
 use plimsoll_core::graph::{Graph, Init, StateId, StateKind};
 use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::plan::plan;
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
-use plimsoll_core::{Executor, Ledger, Shape, TensorType};
+use plimsoll_core::{Bytes, Executor, Ledger, Shape, TensorType};
 use plimsoll_cpu::CpuDevice;
 use std::sync::Arc;
 
@@ -49,6 +49,31 @@ fn inputs_of_the_wrong_size_are_refused() {
     let odd = (0..4).find(|i| (shifted.as_ptr() as usize + i) % 4 == 1).unwrap();
     let odd = &shifted[odd..odd + ROWS * 9 * 4];
     assert_eq!(refuse(&[odd, bytes(&y)], &[0.1]), "cpu: the column `x` does not begin at a multiple of 4 bytes");
+}
+
+/// Kernels trust the plan's addresses, so a plan that does not hold for this device or these rows is not loaded.
+#[test]
+fn plans_that_do_not_hold_here_are_refused() {
+    let device = CpuDevice::new(1).unwrap();
+    let mut g = Graph::new();
+    let x = g.input("x", TensorType::f32(Shape::batch_of([3])));
+    let doubled = g.map(x, |e, x| e.add(x, x)).unwrap();
+    g.output("doubled", doubled);
+    let mut plan = plan(vec![(Role::Predict, g)], 4, &device).unwrap();
+    // Larger than planned, so that bounds alone would admit more rows.
+    let (resident, arena) = (device.allocate(plan.resident).unwrap(), device.allocate(Bytes::kib(64)).unwrap());
+    let load = |plan: &CheckedPlan, rows: usize, memory: StepMemory<'_>| device.load(plan, Role::Predict, rows, &memory).map(drop);
+    let separate = || StepMemory { resident: &*resident, arena: &*arena, backing: None };
+    let checked = CheckedPlan::new(plan.clone()).unwrap();
+    assert!(load(&checked, 4, separate()).is_ok());
+    let refuse = |plan: &CheckedPlan, rows: usize, memory: StepMemory<'_>| load(plan, rows, memory).unwrap_err().to_string();
+    assert_eq!(refuse(&checked, 5, separate()), "cpu: the plan holds for 4 rows, not for 5; plan for more rows");
+    let shared = StepMemory { resident: &*arena, arena: &*arena, backing: None };
+    assert_eq!(refuse(&checked, 4, shared), "cpu: states and the arena have the same memory; allocate one for each");
+    plan.alignment = Bytes(2);
+    let unaligned = CheckedPlan::new(plan).unwrap();
+    let expected = "cpu: the plan aligns buffers to 2 B, but this device needs 64 B; plan for this device";
+    assert_eq!(refuse(&unaligned, 4, separate()), expected);
 }
 
 /// A state that shrinks whatever the loss, which a plan may therefore change before the loss is known.

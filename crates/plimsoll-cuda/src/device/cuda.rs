@@ -15,7 +15,7 @@ use crate::runtime::offload::PinnedStore;
 use crate::runtime::staging::PinnedSlot;
 use crate::runtime::state::DeviceState;
 use plimsoll_core::budget::SlotMemory;
-use plimsoll_core::device::{BackingStore, Device, DeviceError, Diagnostics, Loaded, Memory, MemoryInfo, StepMemory};
+use plimsoll_core::device::{BackingStore, Device, DeviceError, Diagnostics, Loaded, Memory, MemoryInfo, StepMemory, check_load};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::SliceWrite;
 use plimsoll_core::plan::{Capabilities, CheckedPlan, CostModel, Footprint, Overhead, Plan, Target};
@@ -145,6 +145,7 @@ impl Device for CudaDevice {
     }
 
     fn load(&self, plan: &CheckedPlan, role: Role, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
+        check_load(self, plan, rows)?;
         Ok(Box::new(CudaProgram::load(&self.shared, plan, plan.expect_program(role), rows, memory)?))
     }
 }

@@ -47,7 +47,8 @@ impl CountingAllocator {
 
     fn grew(&self, bytes: usize) {
         self.allocations.fetch_add(1, Relaxed);
-        let live = self.live.fetch_add(bytes as u64, Relaxed) + bytes as u64;
+        // Wrapping, because an allocator must not panic.
+        let live = self.live.fetch_add(bytes as u64, Relaxed).wrapping_add(bytes as u64);
         self.peak.fetch_max(live, Relaxed);
     }
 
@@ -75,7 +76,7 @@ impl Default for CountingAllocator {
     }
 }
 
-// SAFETY: every call is forwarded to `System` unchanged; the counters never access the memory.
+// SAFETY: every call is forwarded to `System` unchanged; the counters never access the memory, and nothing here unwinds.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller upholds the contract of `alloc`, which is that of `System`.

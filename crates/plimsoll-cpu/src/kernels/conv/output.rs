@@ -49,16 +49,16 @@ impl<'a> ConvOutput<'a> {
         matches!(self, ConvOutput::Blocks(_))
     }
 
-    /// Elements of the output, for a result of `rows` × `columns`.
+    /// Elements of a result of `rows` × `columns` that the output has space for; not those of the result if it has too
+    /// few or too many, or if its rows overlap.
     pub(super) fn len(&self, rows: usize, columns: usize) -> usize {
         match self {
             ConvOutput::Floats(output, _) => output.len(),
-            ConvOutput::Spaced(output, pitch, _)
-                if *pitch >= columns && rows.saturating_sub(1).saturating_mul(*pitch).saturating_add(columns) <= output.len() =>
-            {
-                rows * columns
+            ConvOutput::Spaced(_, pitch, _) if *pitch < columns => 0,
+            ConvOutput::Spaced(output, pitch, _) => {
+                let whole_rows = output.len().checked_sub(columns).map_or(0, |behind| behind / (*pitch).max(1) + 1);
+                rows.min(whole_rows) * columns
             }
-            ConvOutput::Spaced(output, ..) => output.len(),
             ConvOutput::Blocks(_) => rows * columns,
         }
     }
@@ -80,8 +80,10 @@ impl<'a> ConvOutput<'a> {
     pub(super) fn zeros(self, rows: usize, columns: usize) {
         match self.shared(columns) {
             SharedOutput::Floats(output, epilogue) => {
-                // SAFETY: the output has these rows.
-                (0..rows).for_each(|row| unsafe { output.row(row).write_bytes(0, columns) });
+                // Rows without columns need not lie in the output.
+                let written = if columns > 0 { rows } else { 0 };
+                // SAFETY: the caller checked with `len` that the output has these rows.
+                (0..written).for_each(|row| unsafe { output.row(row).write_bytes(0, columns) });
                 if let Some(finish) = epilogue {
                     finish(0..rows, 0..columns, 0);
                 }

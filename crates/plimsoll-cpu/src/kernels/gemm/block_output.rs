@@ -49,7 +49,7 @@ impl OutputBlock {
     pub fn row(&self, row: usize) -> &[f32] {
         assert!(self.rows.contains(&row), "row {row} of a block of rows {:?}", self.rows);
         // SAFETY: the block was created with these rows and columns, which its creator keeps readable, and the row is
-        // one of them.
+        // one of them. Consumers get a shared reference only, so they cannot change the fields.
         unsafe { std::slice::from_raw_parts(self.values.add((row - self.rows.start) * self.stride), self.columns.len()) }
     }
 }
