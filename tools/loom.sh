@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the loom models: the thread pool and the copier of plimsoll-cpu, the ring and the decode pool of plimsoll-data.
-# Takes some minutes. An argument selects models by name, such as `tools/loom.sh threads`.
+# Building takes some minutes on two cores; the models of plimsoll-data then run for 10 seconds. An argument selects
+# models by name, such as `tools/loom.sh threads`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:-} --cfg loom"

@@ -198,14 +198,14 @@ fn a_plan_must_not_say_more_than_its_certificate() {
         damage(&mut plan);
         CheckedPlan::new(plan).expect_err("the damage went unnoticed").to_string()
     };
-    insta::assert_snapshot!(refused(|plan| { plan.programs[0].workspaces.pop(); }), @"");
-    insta::assert_snapshot!(refused(|plan| plan.programs[0].places.push(None)), @"");
+    insta::assert_snapshot!(refused(|plan| { plan.programs[0].workspaces.pop(); }), @"the plan does not hold at program `step`: it has 2 steps, but workspaces for 1");
+    insta::assert_snapshot!(refused(|plan| plan.programs[0].places.push(None)), @"the plan does not hold at program `step`: it has 5 values, but places for 6");
     // Only another view reads this one, and no step.
-    insta::assert_snapshot!(refused(|plan| plan.programs[0].places[2] = Some(Place::Arena(Bytes(1 << 20)))), @"");
+    insta::assert_snapshot!(refused(|plan| plan.programs[0].places[2] = Some(Place::Arena(Bytes(1 << 20)))), @"the plan does not hold at program `step`: %2 is a view of %1, but has another place");
     // Its size is computed for one batch dimension, its elements for two.
     insta::assert_snapshot!(refused(|plan| {
         let mut graph = Graph::new();
         graph.input("x", TensorType::f32(Shape::new([Dim::BATCH, Dim::BATCH])));
         plan.programs[0].graph = graph;
-    }), @"");
+    }), @"the plan does not hold at program `step`: input (node 0): the shape [B, B] has the batch in it twice");
 }

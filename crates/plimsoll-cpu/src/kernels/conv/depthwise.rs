@@ -105,9 +105,14 @@ fn multiplied(shape: &ConvShape) -> bool {
     shape.in_c != shape.out_c
 }
 
-/// `output = input ∗ filter`, one output row per task. `scratch` has a [`Scratch`] for every thread.
+/// `output = input ∗ filter`, one output row per task.
+///
+/// # Safety
+///
+/// The shape is depthwise and was checked, tensors and `target` have its lengths, and `scratch` has a [`Scratch`] for
+/// every thread.
 #[allow(clippy::too_many_arguments)]
-pub(super) fn forward(
+pub(super) unsafe fn forward(
     isa: Isa,
     pool: &ThreadPool,
     shape: &ConvShape,
@@ -162,9 +167,14 @@ pub(super) fn forward(
     gemm::run(pool, shape.work() >= SERIAL / 8, shape.batch * shape.out_h, &task);
 }
 
-/// The gradient of the input, one input row per task. `scratch` has a [`Scratch`] for every thread.
+/// The gradient of the input, one input row per task.
+///
+/// # Safety
+///
+/// The shape is depthwise and was checked, tensors and `target` have its lengths, and `scratch` has a [`Scratch`] for
+/// every thread.
 #[allow(clippy::too_many_arguments)]
-pub(super) fn grad_input(
+pub(super) unsafe fn grad_input(
     isa: Isa,
     pool: &ThreadPool,
     shape: &ConvShape,

@@ -104,7 +104,9 @@ pub fn forward_with(
         return target.zeros(shape.pixels(), shape.out_c);
     }
     if shape.depthwise() {
-        return depthwise::forward(isa, pool, shape, input, filter, target.shared(shape.out_c), halves, gemm::aligned(workspace));
+        let (target, scratch) = (target.shared(shape.out_c), gemm::aligned(workspace));
+        // SAFETY: extents, lengths and workspace were just checked, and exclusive operands overlap nothing.
+        return unsafe { depthwise::forward(isa, pool, shape, input, filter, target, halves, scratch) };
     }
     if shape.pointwise() {
         let (a, b) = (Matrix::of(&input, shape.pixels(), shape.in_c), Matrix::of(&filter, shape.in_c, shape.out_c));

@@ -112,7 +112,8 @@ pub fn grad_filter_with(
             let to = if index < straight { grad } else { Out(unsafe { partials.add((index - straight) * len) }) };
             (chunks.range(wave.start + index), to, index < straight && !chunks.begins)
         };
-        pass.wave(pool, wave.len(), &chunk, scratch);
+        // SAFETY: extents, lengths and workspace were checked above, and exclusive operands overlap nothing.
+        unsafe { pass.wave(pool, wave.len(), &chunk, scratch) };
         let aside = wave.len() - straight;
         let sum = |task: usize, _: usize| {
             let range = task * SUM..len.min((task + 1) * SUM);
@@ -143,7 +144,12 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     /// Computes a wave of chunks in parallel: for each its rows, its output, and whether it accumulates.
-    fn wave(&self, pool: &ThreadPool, chunks: usize, chunk: &(dyn Fn(usize) -> (Range<usize>, Out, bool) + Sync), scratch: Out) {
+    ///
+    /// # Safety
+    ///
+    /// The shape was checked, tensors have its lengths, every chunk has its own filter gradient, and `scratch` has
+    /// [`per_worker`] floats for every thread.
+    unsafe fn wave(&self, pool: &ThreadPool, chunks: usize, chunk: &(dyn Fn(usize) -> (Range<usize>, Out, bool) + Sync), scratch: Out) {
         let (shape, parallel) = (self.shape, self.shape.work() >= SERIAL);
         if shape.depthwise() {
             let task = |index: usize, worker: usize| {

@@ -76,7 +76,9 @@ pub fn grad_input_with(
         return target.zeros(shape.batch * shape.in_h * shape.in_w, shape.in_c);
     }
     if shape.depthwise() {
-        return depthwise::grad_input(isa, pool, shape, grad_out, filter, target.shared(shape.in_c), halves, gemm::aligned(workspace));
+        let (target, scratch) = (target.shared(shape.in_c), gemm::aligned(workspace));
+        // SAFETY: extents, lengths and workspace were just checked, and exclusive operands overlap nothing.
+        return unsafe { depthwise::grad_input(isa, pool, shape, grad_out, filter, target, halves, scratch) };
     }
     if shape.pointwise() {
         let a = Matrix::of(&grad_out, shape.pixels(), shape.out_c);
