@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests of plimsoll-core, plimsoll-data and plimsoll-cpu under AddressSanitizer, built the way the fuzz targets
-# are: a stable compiler that accepts a nightly one's flags. On two cores it builds for 5 minutes and runs for 3 minutes
-# in plimsoll-data, 15 in plimsoll-cpu (10 of them in `--test device`) and 20 in plimsoll-core. Arguments replace the
+# are: a stable compiler that accepts a nightly one's flags. Allow an hour on two cores: plimsoll-data takes 3 minutes,
+# `--test device` of plimsoll-cpu 11, and the integration tests of plimsoll-core are longest. Arguments replace the
 # selection and are passed to `cargo test`, such as `tools/asan.sh -p plimsoll-cpu --test gemm`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
