@@ -4,7 +4,7 @@ use crate::Command;
 use crate::output::{print, say};
 use anyhow::Result;
 use clap::Args;
-use plimsoll::check_plan_file;
+use plimsoll::{Bytes, check_plan_file};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,17 +30,22 @@ impl Command for Check {
         if self.json {
             print(&json!({
                 "holds": true,
+                "peak_bytes": { "host": checked.host_peak.0, "device": checked.device_peak.0 },
                 "rows": checked.rows,
                 "arena_bytes": checked.arena.0,
                 "programs": checked.programs,
                 "steps": checked.steps,
                 "recomputed": checked.repeated,
+                "assumptions": checked.assumptions,
             }))?;
         } else {
             let (steps, programs, again) = (checked.steps, checked.programs, checked.repeated);
+            let on_device =
+                if checked.device_peak > Bytes::ZERO { format!(" and {} of device memory", checked.device_peak) } else { String::new() };
             say(&format!(
-                "holds: {steps} steps of {programs} programs for {} rows in an arena of {}; {again} of them recompute something\n",
-                checked.rows, checked.arena
+                "holds: {} of host memory{on_device} at the peak; {steps} steps of {programs} programs for {} rows in an arena of {}; \
+                 {again} of them recompute something\n",
+                checked.host_peak, checked.rows, checked.arena
             ))?;
         }
         Ok(ExitCode::SUCCESS)

@@ -59,7 +59,7 @@ impl Command for Plan {
             },
         };
         if let Some(path) = &self.run.out {
-            let document = plan_file(trainer.spec(), &plan);
+            let document = plan_file(trainer.spec(), &plan)?;
             std::fs::write(path, format!("{document:#}\n")).map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?;
         }
         if self.run.json {

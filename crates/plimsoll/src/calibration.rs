@@ -98,7 +98,7 @@ pub fn calibrate(device: Arc<dyn Device>, limit: Duration) -> Result<CostTable> 
         config.set_value("data.rows", *rows as i64)?;
         config.set_value("train.precision", precision)?;
         changes.iter().try_for_each(|change| config.set(change))?;
-        let opened = OpenDevice { device: Arc::clone(&device), thread_stacks: Bytes::ZERO };
+        let opened = OpenDevice { device: Arc::clone(&device), threads: None, thread_stacks: Bytes::ZERO };
         let trainer = Trainer::from(config.build()?).on_device(opened);
         let pass = if i < first_pass { Pass::New(NODE_DISTANCE) } else { Pass::Repeat };
         trainer.with_step(|graph, rows| match &timer {

@@ -38,9 +38,11 @@ impl std::str::FromStr for DeviceSpec {
     }
 }
 
-/// An open device, and the stacks of its threads.
+/// An open device, its threads on the host, and their stacks.
 pub(crate) struct OpenDevice {
     pub device: Arc<dyn Device>,
+    /// None for a GPU.
+    pub threads: Option<usize>,
     pub thread_stacks: Bytes,
 }
 
@@ -49,17 +51,17 @@ pub(crate) fn open(spec: DeviceSpec, threads: Option<usize>, profile: Option<&st
     match (spec, profile) {
         (DeviceSpec::Cpu, None) => {
             let cpu = CpuDevice::new(threads.unwrap_or_else(system::cores))?;
-            Ok(OpenDevice { thread_stacks: cpu.stacks(), device: Arc::new(cpu) })
+            Ok(OpenDevice { threads: Some(cpu.threads()), thread_stacks: cpu.stacks(), device: Arc::new(cpu) })
         }
         (DeviceSpec::Cpu, Some(name)) => Err(Error::Config(format!("the profile `{name}` is a GPU's; say `--device cuda:0` too"))),
         (DeviceSpec::Cuda(ordinal), Some(name)) => {
             let unknown = || Error::Config(format!("there is no profile `{name}`; there are: {}", Profile::names().join(", ")));
             let device = PlanOnly::new(Profile::named(name).ok_or_else(unknown)?, ordinal);
-            Ok(OpenDevice { device: Arc::new(device), thread_stacks: Bytes::ZERO })
+            Ok(OpenDevice { device: Arc::new(device), threads: None, thread_stacks: Bytes::ZERO })
         }
         (DeviceSpec::Cuda(ordinal), None) => {
             let device = open_gpu(ordinal, convolutions()?)?;
-            Ok(OpenDevice { device, thread_stacks: Bytes::ZERO })
+            Ok(OpenDevice { device, threads: None, thread_stacks: Bytes::ZERO })
         }
     }
 }

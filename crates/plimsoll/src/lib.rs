@@ -72,7 +72,7 @@ pub use numerics::Numerics;
 pub use output_loss::{OutputLoss, OutputLosses};
 pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, FilledCache, Pipeline, Sample};
 pub use plan::{
-    AppliedStrategy, DataSummary, DatasetSummary, DeviceBudget, LargestBatch, Machine, RunPlan, SplitLayers, Sweep, SweepPoint,
+    AppliedStrategy, Assumptions, DataSummary, DatasetSummary, DeviceBudget, LargestBatch, Machine, RunPlan, SplitLayers, Sweep, SweepPoint,
 };
 pub use plan_file::{Checked, check_plan_file, plan_file};
 pub use plimsoll_core::budget::CountingAllocator;

@@ -48,10 +48,13 @@ pub fn resident() -> Bytes {
 /// Read once: libraries that a device loads later are part of the device's footprint.
 pub fn process_footprint() -> Bytes {
     static FOOTPRINT: OnceLock<Bytes> = OnceLock::new();
-    *FOOTPRINT.get_or_init(|| {
-        let mapped = fs::read_to_string("/proc/self/maps").map_or(Bytes::mib(16), |maps| mapped_files(&maps));
-        (mapped + MAIN_STACK + HEAP_RESERVE).align_up(1 << 20)
-    })
+    *FOOTPRINT.get_or_init(footprint_now)
+}
+
+/// The same with the libraries that are loaded now.
+pub(crate) fn footprint_now() -> Bytes {
+    let mapped = fs::read_to_string("/proc/self/maps").map_or(Bytes::mib(16), |maps| mapped_files(&maps));
+    (mapped + MAIN_STACK + HEAP_RESERVE).align_up(1 << 20)
 }
 
 /// Bytes of files mapped into the process; all of them may become resident.

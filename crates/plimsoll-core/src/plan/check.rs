@@ -109,6 +109,7 @@ pub fn check(certificate: &Certificate, graphs: &[&Graph]) -> Result<(), CheckEr
     }
     let mut peak = Bytes::ZERO;
     for (claim, graph) in certificate.programs.iter().zip(graphs) {
+        buffers_fit(certificate, claim)?;
         for (i, state) in graph.states().iter().enumerate() {
             let size = state.ty.bytes(certificate.rows);
             if !certificate.states.get(i).is_some_and(|(name, _, _, stated)| *name == state.name && *stated == size) {
@@ -124,13 +125,31 @@ pub fn check(certificate: &Certificate, graphs: &[&Graph]) -> Result<(), CheckEr
     Ok(())
 }
 
+/// Every buffer is within its memory and lives for steps that exist, so that no later sum overflows.
+fn buffers_fit(certificate: &Certificate, claim: &Claim) -> Result<(), CheckError> {
+    let steps = claim.steps.len();
+    let in_arena = claim.buffers.iter().map(|(owner, _, offset, size, first, last)| (owner, offset, size, first, last, certificate.arena));
+    let stored = claim.stored.iter().map(|(owner, offset, size, first, last)| (owner, offset, size, first, last, certificate.backing));
+    for (i, (owner, offset, size, first, last, limit)) in in_arena.chain(stored).enumerate() {
+        let what = if !fits(*offset, *size, limit, certificate.alignment) {
+            "it lies outside its memory or is not aligned".to_string()
+        } else if first > last || *last as usize >= steps {
+            format!("it lives from step {first} to {last} of {steps}")
+        } else {
+            continue;
+        };
+        return Err(CheckError { at: format!("{} buffer {i} (of `{owner}`)", claim.role.name()), what });
+    }
+    Ok(())
+}
+
 /// The memory space of a state.
-fn home(certificate: &Certificate, state: usize) -> Space {
+pub(super) fn home(certificate: &Certificate, state: usize) -> Space {
     if certificate.stored.contains(&(state as u32)) { Space::Backing } else { Space::Resident }
 }
 
 /// The largest sum of simultaneously live claimed buffers.
-fn most_held(claim: &Claim) -> Bytes {
+pub(super) fn most_held(claim: &Claim) -> Bytes {
     let steps = claim.steps.len();
     let mut change = vec![0i128; steps + 1];
     for (_, _, _, size, first, last) in claim.buffers.iter().filter(|b| b.4 <= b.5 && (b.4 as usize) < steps) {
@@ -239,6 +258,9 @@ impl<'a> Player<'a> {
             return Err(format!("there is no node {}", step.node));
         }
         let node = self.graph.node(NodeId(step.node));
+        if step.op != node.op.rules().name() || step.scope != node.scope {
+            return Err(format!("node {} is a {} of `{}`", step.node, node.op.rules().name(), node.scope));
+        }
         if std::mem::replace(&mut ran[step.node as usize], true) {
             return Err(format!("node {} runs twice", step.node));
         }
@@ -282,6 +304,8 @@ impl<'a> Player<'a> {
             if let Some(range) = step.reads.iter().chain(&step.writes).find(|range| overlap(range, &scratch)) {
                 return Err(format!("its scratch overlaps %{}", range.value));
             }
+        } else if scratch.offset > Bytes::ZERO {
+            return Err("it has no scratch, but an offset for it".to_string());
         }
         Ok(())
     }
@@ -301,11 +325,11 @@ impl<'a> Player<'a> {
         }
         let covered = |from: u64, to: u64| self.held.range(..=from).next_back().is_some_and(|(_, end)| to <= *end);
         for range in step.reads.iter().chain(&step.writes).filter(|range| range.space == Space::Arena && range.size > Bytes::ZERO) {
-            if !covered(range.offset.0, range.offset.0 + range.size.0) {
+            if !covered(range.offset.0, end(range.offset, range.size)) {
                 return Err(format!("%{} is used while no buffer is held for it", range.value));
             }
         }
-        if step.workspace_size > Bytes::ZERO && !covered(step.workspace_offset.0, step.workspace_offset.0 + step.workspace_size.0) {
+        if step.workspace_size > Bytes::ZERO && !covered(step.workspace_offset.0, end(step.workspace_offset, step.workspace_size)) {
             return Err("its scratch is used while no buffer is held for it".to_string());
         }
         Ok(())
@@ -363,9 +387,11 @@ impl<'a> Player<'a> {
             Space::Arena => self.certificate.arena,
             Space::Resident => self.certificate.resident,
             Space::Backing => self.certificate.backing,
-            Space::Input(_) | Space::Scalars => {
-                return if range.size == size { Ok(()) } else { Err(format!("%{} has another size", range.value)) };
-            }
+            Space::Input(_) | Space::Scalars if range.size != size => return Err(format!("%{} has another size", range.value)),
+            // A column is read from its start, and a scalar at its own place.
+            Space::Input(_) if range.offset == Bytes::ZERO => return Ok(()),
+            Space::Scalars if fits(range.offset, range.size, Bytes(4 * self.graph.scalars().len() as u64), Bytes(4)) => return Ok(()),
+            Space::Input(_) | Space::Scalars => return Err(format!("%{} is read outside what the host supplies", range.value)),
         };
         if range.size != size || !fits(range.offset, range.size, limit, self.certificate.alignment) {
             return Err(format!("%{} lies outside its memory, is not aligned or has another size than {size}", range.value));
@@ -377,7 +403,7 @@ impl<'a> Player<'a> {
     fn holds(&self, range: &Range) -> Result<(), String> {
         self.check_extent(range)?;
         let value = self.origin[range.value as usize];
-        let (mut at, end) = (range.offset.0, range.offset.0.saturating_add(range.size.0));
+        let (mut at, end) = (range.offset.0, end(range.offset, range.size));
         let memory = self.contents.get(&range.space);
         while at < end {
             match memory.and_then(|memory| memory.range(..=at).next_back()) {
@@ -393,12 +419,12 @@ impl<'a> Player<'a> {
     fn put(&mut self, range: Range) {
         self.clear(range.space, range.offset, range.size);
         if range.size > Bytes::ZERO {
-            self.contents.entry(range.space).or_default().insert(range.offset.0, (range.offset.0 + range.size.0, range.value));
+            self.contents.entry(range.space).or_default().insert(range.offset.0, (end(range.offset, range.size), range.value));
         }
     }
 
     fn clear(&mut self, space: Space, offset: Bytes, size: Bytes) {
-        let (from, to) = (offset.0, offset.0 + size.0);
+        let (from, to) = (offset.0, end(offset, size));
         let memory = self.contents.entry(space).or_default();
         // Ranges are disjoint, so a range that starts lower also ends lower.
         let touched: Vec<(u64, (u64, u32))> =
@@ -420,13 +446,18 @@ impl<'a> Player<'a> {
     }
 }
 
+/// The end of a range. Numbers in a certificate may overflow; a range that does is outside every memory.
+fn end(offset: Bytes, size: Bytes) -> u64 {
+    offset.0.saturating_add(size.0)
+}
+
 fn overlap(a: &Range, b: &Range) -> bool {
     a.space == b.space && meet((a.offset, a.size), (b.offset, b.size))
 }
 
-/// Whether two ranges (offset and size) intersect. Numbers in a certificate may overflow.
+/// Whether two ranges (offset and size) intersect.
 fn meet(a: (Bytes, Bytes), b: (Bytes, Bytes)) -> bool {
-    a.0.0 < b.0.0.saturating_add(b.1.0) && b.0.0 < a.0.0.saturating_add(a.1.0)
+    a.0.0 < end(b.0, b.1) && b.0.0 < end(a.0, a.1)
 }
 
 fn fits(offset: Bytes, size: Bytes, limit: Bytes, alignment: Bytes) -> bool {

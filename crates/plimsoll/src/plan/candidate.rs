@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Peak memory of the search, in multiples of the graphs: 2.9 were measured for a network of 2,000 nodes in many micro-batches.
-const SEARCH_FACTOR: u64 = 4;
+pub(crate) const SEARCH_FACTOR: u64 = 4;
 
 /// One micro-batch size with its strategies, laid out and checked.
 #[derive(Clone)]
@@ -192,7 +192,7 @@ pub(super) fn heap_per_node(request: &Request<'_>) -> Bytes {
 }
 
 /// The memory of writing checkpoints, or of reading the state or weights that a run starts from.
-pub(super) fn checkpoint_owner(spec: &RunSpec, states: usize) -> Option<(Owner, Bytes)> {
+pub(crate) fn checkpoint_owner(spec: &RunSpec, states: usize) -> Option<(Owner, Bytes)> {
     let size = match (&spec.fit.checkpoints, &spec.fit.initial_weights) {
         (Some(_), _) => Checkpoints::footprint(states),
         (None, Some(_)) => Checkpoints::document(states),

@@ -241,7 +241,7 @@ pub(crate) fn prove(request: &Request<'_>, certificate: &Certificate) -> Result<
     for variant in variants(request, request.allow) {
         let request = varied(request, variant)?;
         match plan::prove(certificate, graphs(&request, certificate.rows)?, request.device()) {
-            Ok(()) => return Ok(()),
+            Ok(_) => return Ok(()),
             Err(error) => first = first.or(Some(error.to_string())),
         }
     }
@@ -314,6 +314,7 @@ pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candi
         used,
         count: request.spec.count,
         plan_ms: 0.0,
+        assumptions: request.machine.assumptions(request.budget, request.device().footprint(&candidate.memory).runtime),
         memory: candidate.memory,
         pipeline_stages: pipeline.stages,
         pipeline: pipeline.training,

@@ -227,6 +227,7 @@ impl RunPlan {
             "feasible": true,
             "model": self.model,
             "device": self.device.0,
+            "count": self.count.name(),
             "batch": self.batch,
             "peak_bytes": { "host": self.total().0, "device": self.device_memory.as_ref().map_or(0, |device| device.total().0) },
             "host_budget_bytes": self.host_budget.0,

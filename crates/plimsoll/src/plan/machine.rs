@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::spec::RunSpec;
 use crate::system;
 use plimsoll_core::device::Device;
-use plimsoll_core::plan::{CopyRate, CostModel};
+use plimsoll_core::plan::{CopyRate, CostModel, Overhead};
 use plimsoll_core::{Budget, Bytes};
 use std::sync::Arc;
 
@@ -25,8 +25,28 @@ pub struct Machine {
     pub free_device: Option<Bytes>,
     /// Resident memory of the process before a run: code, libraries, stack and untracked heap.
     pub process: Bytes,
+    /// Threads of a device that computes on the host; none for a GPU.
+    pub threads: Option<usize>,
     /// Stacks of the device's threads.
     pub thread_stacks: Bytes,
+}
+
+/// The numbers of a plan that come from the machine it was made on, and cannot be recomputed elsewhere. Plan files list them, and a run
+/// compares them with its own before it starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Assumptions {
+    /// Resident memory of the process before a run.
+    pub process: Bytes,
+    /// Threads of a device that computes on the host; none for a GPU.
+    pub threads: Option<usize>,
+    /// Stacks of these threads.
+    pub thread_stacks: Bytes,
+    /// Memory of the device runtime, such as the CUDA context.
+    pub runtime: Overhead,
+    /// Free host memory, where no budget was given.
+    pub free_host: Option<Bytes>,
+    /// Free device memory, where the device has its own and no budget was given.
+    pub free_device: Option<Bytes>,
 }
 
 impl Machine {
@@ -48,8 +68,30 @@ impl Machine {
             free_host: system::available_memory(),
             free_device: device.memory_info().map(|memory| memory.available),
             process: system::process_footprint(),
+            threads: opened.threads,
             thread_stacks: opened.thread_stacks,
             device,
+        }
+    }
+
+    /// The same with what the process takes now: libraries may have been loaded since the plan was made. Those that a GPU loads are part
+    /// of its runtime.
+    pub(crate) fn at_start(mut self) -> Machine {
+        if self.device.capabilities().shares_host_memory {
+            self.process = self.process.max(system::footprint_now());
+        }
+        self
+    }
+
+    /// What a plan with these budgets takes from this machine.
+    pub(crate) fn assumptions(&self, given: Budget, runtime: Overhead) -> Assumptions {
+        Assumptions {
+            process: self.process,
+            threads: self.threads,
+            thread_stacks: self.thread_stacks,
+            runtime,
+            free_host: given.host.is_none().then_some(self.free_host),
+            free_device: if given.device.is_none() { self.free_device } else { None },
         }
     }
 

@@ -35,10 +35,11 @@ use std::sync::Arc;
 
 pub use data::{DataSummary, DatasetSummary};
 pub use largest::LargestBatch;
-pub use machine::Machine;
+pub use machine::{Assumptions, Machine};
 pub use split::SplitLayers;
 pub use sweep::{Sweep, SweepPoint};
 
+pub(crate) use candidate::{SEARCH_FACTOR, checkpoint_owner};
 pub(crate) use data::epoch_rows;
 pub(crate) use machine::Budgets;
 
@@ -98,6 +99,8 @@ pub struct RunPlan {
     pub count: Count,
     /// Planning time in milliseconds; measured by the caller, since planning reads no clock.
     pub plan_ms: f64,
+    /// What it takes from the machine it was made on.
+    pub assumptions: Assumptions,
     /// The device's memory plan.
     pub memory: CheckedPlan,
     pub(crate) pipeline: PipelinePlan,

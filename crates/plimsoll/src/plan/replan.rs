@@ -11,7 +11,8 @@ use plimsoll_core::budget::Owner;
 use plimsoll_core::{Budget, Bytes};
 
 impl RunPlan {
-    /// If less memory is free than this plan takes: the available budget, and the reason as text.
+    /// If less memory is free than this plan takes, or the machine takes more of it than the plan assumes: the budget to replan for, and the
+    /// reason as text.
     pub(crate) fn shortage(&self, spec: &RunSpec, machine: &Machine) -> Option<(Budget, String)> {
         let host = (self.total() > machine.free_host).then_some(machine.free_host);
         let planned = self.device_memory.as_ref().map(|device| device.total());
@@ -21,12 +22,30 @@ impl RunPlan {
             .map(|free| reason(self.total(), HOST, free))
             .into_iter()
             .chain(device.map(|(planned, free)| reason(planned, &format!("memory of {}", self.device.0), free)))
+            .chain(self.broken_assumptions(machine))
             .collect();
         if reasons.is_empty() {
             return None;
         }
         let budget = Budget { host: host.or(spec.budget.host), device: device.map(|(_, free)| free).or(spec.budget.device) };
         Some((budget, reasons.join("; ")))
+    }
+
+    /// The assumptions of the plan that this machine exceeds.
+    fn broken_assumptions(&self, machine: &Machine) -> impl Iterator<Item = String> {
+        let (assumed, runtime) = (&self.assumptions, machine.device.footprint(&self.memory).runtime);
+        let name = machine.device.capabilities().runtime.map_or("device runtime", |runtime| runtime.name);
+        let exceeds = |what: &str, now: Bytes, assumed: Bytes| {
+            (now > assumed).then(|| format!("the plan assumes {assumed} for the {what}, which takes {now} now"))
+        };
+        [
+            exceeds("process", machine.process, assumed.process),
+            exceeds("stacks of the threads", machine.thread_stacks, assumed.thread_stacks),
+            exceeds(&format!("{name} on the host"), runtime.host, assumed.runtime.host),
+            exceeds(&format!("{name} on the device"), runtime.device, assumed.runtime.device),
+        ]
+        .into_iter()
+        .flatten()
     }
 
     /// The same run planned for a smaller budget; records the previous budget.

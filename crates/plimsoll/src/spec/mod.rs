@@ -88,7 +88,7 @@ pub struct RunSpec {
 }
 
 /// Upper limit on threads.
-const MOST_THREADS: u64 = 1024;
+pub(crate) const MAX_THREADS: usize = 1024;
 
 /// Keys of `[train]` that other tables depend on.
 #[derive(Default)]
@@ -107,6 +107,23 @@ pub enum Count {
     Everything,
     /// Only the model's weights and the arena of activations, gradients and workspace, as papers count.
     WeightsAndActivations,
+}
+
+impl Count {
+    const ALL: [Count; 2] = [Count::Everything, Count::WeightsAndActivations];
+
+    /// Its name in plans and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Count::Everything => "everything",
+            Count::WeightsAndActivations => "weights+activations",
+        }
+    }
+
+    /// The one of this name.
+    pub(crate) fn named(name: &str) -> Option<Count> {
+        Count::ALL.into_iter().find(|count| count.name() == name)
+    }
 }
 
 impl Default for RunSpec {
@@ -158,8 +175,8 @@ impl RunSpec {
             };
             self.seed = train.count("seed", 0)?.unwrap_or(self.seed);
             self.threads = match train.count("threads", 1)? {
-                Some(threads) if threads > MOST_THREADS => {
-                    return Err(Error::Config(format!("`train.threads` is {threads}, but should be at most {MOST_THREADS}")));
+                Some(threads) if threads > MAX_THREADS as u64 => {
+                    return Err(Error::Config(format!("`train.threads` is {threads}, but should be at most {MAX_THREADS}")));
                 }
                 threads => threads.map(|threads| threads as usize),
             };

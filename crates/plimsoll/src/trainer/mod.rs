@@ -102,7 +102,8 @@ impl Trainer {
     }
 
     /// Trains as planned. Further calls continue from where the previous one stopped. If less memory is free than the
-    /// plan takes, the run is replanned for the free memory, with an [`Event::Replanned`].
+    /// plan takes, or the process takes more than the plan [assumes](crate::Assumptions), the run is replanned, with an
+    /// [`Event::Replanned`].
     ///
     /// # Errors
     ///
@@ -274,7 +275,7 @@ impl Trainer {
         if let Some(session) = &self.session {
             return session.plan.check_same_memory(&plan).map(|()| plan);
         }
-        let machine = self.machine()?;
+        let machine = self.machine()?.at_start();
         let plan = match plan.shortage(spec, &machine) {
             None => plan,
             Some((budget, reason)) => {

@@ -2,8 +2,9 @@
 
 use super::Trainer;
 use crate::checkpoint::Checkpoints;
+use crate::error::Error;
 use crate::fit::{Event, Fit};
-use crate::plan::{DataSummary, RunPlan};
+use crate::plan::{DataSummary, Machine, RunPlan};
 use crate::spec::RunSpec;
 use crate::zoo;
 use plimsoll_core::budget::Owner;
@@ -77,6 +78,27 @@ fn a_run_with_less_free_memory_is_replanned_and_says_why() {
     assert_eq!((smaller.host_budget, smaller.requested_host_budget), (machine.free_host, Some(plan.host_budget)));
     assert!(smaller.total() <= machine.free_host && smaller.validation.is_some());
     assert!(smaller.shortage(&spec, &machine).is_none());
+}
+
+/// What a plan assumes about the machine is compared before it runs: the run is replanned within the same budget, or refused.
+#[test]
+fn a_machine_that_takes_more_than_the_plan_assumes_is_replanned_or_refused() {
+    let trainer = trainer("96MiB");
+    let spec = trainer.spec_of(&Fit::epochs(1));
+    let (machine, data) = (trainer.machine().unwrap(), DataSummary::read(&spec).unwrap());
+    let plan = spec.plan(&machine, &data).unwrap();
+    assert!(plan.shortage(&spec, &machine).is_none());
+    assert_eq!((plan.assumptions.process, plan.assumptions.thread_stacks), (machine.process, machine.thread_stacks));
+    let larger = Machine { process: machine.process + Bytes::mib(8), ..machine.clone() };
+    let (budget, reason) = plan.shortage(&spec, &larger).unwrap();
+    assert_eq!(reason, format!("the plan assumes {} for the process, which takes {} now", machine.process, larger.process));
+    let replanned = plan.replanned(&spec, budget, &larger, &data).unwrap();
+    assert_eq!((replanned.assumptions.process, replanned.host_budget), (larger.process, plan.host_budget));
+    assert!(replanned.total() <= plan.host_budget && replanned.shortage(&spec, &larger).is_none());
+    let huge = Machine { thread_stacks: Bytes::mib(128), ..machine };
+    let (budget, reason) = plan.shortage(&spec, &huge).unwrap();
+    assert!(reason.starts_with("the plan assumes ") && reason.contains("for the stacks of the threads"), "{reason}");
+    assert!(matches!(plan.replanned(&spec, budget, &huge, &data), Err(Error::Infeasible(_))));
 }
 
 #[test]

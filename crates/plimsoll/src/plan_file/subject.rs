@@ -1,0 +1,121 @@
+//! What a plan file is about: the run of its configuration, with its data, its device and its graphs.
+
+use super::{Stated, unreadable, untrue};
+use crate::allow::Permission;
+use crate::config::Config;
+use crate::devices::{self, DeviceSpec, OpenDevice};
+use crate::error::{Error, Result};
+use crate::graphs::{Programs, Variant, Variants};
+use crate::plan::DataSummary;
+use crate::precision::Precision;
+use crate::spec::{Count, MAX_THREADS, RunSpec};
+use plimsoll_core::Graph;
+use plimsoll_core::passes::Columns;
+use plimsoll_core::plan::{self, Certificate, Plan};
+use plimsoll_core::step::Role;
+use serde_json::{Map, Value};
+
+/// No batch is larger.
+const MAX_BATCH: usize = 1 << 24;
+
+/// The run that a plan file describes.
+pub(super) struct Subject {
+    pub spec: RunSpec,
+    pub data: DataSummary,
+    pub opened: OpenDevice,
+    /// Rows of a batch.
+    pub batch: usize,
+    /// Rows of a micro-batch, if they are given.
+    pub micro_batch: Option<usize>,
+    /// What is stored in fewer bits than specified.
+    pub variant: Variant,
+}
+
+/// A proven certificate.
+pub(super) struct Proven {
+    /// The plan that it describes.
+    pub plan: Plan,
+    /// The memory of the graphs.
+    pub graphs: u64,
+    /// Whether batch normalization sees other statistics in a micro-batch.
+    pub batch_statistics: bool,
+    pub precision: Precision,
+}
+
+impl Subject {
+    /// Reads the configuration and opens the data and the device.
+    pub fn read(configuration: &str, plan: &Map<String, Value>, assumptions: &Stated, max_batch: Option<usize>) -> Result<Subject> {
+        let mut spec = Config::from_text(configuration)?.build()?;
+        if spec.config != configuration {
+            return Err(unreadable("its `configuration` was edited".to_string()));
+        }
+        let text = |key: &str| plan.get(key).and_then(Value::as_str).unwrap_or_default();
+        spec.count = Count::named(text("count")).ok_or_else(|| unreadable("its plan states no `count`".to_string()))?;
+        match (spec.device, assumptions.threads) {
+            (DeviceSpec::Cpu, Some(threads))
+                if (1..=MAX_THREADS).contains(&threads) && spec.threads.is_none_or(|given| given == threads) =>
+            {
+                spec.threads = Some(threads);
+            }
+            (DeviceSpec::Cuda(_), None) => {}
+            (_, stated) => return Err(untrue(format!("its assumptions state {stated:?} threads, which this run has not"))),
+        }
+        let opened = devices::open(spec.device, spec.threads, spec.device_profile.as_deref())?;
+        let data = DataSummary::read(&spec)?;
+        data.training.check_fixed_shapes()?;
+        let own = data.training.batch_rows()?;
+        let (batch, micro_batch) = match max_batch {
+            None => (own, spec.micro_batch.map(|rows| rows.clamp(1, own))),
+            Some(rows) if rows == own || !(1..=MAX_BATCH).contains(&rows) => {
+                return Err(untrue(format!("it states {rows} rows as the largest batch, and its configuration has {own}")));
+            }
+            Some(rows) => (rows, Some(rows)),
+        };
+        let variant = Variant {
+            activations: text("precision") != spec.optimization.precision.name(),
+            state: plan.get("optimizer_state_bits").and_then(Value::as_u64) == Some(8),
+        };
+        Ok(Subject { spec, data, opened, batch, micro_batch, variant })
+    }
+
+    /// Proves the certificate against the graphs of the run.
+    pub fn prove(&self, certificate: &Certificate) -> Result<Proven> {
+        // Matrix products on the CPU read any types; GPU libraries require equal types.
+        let shares = self.opened.device.capabilities().shares_host_memory;
+        let columns = if shares { Columns::AsTheyAre } else { Columns::Narrowed };
+        let variants = Variants::new(&self.spec, &self.data.training.schema, columns)?;
+        let allowed: Vec<Variant> = variants.allowed(self.spec.allow).collect();
+        if !allowed.contains(&self.variant) {
+            return Err(untrue("it states a precision that its configuration has not and does not allow"));
+        }
+        let programs = variants.programs(self.variant)?;
+        self.may_have(certificate.rows, programs)?;
+        // An error about the file, not about the planner.
+        let plan = plan::prove(certificate, self.graphs(programs, certificate.rows)?, &*self.opened.device)
+            .map_err(|error| Error::Config(error.to_string()))?;
+        Ok(Proven {
+            graphs: programs.footprint(&plan, allowed.len() as u64).0,
+            plan,
+            batch_statistics: programs.batch_statistics,
+            precision: programs.optimization.precision,
+        })
+    }
+
+    fn graphs<'a>(&self, programs: &'a Programs, rows: usize) -> Result<&'a [(Role, Graph)]> {
+        if rows == self.batch { Ok(&programs.whole) } else { Ok(programs.accumulating()?) }
+    }
+
+    /// Checks that the run may have micro-batches of this many rows.
+    fn may_have(&self, rows: usize, programs: &Programs) -> Result<()> {
+        let allow = self.spec.allow;
+        let cut = allow.has(Permission::Microbatch) && (!programs.batch_statistics || allow.has(Permission::MicrobatchBatchnorm));
+        let right = match self.micro_batch {
+            Some(given) => rows == given,
+            None => rows == self.batch || (cut && rows > 0 && self.batch.is_multiple_of(rows)),
+        };
+        if right {
+            return Ok(());
+        }
+        Err(untrue(format!("it has micro-batches of {rows} rows, which a batch of {} may not have here", self.batch)))
+    }
+}
