@@ -236,7 +236,9 @@ fn replay(graph: &Graph, certificate: &Certificate, claim: &Claim, device: &dyn 
             cut.ok_or_else(|| fail(format!("it states layers computed in {pieces} pieces, but this graph cannot be cut so")))?
         }
     };
-    let graph = if states.is_empty() && values.is_empty() { graph } else { offload(&graph, &states, &values).map_err(wrong)? };
+    // Where one program offloads something, all of them were written for it.
+    let offloads = !states.is_empty() || certificate.programs.iter().any(|claim| !claim.offloaded.is_empty());
+    let graph = if offloads { offload(&graph, &states, &values).map_err(wrong)? } else { graph };
     let joined: Vec<ValueId> = claim.joined.iter().copied().map(ValueId).collect();
     let is_concat = |value: &ValueId| value.index() < graph.values.len() && matches!(graph.producer(*value).op, Op::Concat(_));
     if let Some(value) = joined.iter().find(|value| claim.joining == ConcatStrategy::Copy || !is_concat(value)) {

@@ -107,7 +107,7 @@ impl Stated {
         }
         let found = Data { training: Rows::of(&data.training), validation: data.validation.as_ref().map(Rows::of) };
         if self.data != found {
-            return wrong(format!("{:?}, but the data has {found:?}; write the plan again", self.data));
+            return wrong(format!("{:?}, but the data has {found:?}; write a new plan file", self.data));
         }
         Ok(())
     }

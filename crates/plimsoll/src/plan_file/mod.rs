@@ -97,7 +97,7 @@ pub fn check_plan_file(text: &str) -> Result<Checked> {
 
 /// A part of the document, which must be written exactly as `plan_file` writes it: nothing is left out, added, or of another type.
 fn exactly<T: serde::de::DeserializeOwned + serde::Serialize>(name: &str, value: &Value) -> Result<T> {
-    let read: T = serde_json::from_value(value.clone()).map_err(|error| unreadable(format!("its {name}: {error}")))?;
+    let read = T::deserialize(value).map_err(|error| unreadable(format!("its {name}: {error}")))?;
     if json!(read) == *value { Ok(read) } else { Err(unreadable(format!("its {name} has more than belongs there"))) }
 }
 
