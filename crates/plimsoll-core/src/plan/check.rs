@@ -109,7 +109,6 @@ pub fn check(certificate: &Certificate, graphs: &[&Graph]) -> Result<(), CheckEr
     }
     let mut peak = Bytes::ZERO;
     for (claim, graph) in certificate.programs.iter().zip(graphs) {
-        buffers_fit(certificate, claim)?;
         for (i, state) in graph.states().iter().enumerate() {
             let size = state.ty.bytes(certificate.rows);
             if !certificate.states.get(i).is_some_and(|(name, _, _, stated)| *name == state.name && *stated == size) {
@@ -117,6 +116,7 @@ pub fn check(certificate: &Certificate, graphs: &[&Graph]) -> Result<(), CheckEr
             }
         }
         Player::new(certificate, claim, graph).play()?;
+        buffers_fit(certificate, claim)?;
         peak = peak.max(most_held(claim));
     }
     if certificate.lower_bound != peak || certificate.arena < peak {

@@ -3,9 +3,9 @@
 //! [`check`] verifies that a plan is sound. An edited plan may still be sound, for example with a lifetime that is too
 //! long. Here every number and every name must be exactly the one that follows from the steps and the graphs.
 //!
-//! Rewrites of the graph (splits, offload, concats, recomputation) are repeated with the planner's writers, but not trusted: the
-//! [value numbering](check_equivalence) of the checker proves that the result computes the model's graph. How such a
-//! rewrite was found is no part of the proof.
+//! Rewrites of the graph (splits, offload, concats, recomputation) are repeated with the planner's writers, but not
+//! trusted: the [value numbering](check_equivalence) of the checker proves that the result computes the model's graph.
+//! How such a rewrite was found is no part of the proof.
 
 use super::certificate::{Certificate, Claim, Space};
 use super::check::{CheckError, check, home, most_held};
@@ -28,8 +28,8 @@ use std::collections::{BTreeMap, HashSet};
 /// More pieces than any plan has.
 const MAX_PIECES: usize = 1 << 12;
 
-/// Proves that a certificate is an exact plan of these graphs (optimized, one per program, in order) on this device. Returns the
-/// plan that it describes, rebuilt from the certificate and the graphs.
+/// Proves that a certificate is an exact plan of these graphs (optimized, one per program, in order) on this device.
+/// Returns the plan that it describes, rebuilt from the certificate and the graphs.
 pub fn prove(certificate: &Certificate, graphs: &[(Role, Graph)], device: &dyn Target) -> Result<Plan, CheckError> {
     let fail = |at: String, what: String| Err(CheckError { at, what });
     if certificate.rows == 0 {
@@ -86,8 +86,8 @@ fn longest_states<'a>(graphs: impl Iterator<Item = &'a Graph>) -> &'a [State] {
     graphs.map(|graph| graph.states()).max_by_key(|states| states.len()).unwrap_or_default()
 }
 
-/// The states are those of the graphs, each with its owner, packed without gaps, and on a device with its own memory followed by the
-/// staging slots, whose bytes are returned.
+/// The states are those of the graphs, each with its owner, packed without gaps, and on a device with its own memory
+/// followed by the staging slots, whose bytes are returned.
 fn states_are_exact(
     certificate: &Certificate,
     states: &[State],
@@ -389,7 +389,8 @@ fn lifetimes_are_exact(certificate: &Certificate, claim: &Claim, graph: &Graph) 
     }
 }
 
-/// The layer and the kind of what a buffer holds first: the workspace or an output of the step at which it becomes live.
+/// The layer and the kind of what a buffer holds first: the workspace or an output of the step at which it becomes
+/// live.
 fn contents<'a>(claim: &'a Claim, buffer: usize, graph: &Graph) -> Option<(&'a str, BufferKind)> {
     let (_, _, offset, size, first, _) = &claim.buffers[buffer];
     let step = claim.steps.get(*first as usize)?;

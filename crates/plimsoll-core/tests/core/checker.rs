@@ -86,7 +86,32 @@ fn values_must_lie_where_they_are_read() {
     insta::assert_snapshot!(refused(|c| step_of(c, "matmul", "second").writes[0].offset += Bytes(4)), @"the plan does not hold at step step 2 (matmul of `second`): %5 lies outside its memory, is not aligned or has another size than 256 B");
     insta::assert_snapshot!(refused(|c| step_of(c, "matmul", "second").writes[0].size = Bytes(64)), @"the plan does not hold at step step 2 (matmul of `second`): %5 lies outside its memory, is not aligned or has another size than 256 B");
     insta::assert_snapshot!(refused(|c| step_of(c, "matmul", "first").writes[0].space = Space::Input(0)), @"the plan does not hold at step step 0 (matmul of `first`): %3 is written to where only the host writes");
-    insta::assert_snapshot!(refused(|c| step_of(c, "matmul", "first").reads[0].offset = Bytes(u64::MAX - 63)), @"the plan does not hold at step step 0 (matmul of `first`): %0 is read where nothing was written");
+    insta::assert_snapshot!(refused(|c| step_of(c, "matmul", "first").reads[0].offset = Bytes(u64::MAX - 63)), @"the plan does not hold at step step 0 (matmul of `first`): %0 is read outside what the host supplies");
+}
+
+#[test]
+fn numbers_that_overflow_and_names_that_differ_are_refused() {
+    insta::assert_snapshot!(refused(|c| step_of(c, "matmul", "first").reads[0].offset = Bytes(u64::MAX)), @"the plan does not hold at step step 0 (matmul of `first`): %0 is read outside what the host supplies");
+    insta::assert_snapshot!(refused(|c| step_of(c, "pointwise", "w").reads[1].offset = Bytes(u64::MAX)), @"the plan does not hold at step step 4 (pointwise of `w`): %2 is read outside what the host supplies");
+    insta::assert_snapshot!(refused(|c| claim(c).steps[0].op = "conv2d".to_string()), @"the plan does not hold at step step 0 (conv2d of `first`): node 3 is a matmul of `first`");
+    insta::assert_snapshot!(refused(|c| claim(c).steps[0].scope = "third".to_string()), @"the plan does not hold at step step 0 (matmul of `third`): node 3 is a matmul of `first`");
+    let absurd =
+        |change: &dyn Fn(&mut (String, BufferKind, Bytes, Bytes, u32, u32))| refused(|c| claim(c).buffers.iter_mut().for_each(change));
+    for refusal in [
+        absurd(&|buffer| buffer.2 = Bytes(u64::MAX)),
+        absurd(&|buffer| buffer.3 = Bytes(u64::MAX)),
+        absurd(&|buffer| buffer.4 = u32::MAX),
+        absurd(&|buffer| buffer.5 = u32::MAX),
+        refused(|c| c.states.iter_mut().for_each(|state| state.2 = Bytes(u64::MAX))),
+        refused(|c| c.states.iter_mut().for_each(|state| state.3 = Bytes(u64::MAX))),
+        refused(|c| claim(c).steps.iter_mut().for_each(|step| step.workspace_offset = Bytes(u64::MAX))),
+        refused(|c| claim(c).steps.iter_mut().for_each(|step| step.workspace_size = Bytes(u64::MAX))),
+        refused(|c| claim(c).stored.push((String::new(), Bytes(u64::MAX), Bytes(u64::MAX), 0, 0))),
+        refused(|c| c.stored.push(u32::MAX)),
+        refused(|c| c.rows = usize::MAX),
+    ] {
+        assert!(refusal.starts_with("the plan does not hold"), "{refusal}");
+    }
 }
 
 #[test]

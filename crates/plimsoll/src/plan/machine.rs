@@ -31,8 +31,8 @@ pub struct Machine {
     pub thread_stacks: Bytes,
 }
 
-/// The numbers of a plan that come from the machine it was made on, and cannot be recomputed elsewhere. Plan files list them, and a run
-/// compares them with its own before it starts.
+/// The numbers of a plan that come from the machine it was made on, and cannot be recomputed elsewhere. Plan files list
+/// them, and a run compares them with its own before it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assumptions {
     /// Resident memory of the process before a run.
@@ -74,8 +74,8 @@ impl Machine {
         }
     }
 
-    /// The same with what the process takes now: libraries may have been loaded since the plan was made. Those that a GPU loads are part
-    /// of its runtime.
+    /// The same with what the process takes now: libraries may have been loaded since the plan was made. Those that a
+    /// GPU loads are part of its runtime.
     pub(crate) fn at_start(mut self) -> Machine {
         if self.device.capabilities().shares_host_memory {
             self.process = self.process.max(system::footprint_now());

@@ -1,8 +1,9 @@
 //! Plan files: written by `plan --out`, verified by `check`.
 //!
-//! A file has the statement (`plan`), the run's configuration, what the plan assumes about the machine, and the certificate. The checker trusts
-//! nothing of the planner. It builds the model's graphs from the configuration; the certificate has to execute them, byte by byte; and every
-//! number of the statement has to follow from the certificate, the configuration, the data and the assumptions.
+//! A file has the statement (`plan`), the run's configuration, what the plan assumes about the machine, and the
+//! certificate. The checker trusts nothing of the planner. It builds the model's graphs from the configuration; the
+//! certificate has to execute them, byte by byte; and every number of the statement has to follow from the certificate,
+//! the configuration, the data and the assumptions.
 
 mod assumptions;
 mod pipelines;
@@ -60,8 +61,8 @@ pub fn plan_file(spec: &RunSpec, plan: &RunPlan) -> Result<Value> {
     Ok(document)
 }
 
-/// Verifies a document of [`plan_file`]: that its certificate is an exact plan of the model of its configuration, and that everything it states
-/// follows from that. Reports the first error.
+/// Verifies a document of [`plan_file`]: that its certificate is an exact plan of the model of its configuration, and
+/// that everything it states follows from that. Reports the first error.
 ///
 /// # Errors
 /// If the text is no such document, if what it states does not hold, or if the data it names cannot be read.
@@ -95,7 +96,8 @@ pub fn check_plan_file(text: &str) -> Result<Checked> {
     })
 }
 
-/// A part of the document, which must be written exactly as `plan_file` writes it: nothing is left out, added, or of another type.
+/// A part of the document, which must be written exactly as `plan_file` writes it: nothing is left out, added, or of
+/// another type.
 fn exactly<T: serde::de::DeserializeOwned + serde::Serialize>(name: &str, value: &Value) -> Result<T> {
     let read = T::deserialize(value).map_err(|error| unreadable(format!("its {name}: {error}")))?;
     if json!(read) == *value { Ok(read) } else { Err(unreadable(format!("its {name} has more than belongs there"))) }

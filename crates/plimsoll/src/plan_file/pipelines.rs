@@ -1,5 +1,5 @@
-//! The input pipelines of a statement. What a stage holds for a limit is a formula of the data crate, by which the feed also allocates; which
-//! limit each pipeline has is derived here.
+//! The input pipelines of a statement. What a stage holds for a limit is a formula of the data crate, by which the feed
+//! also allocates; which limit each pipeline has is derived here.
 
 use super::untrue;
 use crate::error::Result;
@@ -14,7 +14,8 @@ pub(super) fn minimum(data: &DataSummary, rows: usize) -> Result<u64> {
     training.checked_add(validation.unwrap_or(0)).ok_or_else(|| untrue("its input pipelines take more than there is"))
 }
 
-/// The stages of the pipelines in the rest of a budget, in bytes; without one, at their minimum. Validation has its minimum and a quarter of what both leave.
+/// The stages of the pipelines in the rest of a budget, in bytes; without one, at their minimum. Validation has its
+/// minimum and a quarter of what both leave.
 pub(super) fn stages(data: &DataSummary, rows: usize, rest: Option<u64>) -> Result<Vec<(String, u64)>> {
     let minimum = minimum(data, rows)?;
     let rest = rest.unwrap_or(minimum);

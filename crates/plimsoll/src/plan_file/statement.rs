@@ -1,6 +1,7 @@
-//! The statement of a plan file, derived from its certificate, its configuration, its data and its assumptions. It shares no code with the
-//! search for a plan; only sizes that are formulas by themselves (stages of a pipeline, a checkpoint's document, heap per node, what a device
-//! takes beside its buffers) are asked for where the run itself asks for them.
+//! The statement of a plan file, derived from its certificate, its configuration, its data and its assumptions. It
+//! shares no code with the search for a plan; only sizes that are formulas by themselves (stages of a pipeline, a
+//! checkpoint's document, heap per node, what a device takes beside its buffers) are asked for where the run itself
+//! asks for them.
 
 use super::assumptions::Stated;
 use super::pipelines;
@@ -57,7 +58,8 @@ pub(super) fn compare(path: &str, stated: &Value, derived: &Value) -> Result<()>
     }
 }
 
-/// Derives the statement. Claims that no certificate can prove are taken from the plan, after a check of their form and bounds.
+/// Derives the statement. Claims that no certificate can prove are taken from the plan, after a check of their form and
+/// bounds.
 pub(super) fn derive(
     subject: &Subject,
     stated: &Map<String, Value>,
@@ -197,7 +199,8 @@ pub(super) fn derive(
     Ok(Statement { document, host_peak, host_budget, device_peak })
 }
 
-/// The resident memory and the arena by owner: states by theirs, buffers by their kind at the first step with the largest sum.
+/// The resident memory and the arena by owner: states by theirs, buffers by their kind at the first step with the
+/// largest sum.
 fn in_memory(certificate: &Certificate) -> Result<Owners> {
     let mut owners = Owners::new();
     for (i, (_, owner, _, size)) in (0..).zip(&certificate.states) {
@@ -264,7 +267,8 @@ fn copied(certificate: &Certificate, programs: &[Program], pieces: usize) -> Res
     }
 }
 
-/// The split of the first program that has one: the layers with slices of the batch or of their rows. What it saves is a claim.
+/// The split of the first program that has one: the layers with slices of the batch or of their rows. What it saves is
+/// a claim.
 fn split_layers(stated: &Map<String, Value>, claim: &Claim, graph: &Graph) -> Result<Value> {
     let mut layers: Vec<&str> = Vec::new();
     for (_, node) in graph.nodes() {

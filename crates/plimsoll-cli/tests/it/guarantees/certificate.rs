@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// What a plan claims without proof: its times, and how other plans of the same run compare. `check` verifies the form of these and that
-/// minima are between what every plan takes and what this one does. A `*` is any index.
+/// What a plan claims without proof: its times, and how other plans of the same run compare. `check` verifies the form
+/// of these and that minima are between what every plan takes and what this one does. A `*` is any index.
 const CLAIMS: [&str; 7] = [
     "/plan/plan_ms",
     "/plan/predicted_step_s",
@@ -74,8 +74,8 @@ fn is_claim(path: &str) -> bool {
     CLAIMS.contains(&path) || CLAIMS.contains(&general.join("/").as_str())
 }
 
-/// Changes every leaf of a plan file. Those of the statement and the assumptions are changed in every way, those of the certificate in one
-/// way each, in turn.
+/// Changes every leaf of a plan file. Those of the statement and the assumptions are changed in every way, those of the
+/// certificate in one way each, in turn.
 fn every_change_is_refused(good: &Value) {
     let mut paths = Vec::new();
     leaves(good, String::new(), &mut paths);
