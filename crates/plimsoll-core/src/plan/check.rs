@@ -275,11 +275,12 @@ impl<'a> Player<'a> {
             }
         }
         for (output, write) in step.writes.iter().enumerate() {
+            if matches!(write.space, Space::Input(_) | Space::Scalars) {
+                return Err(format!("%{} is written to where only the host writes", write.value));
+            }
             self.check_extent(write)?;
-            match write.space {
-                Space::Arena => {}
-                Space::Resident | Space::Backing => self.check_state_write(write)?,
-                Space::Input(_) | Space::Scalars => return Err(format!("%{} is written to where only the host writes", write.value)),
+            if write.space != Space::Arena {
+                self.check_state_write(write)?;
             }
             if (write.space == Space::Backing) != matches!(node.op, Op::Store(_)) {
                 return Err(format!("%{} is written to the backing store by what is no store, or the other way round", write.value));

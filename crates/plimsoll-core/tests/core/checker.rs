@@ -95,13 +95,11 @@ fn numbers_that_overflow_and_names_that_differ_are_refused() {
     insta::assert_snapshot!(refused(|c| step_of(c, "pointwise", "w").reads[1].offset = Bytes(u64::MAX)), @"the plan does not hold at step step 4 (pointwise of `w`): %2 is read outside what the host supplies");
     insta::assert_snapshot!(refused(|c| claim(c).steps[0].op = "conv2d".to_string()), @"the plan does not hold at step step 0 (conv2d of `first`): node 3 is a matmul of `first`");
     insta::assert_snapshot!(refused(|c| claim(c).steps[0].scope = "third".to_string()), @"the plan does not hold at step step 0 (matmul of `third`): node 3 is a matmul of `first`");
-    let absurd =
-        |change: &dyn Fn(&mut (String, BufferKind, Bytes, Bytes, u32, u32))| refused(|c| claim(c).buffers.iter_mut().for_each(change));
     for refusal in [
-        absurd(&|buffer| buffer.2 = Bytes(u64::MAX)),
-        absurd(&|buffer| buffer.3 = Bytes(u64::MAX)),
-        absurd(&|buffer| buffer.4 = u32::MAX),
-        absurd(&|buffer| buffer.5 = u32::MAX),
+        refused(|c| claim(c).buffers.iter_mut().for_each(|buffer| buffer.2 = Bytes(u64::MAX))),
+        refused(|c| claim(c).buffers.iter_mut().for_each(|buffer| buffer.3 = Bytes(u64::MAX))),
+        refused(|c| claim(c).buffers.iter_mut().for_each(|buffer| buffer.4 = u32::MAX)),
+        refused(|c| claim(c).buffers.iter_mut().for_each(|buffer| buffer.5 = u32::MAX)),
         refused(|c| c.states.iter_mut().for_each(|state| state.2 = Bytes(u64::MAX))),
         refused(|c| c.states.iter_mut().for_each(|state| state.3 = Bytes(u64::MAX))),
         refused(|c| claim(c).steps.iter_mut().for_each(|step| step.workspace_offset = Bytes(u64::MAX))),

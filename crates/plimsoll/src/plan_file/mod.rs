@@ -100,7 +100,7 @@ pub fn check_plan_file(text: &str) -> Result<Checked> {
 /// another type.
 fn exactly<T: serde::de::DeserializeOwned + serde::Serialize>(name: &str, value: &Value) -> Result<T> {
     let read = T::deserialize(value).map_err(|error| unreadable(format!("its {name}: {error}")))?;
-    if json!(read) == *value { Ok(read) } else { Err(unreadable(format!("its {name} has more than belongs there"))) }
+    if json!(read) == *value { Ok(read) } else { Err(untrue(format!("its {name} has more than a plan has there"))) }
 }
 
 fn unreadable(what: String) -> Error {
