@@ -5,21 +5,18 @@ use crate::output::{print, say};
 use crate::run_args::{RunArgs, whole};
 use anyhow::{Result, bail};
 use clap::Args;
-use plimsoll::calibration::{calibrate, required_memory};
+use plimsoll::calibration::{calibrate, required_memory, time_limit};
 use plimsoll::config::Config;
-use plimsoll::cost::{self, CostTable};
-use plimsoll::{Budget, Bytes, Device, Trainer, system};
+use plimsoll::cost::{self, CostTable, RecordedRates, StepCosts};
+use plimsoll::{Budget, Bytes, Device, Fit, History, RunPlan, Trainer, system};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// If set, it acts as `--no-calibrate`, so that tests plan the same everywhere.
 const OFF: &str = "PLIMSOLL_NO_CALIBRATE";
-
-/// A calibration ends after this long with what it has by then. It takes a few seconds unless the machine is busy.
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// Measure the speed of this machine once, for predicted step times
 #[derive(Args)]
@@ -71,9 +68,11 @@ impl Command for Calibrate {
         }
         self.set.iter().try_for_each(|assignment| config.set(assignment))?;
         let trainer = Trainer::from(config.build()?);
-        let mut costs = calibrate(trainer.device_in_use()?, LIMIT)?;
+        let device = trainer.device_in_use()?;
+        let limit = time_limit(&*device);
+        let mut costs = calibrate(device, limit)?;
         let own = self.zoo.is_some() || self.config.is_some();
-        let timed = own.then(|| trainer.profile_own_step(&mut costs, LIMIT)).transpose()?;
+        let timed = own.then(|| trainer.profile_own_step(&mut costs, limit)).transpose()?;
         let folder = cost::cache_dir();
         let Some(folder) = folder else { bail!("there is no folder to keep what was measured in; set HOME or XDG_CACHE_HOME") };
         let kept = cost::save(&folder, &costs)?;
@@ -96,36 +95,106 @@ impl Command for Calibrate {
     }
 }
 
-/// The trainer with measured costs of its device. If there are none yet, they are measured now, by a process of its own, so that this one
-/// does not hold the memory of that.
-pub fn apply(trainer: Trainer, args: &RunArgs) -> Result<Trainer> {
-    if args.no_calibrate || args.device_profile.is_some() || std::env::var_os(OFF).is_some_and(|value| !value.is_empty()) {
-        return Ok(trainer);
+/// The rates that a run is planned with.
+pub struct Rates<'a> {
+    args: &'a RunArgs,
+    /// Where measured rates are stored; none if built-in ones are to be used.
+    folder: Option<PathBuf>,
+}
+
+impl<'a> Rates<'a> {
+    /// The trainer with the stored rates of its device, if there are any. A run that is resumed in a folder keeps the
+    /// rates it was planned with.
+    pub fn stored(trainer: Trainer, args: &'a RunArgs, resumed: Option<&Path>) -> Result<(Trainer, Rates<'a>)> {
+        let off = args.no_calibrate || args.device_profile.is_some() || std::env::var_os(OFF).is_some_and(|value| !value.is_empty());
+        let recorded = resumed.and_then(|folder| cost::recorded_rates(&folder.join("plan.json")));
+        let folder = cost::cache_dir().filter(|_| !off && recorded != Some(RecordedRates::BuiltIn));
+        let rates = Rates { args, folder };
+        let Some(costs) = rates.load(&trainer)? else { return Ok((trainer, rates)) };
+        let costs = match recorded {
+            Some(RecordedRates::Measured(correction)) => costs.with_correction(correction),
+            _ => costs,
+        };
+        Ok((trainer.cost_table(Arc::new(costs)), rates))
     }
-    let Some(folder) = cost::cache_dir() else { return Ok(trainer) };
-    let device = trainer.device_in_use()?;
-    let key = cost::key(&*device);
-    if let Some(costs) = cost::load(&folder, &key) {
-        return Ok(trainer.cost_table(Arc::new(costs)));
+
+    fn load(&self, trainer: &Trainer) -> Result<Option<CostTable>> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        Ok(cost::load(folder, &cost::key(&*trainer.device_in_use()?)))
     }
-    if let Some(why) = too_little(&*device, trainer.spec().budget) {
-        note(args, &format!("times are predicted by built-in rates: measuring {} would take {why}", device.name()));
-        return Ok(trainer);
+
+    /// The plan of the run. The device is measured first if there are no rates of it yet and the choice among
+    /// strategies depends on them.
+    pub fn plan(&self, trainer: Trainer, fit: &dyn Fn(&Trainer) -> Fit<'static>) -> Result<(Trainer, RunPlan)> {
+        let plan = trainer.plan(&fit(&trainer))?;
+        if self.folder.is_none() || trainer.spec().costs.is_some() || !plan.depends_on_rates() {
+            return Ok((trainer, plan));
+        }
+        // The graphs of one plan must not be live beside those of the next.
+        drop(plan);
+        let trainer = self.measured(trainer)?;
+        let plan = trainer.plan(&fit(&trainer))?;
+        Ok((trainer, plan))
     }
-    note(args, &format!("measuring {} once, which takes some seconds (--no-calibrate does without)", device.name()));
-    let mut command = process::Command::new(std::env::current_exe()?);
-    command.args(["calibrate", "--quiet"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    command.args(["--device", &device.name()]);
-    if let Some(threads) = trainer.spec().threads {
-        command.args(["--threads", &threads.to_string()]);
+
+    /// The trainer with measured rates. If there are none yet, they are measured now, by a process of its own, so that
+    /// this one does not hold the memory of that.
+    pub fn measured(&self, trainer: Trainer) -> Result<Trainer> {
+        let Some(folder) = self.folder.as_ref().filter(|_| trainer.spec().costs.is_none()) else { return Ok(trainer) };
+        let device = trainer.device_in_use()?;
+        if let Some(why) = too_little(&*device, trainer.spec().budget) {
+            self.note(&format!("times are predicted by built-in rates: measuring {} would take {why}", device.name()));
+            return Ok(trainer);
+        }
+        let seconds = time_limit(&*device).as_secs_f64().ceil();
+        self.note(&format!("measuring the speed of {}: once, about {seconds} s (--no-calibrate does without)", device.name()));
+        let mut command = process::Command::new(std::env::current_exe()?);
+        command.args(["calibrate", "--quiet"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.args(["--device", &device.name()]);
+        if let Some(threads) = trainer.spec().threads {
+            command.args(["--threads", &threads.to_string()]);
+        }
+        let output = command.output()?;
+        let Some(costs) = cost::load(folder, &cost::key(&*device)) else {
+            let why = String::from_utf8_lossy(&output.stderr);
+            self.note(&format!("times are predicted by built-in rates: {}", why.trim().trim_start_matches("error: ")));
+            return Ok(trainer);
+        };
+        Ok(trainer.cost_table(Arc::new(costs)))
     }
-    let output = command.output()?;
-    let Some(costs) = cost::load(&folder, &key) else {
-        let why = String::from_utf8_lossy(&output.stderr);
-        note(args, &format!("times are predicted by built-in rates: {}", why.trim().trim_start_matches("error: ")));
-        return Ok(trainer);
-    };
-    Ok(trainer.cost_table(Arc::new(costs)))
+
+    /// What is needed to compare a run with its prediction; none if it was not planned with stored rates.
+    pub fn prediction(&self, trainer: &Trainer, plan: &RunPlan) -> Option<Prediction> {
+        let (folder, costs) = (self.folder.clone()?, trainer.spec().costs.clone()?);
+        let step = plan.step_costs(&costs)?;
+        Some(Prediction { folder, costs, step })
+    }
+
+    /// Refines the stored rates by a run that has ended.
+    pub fn refine(&self, prediction: Option<Prediction>, history: &History) {
+        let (Some(prediction), Some(measured)) = (prediction, history.measured_step_s) else { return };
+        let Prediction { folder, costs, step } = prediction;
+        // A run that was replanned at its start has other steps.
+        if step.predicted_s != history.predicted_step_s {
+            return;
+        }
+        if let Err(error) = cost::refine(&folder, &costs, &step, history.steps, measured) {
+            self.note(&format!("the measured step time could not be kept for later predictions: {error}"));
+        }
+    }
+
+    fn note(&self, what: &str) {
+        if !self.args.quiet {
+            eprintln!("{what}");
+        }
+    }
+}
+
+/// The prediction of a run's step time, by class of nodes.
+pub struct Prediction {
+    folder: PathBuf,
+    costs: Arc<CostTable>,
+    step: StepCosts,
 }
 
 /// What measuring a device would take more than there is, in words.
@@ -142,12 +211,6 @@ fn too_little(device: &dyn Device, budget: Budget) -> Option<String> {
         over(needed.device, budget.device, device.memory_info().map(|memory| memory.available), "device")
     };
     own.or_else(|| over(host, budget.host, Some(system::available_memory()), "host"))
-}
-
-fn note(args: &RunArgs, what: &str) {
-    if !args.quiet {
-        eprintln!("{what}");
-    }
 }
 
 fn document(costs: &CostTable) -> Value {

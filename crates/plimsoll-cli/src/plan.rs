@@ -1,8 +1,9 @@
 //! `plimsoll plan`: the memory of a run, without running it.
 
+use crate::calibrate::Rates;
 use crate::output::{print, say};
 use crate::run_args::RunArgs;
-use crate::{Command, calibrate, sweep, text};
+use crate::{Command, sweep, text};
 use anyhow::Result;
 use clap::Args;
 use plimsoll::{Count, RunPlan, Trainer, plan_file};
@@ -41,22 +42,24 @@ impl Command for Plan {
     const NAME: &'static str = "plan";
 
     fn run(&self) -> Result<ExitCode> {
-        let mut trainer = calibrate::apply(self.run.config()?.build()?.into(), &self.run)?;
+        let (mut trainer, rates) = Rates::stored(self.run.config()?.build()?.into(), &self.run, None)?;
         if self.count == "weights+activations" {
             trainer = trainer.count(Count::WeightsAndActivations);
         }
         if self.sweep {
-            sweep::run(&trainer, self)?;
+            sweep::run(&rates.measured(trainer)?, self)?;
             return Ok(ExitCode::SUCCESS);
         }
         trainer.spec().data_warnings()?.iter().for_each(|warning| eprintln!("warning: {warning}"));
-        let (plan, largest) = match self.max_batch {
-            false => (trainer.plan(&trainer.described_fit())?, None),
-            true => match trainer.largest_batch()? {
-                Some(largest) => (largest.plan, Some(largest.batch)),
+        let (trainer, plan, largest) = if self.max_batch {
+            match trainer.largest_batch()? {
+                Some(largest) => (trainer, largest.plan, Some(largest.batch)),
                 // Not even one row: the refusal of a single row says why.
-                None => (single_row(&self.run)?, None),
-            },
+                None => (trainer, single_row(&self.run)?, None),
+            }
+        } else {
+            let (trainer, plan) = rates.plan(trainer, &Trainer::described_fit)?;
+            (trainer, plan, None)
         };
         if let Some(path) = &self.run.out {
             let document = plan_file(trainer.spec(), &plan)?;

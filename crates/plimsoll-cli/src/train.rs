@@ -1,9 +1,10 @@
 //! `plimsoll train`: plan, run, report.
 
+use crate::calibrate::Rates;
 use crate::output::{print, say};
 use crate::progress::Progress;
 use crate::run_args::RunArgs;
-use crate::{Command, HEAP, calibrate, signals, text};
+use crate::{Command, HEAP, signals, text};
 use anyhow::Result;
 use clap::Args;
 use plimsoll::{Existing, RunFolder, Trainer};
@@ -28,21 +29,20 @@ impl Command for Train {
     fn run(&self) -> Result<ExitCode> {
         let args = &self.run;
         let (folder, existing) = self.folder()?;
-        let own = folder.as_deref().filter(|_| args.resume).and_then(RunFolder::config_in);
-        let trainer: Trainer = calibrate::apply(args.config_or(own.as_deref())?.build()?.into(), args)?;
-        // Planned before the folder is created: a run that does not fit leaves none behind.
-        let planned = match existing {
-            Existing::Resume => None,
-            _ => Some(trainer.plan(&trainer.described_fit())?),
+        let resumed = folder.as_deref().filter(|_| args.resume);
+        let trainer: Trainer = args.config_or(resumed.and_then(RunFolder::config_in).as_deref())?.build()?.into();
+        let (trainer, rates) = Rates::stored(trainer, args, resumed)?;
+        // Planned before the folder is created: a run that does not fit leaves none behind. A resumed run is planned as its checkpoint requires.
+        let (trainer, folder, plan) = if existing == Existing::Resume {
+            let folder = open(folder.as_deref(), existing, &trainer)?;
+            let (trainer, plan) = rates.plan(trainer, &|trainer| folder.fit(trainer))?;
+            (trainer, folder, plan)
+        } else {
+            let (trainer, plan) = rates.plan(trainer, &Trainer::described_fit)?;
+            let folder = open(folder.as_deref(), existing, &trainer)?;
+            (trainer, folder, plan)
         };
-        let folder = match &folder {
-            Some(path) => RunFolder::open(path, existing)?,
-            None => RunFolder::next(&trainer.spec().name)?,
-        };
-        let plan = match planned {
-            Some(plan) => plan,
-            None => trainer.plan(&folder.fit(&trainer))?,
-        };
+        let prediction = rates.prediction(&trainer, &plan);
         let mut progress = Progress::new(args.quiet, folder.path(), text::data_notes(trainer.spec()));
         trainer.spec().data_warnings()?.iter().for_each(|warning| progress.warn(warning));
         if args.zoo.is_some() {
@@ -50,6 +50,7 @@ impl Command for Train {
         }
         let data = trainer.spec().data_report();
         let history = folder.train(trainer, plan, &signals::stop_handle(), |event| progress.show(event))?;
+        rates.refine(prediction, &history);
         if args.json {
             let mut document = history.to_json();
             document["out"] = json!(folder.path());
@@ -69,6 +70,14 @@ impl Command for Train {
     fn json(&self) -> bool {
         self.run.json
     }
+}
+
+/// The named folder, or the next one of the run's name.
+fn open(folder: Option<&Path>, existing: Existing, trainer: &Trainer) -> Result<RunFolder> {
+    Ok(match folder {
+        Some(path) => RunFolder::open(path, existing)?,
+        None => RunFolder::next(&trainer.spec().name)?,
+    })
 }
 
 impl Train {

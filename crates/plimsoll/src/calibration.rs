@@ -1,45 +1,52 @@
-//! Calibration of a device: times the nodes of a few small training steps of the zoo, which together cover every op at several sizes.
+//! Calibration of a device: times the nodes of a few small training steps of the zoo, which together cover every op at
+//! several sizes.
 
 use crate::config::Config;
-use crate::cost::{self, Bandwidths, CostTable, FLUSH_BYTES, MAX_NODE_BYTES, MAX_STEP_BYTES, NodeTimer, Pass, profile_nodes, profile_step};
+use crate::cost::{
+    self, Bandwidths, CostTable, FLUSH_BYTES, MAX_NODE_BYTES, MAX_STEP_BYTES, NODE_DISTANCE, NodeTimer, StepNodes, profile_step,
+};
 use crate::devices::OpenDevice;
 use crate::error::Result;
 use crate::trainer::Trainer;
-use plimsoll_core::Bytes;
 use plimsoll_core::device::Device;
+use plimsoll_core::{Bytes, Graph};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Networks of the zoo whose nodes are timed one by one, with their batch and settings: convolutions over large and small images with few and
-/// many channels, depthwise and transposed convolutions, matrix products, attention, normalization, recurrent layers. They are small, so that
-/// other load on the machine is unlikely to hit every run of a node.
-const NETWORKS: [(&str, usize, &[&str]); 22] = [
+/// A network of the zoo with its batch and settings.
+type Network = (&'static str, usize, &'static [&'static str]);
+
+/// Networks whose nodes are timed one by one, the most telling first: convolutions over large and small images with few
+/// and many channels, depthwise and transposed convolutions, matrix products, attention, normalization, recurrent
+/// layers. They are small, so that other load on the machine is unlikely to hit every run of a node.
+const NETWORKS: [Network; 17] = [
     ("cifar-cnn", 16, &[]),
-    ("char-gpt", 1, &["model.context=128"]),
-    ("resnet18", 2, &["model.input=[64, 64, 3]"]),
-    ("mobilenet-v1", 2, &["model.input=[96, 96, 3]"]),
-    ("lstm", 32, &[]),
-    ("unet", 2, &["model.input=[32, 32, 3]", "model.width=0.5"]),
-    ("resnet50", 2, &["model.input=[64, 64, 3]"]),
-    ("vit-tiny", 1, &[]),
     ("mlp", 64, &[]),
-    ("gru", 32, &[]),
-    ("cifar-cnn", 128, &[]),
-    ("char-gpt", 2, &["train.optimizer=adam"]),
-    ("mobilenet-v1", 8, &["model.input=[128, 128, 3]"]),
-    ("resnet18", 16, &["model.input=[32, 32, 3]"]),
-    ("unet", 1, &["model.input=[96, 96, 3]", "model.width=0.25"]),
+    ("lenet5", 32, &[]),
+    ("lstm", 32, &[]),
+    ("resnet18", 2, &["model.input=[64, 64, 3]"]),
+    ("char-gpt", 1, &["model.context=128"]),
+    ("mobilenet-v1", 2, &["model.input=[96, 96, 3]"]),
+    ("unet", 2, &["model.input=[32, 32, 3]", "model.width=0.5"]),
     ("autoencoder", 32, &["train.optimizer=adam"]),
+    ("digits-cnn", 64, &["train.optimizer=adam"]),
+    ("cifar-cnn", 64, &[]),
     ("lstm", 8, &[]),
-    ("densenet121", 1, &["model.input=[64, 64, 3]"]),
-    ("efficientnet-b0", 2, &["model.input=[64, 64, 3]"]),
-    ("lstm", 96, &[]),
-    ("gru", 96, &[]),
-    ("unet", 8, &["model.input=[128, 128, 3]", "model.width=0.125"]),
+    ("resnet50", 2, &["model.input=[64, 64, 3]"]),
+    ("resnet18", 16, &["model.input=[32, 32, 3]"]),
+    ("char-gpt", 2, &["train.optimizer=adam"]),
+    ("unet", 1, &["model.input=[96, 96, 3]", "model.width=0.25"]),
+    ("vit-tiny", 1, &[]),
 ];
 
+/// The first of them also in 16 bits.
+const HALF_PRECISION_NETWORKS: usize = 7;
+
+/// The part of the time in which the graphs of networks are built.
+const BUILDING: f64 = 0.25;
+
 /// Networks whose whole steps are timed on a device with memory of its own: larger, to fill it.
-const DISCRETE_NETWORKS: [(&str, usize, &[&str]); 11] = [
+const DISCRETE_NETWORKS: [Network; 11] = [
     ("cifar-cnn", 32, &[]),
     ("mlp", 32, &[]),
     ("gpt2-124m", 4, &["model.context=512"]),
@@ -56,57 +63,76 @@ const DISCRETE_NETWORKS: [(&str, usize, &[&str]); 11] = [
 /// On devices that time whole steps, nodes nearer than this to a sample are not added.
 const STEP_DISTANCE: f64 = 0.15;
 
-/// Nodes nearer than this to a sample, as the logarithm of a ratio of sizes, are not timed.
-const NODE_DISTANCE: f64 = 0.6;
+/// How long a calibration takes at most.
+pub fn time_limit(device: &dyn Device) -> Duration {
+    // A GPU compiles kernels first.
+    if device.capabilities().shares_host_memory { Duration::from_millis(2600) } else { Duration::from_secs(30) }
+}
 
-/// Calibrates a device: times the nodes of small training steps, in a few seconds and less memory than [`required_memory`]. What the limit
-/// leaves untimed is estimated from similar nodes.
+/// Calibrates a device: times the nodes of small training steps, within about `limit` and less memory than
+/// [`required_memory`]. What the limit leaves untimed is estimated from similar nodes.
 ///
 /// ```no_run
 /// use plimsoll::{CpuDevice, calibration};
-/// use std::time::Duration;
-/// let costs = calibration::calibrate(std::sync::Arc::new(CpuDevice::new(1)?), Duration::from_secs(20))?;
+/// let device = std::sync::Arc::new(CpuDevice::new(1)?);
+/// let limit = calibration::time_limit(&*device);
+/// let costs = calibration::calibrate(device, limit)?;
 /// assert!(!costs.is_empty());
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 pub fn calibrate(device: Arc<dyn Device>, limit: Duration) -> Result<CostTable> {
-    let deadline = Instant::now() + limit;
+    let begin = Instant::now();
     let mut costs = CostTable::of(&*device);
-    let own_timers = !device.capabilities().shares_host_memory;
-    let networks: &[(&str, usize, &[&str])] = if own_timers { &DISCRETE_NETWORKS } else { &NETWORKS };
-    let mut timer = if own_timers { None } else { Some(NodeTimer::new(&*device, MAX_NODE_BYTES)?) };
-    costs.transfers = match &mut timer {
-        Some(timer) => timer.bandwidths(cost::cache_dir().as_deref()),
-        None => device.diagnostics().map_or(Ok(Bandwidths::default()), |device| device.measure_copies().map(Bandwidths::pinned))?,
-    };
-    let steps = |precision: &'static str| networks.iter().map(move |network| (network, precision));
-    let mut steps: Vec<_> = steps("f32").chain(steps("mixed_bf16")).collect();
-    let first_pass = steps.len();
-    if own_timers {
-        // Each network in both precisions before the next one, so that a short limit still covers 16 bits.
-        steps.sort_by_key(|((name, ..), _)| networks.iter().position(|(other, ..)| other == name));
-    } else {
-        // Other load slows a machine down for longer than a node runs: repeat every measurement seconds later.
-        steps.extend(steps.clone());
+    if !device.capabilities().shares_host_memory {
+        time_steps(&mut costs, &device, begin + limit)?;
+        return Ok(costs);
     }
-    for (i, ((name, rows, changes), precision)) in steps.into_iter().enumerate() {
+    let mut timer = NodeTimer::new(&*device, MAX_NODE_BYTES)?;
+    costs.transfers = timer.bandwidths(cost::cache_dir().as_deref());
+    let mut nodes = StepNodes::default();
+    let in_half = NETWORKS[..HALF_PRECISION_NETWORKS].iter().map(|network| (network, "mixed_bf16"));
+    let in_single = NETWORKS.iter().map(|network| (network, "f32"));
+    // In 16 bits too, if only a few networks can be built in time.
+    let (first, rest): (Vec<_>, Vec<_>) = in_single.enumerate().partition(|(i, _)| *i < HALF_PRECISION_NETWORKS);
+    let networks = first.into_iter().map(|(_, network)| network).chain(in_half).chain(rest.into_iter().map(|(_, network)| network));
+    for (network, precision) in networks {
+        if begin.elapsed() > limit.mul_f64(BUILDING) && !nodes.is_empty() {
+            break;
+        }
+        with_step(&device, network, precision, |graph, rows| nodes.add_short(&costs, graph, rows))?;
+    }
+    nodes.time(&mut costs, &mut timer, NODE_DISTANCE, begin + limit);
+    Ok(costs)
+}
+
+/// Times whole steps with the device's own timers.
+fn time_steps(costs: &mut CostTable, device: &Arc<dyn Device>, deadline: Instant) -> Result<()> {
+    let copies = device.diagnostics().map(|device| device.measure_copies()).transpose()?;
+    costs.transfers = copies.map_or_else(Bandwidths::default, Bandwidths::pinned);
+    // Each network in both precisions before the next one, so that a short limit still covers 16 bits.
+    for (network, precision) in DISCRETE_NETWORKS.iter().flat_map(|network| [(network, "f32"), (network, "mixed_bf16")]) {
         if Instant::now() > deadline {
             break;
         }
-        let mut config = Config::zoo(name)?;
-        config.set_value("train.batch", *rows as i64)?;
-        config.set_value("data.rows", *rows as i64)?;
-        config.set_value("train.precision", precision)?;
-        changes.iter().try_for_each(|change| config.set(change))?;
-        let opened = OpenDevice { device: Arc::clone(&device), threads: None, thread_stacks: Bytes::ZERO };
-        let trainer = Trainer::from(config.build()?).on_device(opened);
-        let pass = if i < first_pass { Pass::New(NODE_DISTANCE) } else { Pass::Repeat };
-        trainer.with_step(|graph, rows| match &timer {
-            Some(timer) => Ok(profile_nodes(&mut costs, timer, graph, rows, pass, deadline)),
-            None => profile_step(&mut costs, &*device, graph, rows, STEP_DISTANCE),
-        })??;
+        with_step(device, network, precision, |graph, rows| profile_step(costs, &**device, graph, rows, STEP_DISTANCE))??;
     }
-    Ok(costs)
+    Ok(())
+}
+
+/// Passes the training graph of a network, and its rows, to `look`.
+fn with_step<T>(
+    device: &Arc<dyn Device>,
+    (name, rows, changes): &Network,
+    precision: &str,
+    look: impl FnOnce(&Graph, usize) -> T,
+) -> Result<T> {
+    let mut config = Config::zoo(name)?;
+    config.set_value("train.batch", *rows as i64)?;
+    config.set_value("data.rows", *rows as i64)?;
+    config.set_value("train.precision", precision)?;
+    changes.iter().try_for_each(|change| config.set(change))?;
+    let opened = OpenDevice { device: Arc::clone(device), threads: None, thread_stacks: Bytes::ZERO };
+    Trainer::from(config.build()?).on_device(opened).with_step(look)
 }
 
 /// The peak memory of a calibration.

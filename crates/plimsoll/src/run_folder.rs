@@ -1,6 +1,7 @@
 //! The folder of a run: its configuration, plan, log, checkpoints, weights and report.
 
 use crate::checkpoint::Checkpoints;
+use crate::cost::record_rates;
 use crate::error::{Error, Result};
 use crate::files::{self, INCOMPLETE};
 use crate::fit::{Event, Fit};
@@ -75,6 +76,7 @@ impl RunFolder {
         let mut trainer = trainer.offload_folder(self.file("."));
         let config = trainer.spec().config.clone();
         let data = trainer.spec().data_report();
+        let costs = trainer.spec().costs.clone();
         let averages = trainer.spec().optimization.average.is_some();
         self.remove_incomplete();
         self.check_space(&plan, averages)?;
@@ -92,7 +94,7 @@ impl RunFolder {
                 Event::Planned { plan, .. } => self
                     .begin(checkpoints.as_ref(), csv_log)
                     .and_then(|()| self.write(CONFIG, config.as_bytes()))
-                    .and_then(|()| self.write(PLAN, pretty(&plan.to_json()).as_bytes()))
+                    .and_then(|()| self.write(PLAN, pretty(&record_rates(plan.to_json(), costs.as_deref())).as_bytes()))
                     .and_then(|()| if resume { Ok(()) } else { log.begin() }),
                 Event::Resumed { epoch, .. } => log.go_on(*epoch),
                 Event::EpochEnd(epoch) => log.add(epoch),

@@ -69,18 +69,31 @@ fn mapped_files(maps: &str) -> Bytes {
     maps.lines().filter_map(size).sum()
 }
 
-/// How long a thread was runnable while others had its processor. On an idle machine its work takes that much less.
-pub struct Waiting(Schedule);
+/// How long threads were runnable while others had their processor. On an idle machine the work of a single thread takes that much less.
+pub struct Waiting(Vec<Schedule>);
 
 impl Waiting {
     /// Of the thread that asks.
     pub fn of_this_thread() -> Waiting {
-        Waiting(Schedule::of_this_thread())
+        Waiting(vec![Schedule::of_this_thread()])
+    }
+
+    /// Of all other threads that the process has now.
+    pub fn of_other_threads() -> Waiting {
+        let own = fs::read_link("/proc/thread-self").ok().and_then(|link| link.file_name().map(|name| name.to_os_string()));
+        let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        let others = threads.filter(|thread| Some(thread.file_name()) != own);
+        Waiting(others.map(|thread| Schedule(File::open(thread.path().join("schedstat")).ok())).collect())
+    }
+
+    /// How often each thread was given a processor.
+    pub(crate) fn timeslices(&self) -> Vec<u64> {
+        self.0.iter().map(|thread| thread.field(2)).collect()
     }
 
     /// In all so far; zero where the system does not tell. Allocates nothing.
     pub fn so_far(&self) -> Duration {
-        self.0.nanoseconds(1)
+        self.0.iter().map(|thread| Duration::from_nanos(thread.field(1))).sum()
     }
 }
 
@@ -97,8 +110,14 @@ impl Running {
     pub fn so_far(&self) -> Duration {
         // The system counts when a thread gives up its processor.
         std::thread::sleep(Duration::from_micros(1));
-        self.0.nanoseconds(0)
+        Duration::from_nanos(self.0.field(0))
     }
+}
+
+/// How long the threads of the process had a processor, together.
+pub(crate) fn process_cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
 }
 
 /// What the scheduler says of a thread.
@@ -109,12 +128,12 @@ impl Schedule {
         Schedule(File::open("/proc/thread-self/schedstat").ok())
     }
 
-    /// One of its fields. Allocates nothing.
-    fn nanoseconds(&self, field: usize) -> Duration {
+    /// One of its fields: nanoseconds running, nanoseconds waiting, timeslices. Allocates nothing.
+    fn field(&self, field: usize) -> u64 {
         let mut text = [0; 96];
         let read = self.0.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
         let text = std::str::from_utf8(&text[..read]).unwrap_or_default();
-        Duration::from_nanos(text.split_whitespace().nth(field).and_then(|nanos| nanos.parse().ok()).unwrap_or(0))
+        text.split_whitespace().nth(field).and_then(|number| number.parse().ok()).unwrap_or(0)
     }
 }
 
@@ -229,6 +248,25 @@ mod tests {
 a000-b000 r--p 00000000 08:01 77 /lib/libc.so.6
 ";
         assert_eq!(mapped_files(maps), Bytes(0x4000));
+    }
+
+    #[test]
+    fn work_of_other_threads_is_counted() {
+        let (before, others) = (process_cpu_time(), Waiting::of_other_threads().timeslices().len());
+        let (begin, end) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                begin.wait();
+                end.wait();
+                (0..1_000_000u64).fold(0, |sum: u64, i| std::hint::black_box(sum ^ i))
+            });
+            begin.wait();
+            // Other tests start and end threads of this process too.
+            assert!(others == 0 || !Waiting::of_other_threads().timeslices().is_empty());
+            end.wait();
+            worker.join().unwrap()
+        });
+        assert!(process_cpu_time() > before);
     }
 
     #[test]

@@ -8,13 +8,16 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes per transfer.
 const CHUNK: usize = 8 << 20;
 
 /// Repetitions; the fastest counts.
 const ROUNDS: usize = 3;
+
+/// No repetition begins after this.
+const MAX_TIME: Duration = Duration::from_millis(80);
 
 /// Bytes per second; none if not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -57,10 +60,11 @@ impl Bandwidths {
     }
 
     /// Measures all bandwidths; those of files with a temporary file in the folder, which is created if needed.
-    pub(super) fn measure(memory: &mut dyn Memory, folder: Option<&Path>) -> Bandwidths {
-        let mut bytes = vec![1; CHUNK.min(memory.size().get())];
-        let to_device = fastest(bytes.len(), || memory.write(Bytes::ZERO, &bytes).ok());
-        let to_host = fastest(bytes.len(), || memory.read(Bytes::ZERO, &mut bytes).ok());
+    /// The memory is overwritten with the numbers.
+    pub(super) fn measure(memory: &mut dyn Memory, numbers: &[u8], folder: Option<&Path>) -> Bandwidths {
+        let mut bytes = numbers[..CHUNK.min(memory.size().get()).min(numbers.len())].to_vec();
+        let to_device = fastest(bytes.len(), || memory.write(Bytes::ZERO, &bytes).ok()).map(|(rate, _)| rate);
+        let to_host = fastest(bytes.len(), || memory.read(Bytes::ZERO, &mut bytes).ok()).map(|(rate, _)| rate);
         let (mut to_file, mut from_file, mut file_work) = (None, None, None);
         if let Some(path) = folder.map(|folder| folder.join(format!("transfer-{}.tmp", std::process::id()))) {
             let made = path.parent().map(fs::create_dir_all);
@@ -68,11 +72,13 @@ impl Bandwidths {
                 let write = || File::create(&path).and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_data())).ok();
                 let worked = Running::of_this_thread();
                 let before = worked.so_far();
-                to_file = fastest(bytes.len(), write);
-                from_file = fastest(bytes.len(), || File::open(&path).and_then(|mut file| file.read_exact(&mut bytes)).ok());
+                let written = fastest(bytes.len(), write);
+                let read = fastest(bytes.len(), || File::open(&path).and_then(|mut file| file.read_exact(&mut bytes)).ok());
                 let seconds = worked.so_far().saturating_sub(before).as_secs_f64();
-                file_work =
-                    (to_file.is_some() && from_file.is_some() && seconds > 0.0).then(|| seconds / (2 * ROUNDS * bytes.len()) as f64);
+                if let (Some((to, writes)), Some((from, reads))) = (written, read) {
+                    (to_file, from_file) = (Some(to), Some(from));
+                    file_work = (seconds > 0.0).then(|| seconds / ((writes + reads) * bytes.len()) as f64);
+                }
                 let _ = fs::remove_file(&path);
             }
         }
@@ -80,13 +86,15 @@ impl Bandwidths {
     }
 }
 
-/// Bytes per second of the fastest repetition; none if one failed.
-fn fastest(bytes: usize, mut move_them: impl FnMut() -> Option<()>) -> Option<f64> {
-    let mut least = f64::INFINITY;
-    for _ in 0..ROUNDS {
+/// Bytes per second of the fastest repetition, and how many there were; none if one failed. A slow disk is not asked twice.
+fn fastest(bytes: usize, mut move_them: impl FnMut() -> Option<()>) -> Option<(f64, usize)> {
+    let (mut least, mut rounds) = (f64::INFINITY, 0);
+    let begin = Instant::now();
+    while rounds == 0 || (rounds < ROUNDS && begin.elapsed() < MAX_TIME) {
         let start = Instant::now();
         move_them()?;
         least = least.min(start.elapsed().as_secs_f64());
+        rounds += 1;
     }
-    Some((bytes as f64 / least).round())
+    Some(((bytes as f64 / least).round(), rounds))
 }

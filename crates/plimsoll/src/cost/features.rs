@@ -23,6 +23,13 @@ pub(super) struct Features {
     pub compute_bound: bool,
 }
 
+impl Features {
+    /// The squared distance between the sizes of two nodes of a class.
+    pub fn distance(&self, other: &Features) -> f64 {
+        self.sizes.iter().zip(&other.sizes).map(|(a, b)| (a - b).powi(2)).sum()
+    }
+}
+
 /// The features of a node over `rows` rows.
 pub(super) fn features(graph: &Graph, node: &Node, rows: usize) -> Features {
     let types = || node.inputs.iter().chain(&node.outputs).map(|value| graph.ty(*value));

@@ -1,14 +1,17 @@
 //! Measured cost model: nodes of small training steps are timed, and other nodes are estimated from similar ones.
 //!
 //! The planner asks a [`CostModel`] how long a node takes. [`CostTable`] answers from measurements: it looks up samples of the same class with the most
-//! similar sizes, and scales their times. Without measurements [`Rates`] answers from three built-in numbers, so that
-//! plans are reproducible.
+//! similar sizes, and scales their times. The step times of runs [refine](CostTable::refine) it. Without measurements [`Rates`] answers from three
+//! built-in numbers, so that plans are reproducible.
 
 mod bandwidth;
 mod cache;
 mod features;
 mod node_timer;
+mod numbers;
 mod profile;
+mod recorded;
+mod refine;
 mod step_timer;
 
 use features::{Features, features};
@@ -19,9 +22,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 pub use bandwidth::Bandwidths;
-pub use cache::{cache_dir, load, save};
+pub use cache::{cache_dir, load, refine, save};
 pub(crate) use node_timer::{FLUSH_BYTES, NodeTimer};
-pub(crate) use profile::{MAX_NODE_BYTES, MAX_STEP_BYTES, Pass, profile_nodes, profile_own_step, profile_step};
+pub(crate) use profile::{MAX_NODE_BYTES, MAX_STEP_BYTES, NODE_DISTANCE, StepNodes, profile_own_step, profile_step};
+pub(crate) use recorded::record_rates;
+pub use recorded::{RecordedRates, recorded_rates};
+use refine::MeasuredStep;
+pub use refine::{Correction, StepCosts};
 
 /// The number of nearest neighbours.
 const NEIGHBOURS: usize = 6;
@@ -44,6 +51,12 @@ pub struct CostTable {
     #[serde(default = "cpu_rates")]
     base: Rates,
     samples: BTreeMap<String, Vec<Sample>>,
+    /// The step times of runs.
+    #[serde(default)]
+    steps: Vec<MeasuredStep>,
+    /// Factors that follow from them.
+    #[serde(default)]
+    correction: Correction,
 }
 
 /// One timed node.
@@ -54,9 +67,6 @@ struct Sample {
     seconds: f32,
     work: f32,
     bytes: f32,
-    /// Whether it was timed repeated.
-    #[serde(default, skip)]
-    repeated: bool,
 }
 
 /// The measured rates of one class of nodes.
@@ -93,11 +103,6 @@ impl Sample {
         }
     }
 
-    /// Adds a second measurement; the minimum counts.
-    fn repeat(&mut self, seconds: f64) {
-        (self.seconds, self.repeated) = (self.seconds.min(rounded(seconds)), true);
-    }
-
     /// The logarithm of measured over base time.
     fn factor(&self, base: &Rates) -> f64 {
         (f64::from(self.seconds) / base_time(base, f64::from(self.work), f64::from(self.bytes))).ln()
@@ -121,7 +126,14 @@ fn cpu_rates() -> Rates {
 
 impl Default for CostTable {
     fn default() -> CostTable {
-        CostTable { key: String::new(), transfers: Bandwidths::default(), base: cpu_rates(), samples: BTreeMap::new() }
+        CostTable {
+            key: String::new(),
+            transfers: Bandwidths::default(),
+            base: cpu_rates(),
+            samples: BTreeMap::new(),
+            steps: Vec::new(),
+            correction: Correction::default(),
+        }
     }
 }
 
@@ -165,16 +177,37 @@ impl CostTable {
             .is_some_and(|samples| samples.iter().any(|sample| sample.distance(features) <= max_distance * max_distance))
     }
 
-    /// The sample within a distance that was timed only once.
-    fn sample_timed_once(&mut self, features: &Features, max_distance: f64) -> Option<&mut Sample> {
-        let samples = self.samples.get_mut(&features.class)?;
-        samples.iter_mut().find(|sample| sample.distance(features) <= max_distance * max_distance).filter(|sample| !sample.repeated)
+    /// The squared distance from a node to the nearest sample of its class.
+    fn nearest_sample(&self, class: &str, features: &Features) -> f64 {
+        self.samples.get(class).into_iter().flatten().map(|sample| sample.distance(features)).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Seconds at base rates.
+    fn base_seconds(&self, features: &Features) -> f64 {
+        base_time(&self.base, features.work, features.bytes)
+    }
+
+    /// The factors on predicted times.
+    pub fn correction(&self) -> &Correction {
+        &self.correction
+    }
+
+    /// The same measurements with another correction.
+    #[must_use]
+    pub fn with_correction(self, correction: Correction) -> CostTable {
+        CostTable { correction, ..self }
+    }
+
+    /// The class of a node and its seconds as measured, without correction.
+    pub(crate) fn uncorrected(&self, graph: &Graph, node: &Node, rows: usize) -> (String, f64) {
+        let features = features(graph, node, rows);
+        let seconds = self.base_seconds(&features) * self.factor(&features).unwrap_or(0.0).exp();
+        (features.class, seconds)
     }
 
     fn add(&mut self, features: &Features, seconds: f64) {
         let sizes = features.sizes.iter().map(|size| rounded(*size)).collect();
-        let sample =
-            Sample { sizes, seconds: rounded(seconds), work: rounded(features.work), bytes: rounded(features.bytes), repeated: false };
+        let sample = Sample { sizes, seconds: rounded(seconds), work: rounded(features.work), bytes: rounded(features.bytes) };
         self.samples.entry(features.class.clone()).or_default().push(sample);
     }
 
@@ -202,8 +235,8 @@ impl CostTable {
 
 impl CostModel for CostTable {
     fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64 {
-        let features = features(graph, node, rows);
-        base_time(&self.base, features.work, features.bytes) * self.factor(&features).unwrap_or(0.0).exp()
+        let (class, seconds) = self.uncorrected(graph, node, rows);
+        seconds * self.correction.factor(&class)
     }
 }
 
@@ -273,15 +306,16 @@ mod tests {
     }
 
     #[test]
-    fn the_minimum_of_two_measurements_counts() {
+    fn a_correction_scales_predictions_of_its_class() {
+        let (graph, features) = negation(1000);
+        let node = graph.producer(graph.outputs()[0].1).clone();
         let mut costs = CostTable::default();
-        let features = negation(5000).1;
-        costs.add(&features, 3e-6);
-        costs.sample_timed_once(&features, 0.02).expect("it was timed once").repeat(2e-6);
-        assert!(costs.sample_timed_once(&features, 0.02).is_none(), "it was timed repeated");
-        assert!((costs.samples[&features.class][0].seconds - 2e-6).abs() < 1e-9);
-        costs.samples.get_mut(&features.class).unwrap()[0].repeat(5e-6);
-        assert!((costs.samples[&features.class][0].seconds - 2e-6).abs() < 1e-9);
+        costs.add(&features, 1e-6);
+        let before = costs.seconds(&graph, &node, 1);
+        for (classes, factor) in [(vec![], 3.0), (vec![("pointwise".to_string(), 2.0)], 2.0), (vec![("sum".to_string(), 2.0)], 3.0)] {
+            let corrected = costs.clone().with_correction(Correction { overall: 3.0, classes: classes.into_iter().collect() });
+            assert!((corrected.seconds(&graph, &node, 1) / before - factor).abs() < 1e-6);
+        }
     }
 
     #[test]

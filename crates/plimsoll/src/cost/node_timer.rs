@@ -1,29 +1,31 @@
 //! Times single nodes with the host's clock.
 
 use super::Bandwidths;
+use super::numbers::{ALIGNMENT, Columns, fill, index_bound, integers, is_float, pattern};
 use crate::error::Result;
-use crate::system::Waiting;
+use crate::system::{Waiting, process_cpu_time};
 use plimsoll_core::device::{Device, Memory, StepInputs, StepMemory};
 use plimsoll_core::graph::{Graph, Init, Node, StateKind};
 use plimsoll_core::plan::{CheckedPlan, layout};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
-use plimsoll_core::{Bytes, DType, Op, TensorType};
+use plimsoll_core::{Bytes, Op, TensorType};
 use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
 
-/// Timed runs per node after a warm-up run; the minimum counts.
-const TIMED_RUNS: usize = 3;
+/// A node is run back to back for about this many seconds, so that the threads stay awake as in a step. That is a
+/// series.
+const SERIES_SECONDS: f64 = 2.5e-4;
 
-/// Short nodes are repeated for this many seconds.
-const REPEAT_SECONDS: f64 = 1.2e-3;
+/// The maximum number of runs in a series.
+const MAX_RUNS: usize = 50;
 
-/// The maximum number of runs where other load interrupts each one.
-const MAX_RETRIES: usize = 8;
+/// The minimum and the maximum number of series per visit; more than the minimum only if other load disturbed each one.
+const SERIES: std::ops::RangeInclusive<usize> = 2..=4;
 
-/// Nodes that take longer, in seconds, are run once.
-const LONG_SECONDS: f64 = 8e-3;
+/// Nodes that take longer, in seconds, have the minimum of series only.
+const LONG_SECONDS: f64 = 2e-3;
 
 /// The minimum time of a node: the resolution of the clock.
 const MIN_SECONDS: f64 = 5e-8;
@@ -34,12 +36,6 @@ const COLD_CACHE_BYTES: u64 = 12 << 20;
 /// Bytes read to flush the CPU caches.
 pub(crate) const FLUSH_BYTES: Bytes = Bytes::mib(40);
 
-/// Alignment of columns.
-const ALIGNMENT: usize = 64;
-
-/// Bytes written at a time when memory is filled.
-const CHUNK: usize = 4 << 20;
-
 /// Device memory in which nodes are timed one by one, on devices that run synchronously.
 pub(crate) struct NodeTimer<'a> {
     device: &'a dyn Device,
@@ -48,10 +44,31 @@ pub(crate) struct NodeTimer<'a> {
     /// The contents of input columns.
     batch: Vec<u8>,
     most: Bytes,
-    waiting: Waiting,
-    /// Read before [large](COLD_CACHE_BYTES) nodes to flush the CPU caches, as in a step. Not written: dirty lines would be written back
-    /// while the node runs.
+    own: Waiting,
+    others: Waiting,
+    /// Read before [large](COLD_CACHE_BYTES) nodes to flush the CPU caches, as in a step. Not written: dirty lines
+    /// would be written back while the node runs.
     flush: Vec<u64>,
+}
+
+/// The time of a node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Timing {
+    /// The minimum in seconds. If every series was disturbed, CPU time by number of threads, if that is less.
+    pub seconds: f64,
+    /// Whether some series was not disturbed: none of the threads waited for a processor.
+    pub undisturbed: bool,
+}
+
+impl Timing {
+    /// Both visits of a node together: a disturbed one counts only if both were.
+    pub fn and(self, other: Timing) -> Timing {
+        match (self.undisturbed, other.undisturbed) {
+            (true, false) => self,
+            (false, true) => other,
+            (undisturbed, _) => Timing { seconds: self.seconds.min(other.seconds), undisturbed },
+        }
+    }
 }
 
 impl<'a> NodeTimer<'a> {
@@ -62,17 +79,29 @@ impl<'a> NodeTimer<'a> {
         fill(&mut *resident, &batch)?;
         // Not zeros, which would map to one page.
         let flush = vec![1; FLUSH_BYTES.get() / size_of::<u64>()];
-        Ok(NodeTimer { device, resident, arena, batch, most, waiting: Waiting::of_this_thread(), flush })
+        let (own, others) = (Waiting::of_this_thread(), Waiting::of_other_threads());
+        Ok(NodeTimer { device, resident, arena, batch, most, own, others, flush })
     }
 
     /// Bandwidths to and from its memory, and to and from a file in the folder.
     pub fn bandwidths(&mut self, folder: Option<&Path>) -> Bandwidths {
-        Bandwidths::measure(&mut *self.resident, folder)
+        Bandwidths::measure(&mut *self.resident, &self.batch, folder)
     }
 
-    /// The minimum time of a node in seconds; none if it exceeds the memory, or the device cannot run it by itself.
-    pub fn time(&self, graph: &Graph, node: &Node, rows: usize) -> Option<f64> {
-        self.run(&self.program(graph, node, rows)?, rows)
+    /// The time of a node; none if it exceeds the memory, or the device cannot run it by itself.
+    pub fn time(&mut self, graph: &Graph, node: &Node, rows: usize) -> Option<Timing> {
+        let plan = self.program(graph, node, rows)?;
+        let graph = &plan.programs[0].graph;
+        let bound = index_bound(graph);
+        let whole: Vec<_> = plan.states.iter().zip(graph.states()).filter(|(_, state)| !is_float(state.ty.dtype)).collect();
+        for (place, state) in &whole {
+            self.resident.write(place.offset, &integers(state.ty.dtype, place.size.get(), bound)).ok()?;
+        }
+        let timing = self.run(&plan, rows, bound);
+        if !whole.is_empty() {
+            fill(&mut *self.resident, &self.batch).ok()?;
+        }
+        timing
     }
 
     /// A program of a single node; a fused slice write runs as its op by itself.
@@ -100,12 +129,12 @@ impl<'a> NodeTimer<'a> {
         (plan.resident <= self.most && plan.arena <= self.most).then_some(plan)
     }
 
-    fn run(&self, plan: &CheckedPlan, rows: usize) -> Option<f64> {
+    fn run(&self, plan: &CheckedPlan, rows: usize, bound: u32) -> Option<Timing> {
         let program = &plan.programs[0];
         let memory = StepMemory { resident: &*self.resident, arena: &*self.arena, backing: None };
         let mut loaded = self.device.load(plan, program.role, rows, &memory).ok()?;
-        let columns = Columns::of(&program.graph, rows, &self.batch, 1);
-        let columns = columns.slices();
+        let columns = Columns::of(&program.graph, rows, &self.batch, bound);
+        let columns = columns.slices(&program.graph, rows);
         let scalars = vec![0.5; program.graph.scalars().len()];
         let inputs = StepInputs { columns: &columns, scalars: &scalars, random: StepRandom { seed: 0, step: 0, first_row: 0 } };
         let touched: u64 =
@@ -114,84 +143,82 @@ impl<'a> NodeTimer<'a> {
             if touched > COLD_CACHE_BYTES {
                 black_box(self.flush.iter().fold(0u64, |sum, word| sum.wrapping_add(*word)));
             }
-            let before = self.waiting.so_far();
             let start = Instant::now();
             loaded.run(&inputs).ok()?;
             loaded.outcome(0, &mut []).ok()?;
-            let took = start.elapsed().as_secs_f64();
-            Some((took, self.waiting.so_far() == before))
+            Some(start.elapsed().as_secs_f64())
         };
-        let least_runs = if once()?.0 < LONG_SECONDS { TIMED_RUNS } else { 1 };
-        // Runs in which the thread was descheduled count only if there are no others.
-        let (mut least, mut descheduled) = (f64::INFINITY, f64::INFINITY);
-        let begin = Instant::now();
-        let mut runs = 0;
-        while runs < least_runs
-            || (begin.elapsed().as_secs_f64() < REPEAT_SECONDS && runs < 200)
-            || (least.is_infinite() && runs < MAX_RETRIES)
-        {
-            match once()? {
-                (seconds, true) => least = least.min(seconds),
-                (seconds, false) => descheduled = descheduled.min(seconds),
+        let slices = self.others.timeslices();
+        let mut least = once()?.min(once()?);
+        let runs = ((SERIES_SECONDS / least) as usize).clamp(1, MAX_RUNS);
+        let (mut undisturbed, mut calm_before, mut cpu) = (false, false, f64::INFINITY);
+        for series in 1..=*SERIES.end() {
+            let before = (self.own.so_far() + self.others.so_far(), process_cpu_time());
+            for _ in 0..runs {
+                least = least.min(once()?);
             }
-            runs += 1;
+            cpu = cpu.min((process_cpu_time() - before.1).as_secs_f64() / runs as f64);
+            let calm = self.own.so_far() + self.others.so_far() == before.0;
+            // A thread that comes late to one series is counted in the next.
+            undisturbed |= calm && calm_before;
+            calm_before = calm;
+            if series >= *SERIES.start() && (undisturbed || least > LONG_SECONDS) {
+                break;
+            }
         }
-        Some(if least.is_finite() { least } else { descheduled }.max(MIN_SECONDS))
+        // On a machine with other load, threads rarely run at the same time. Which of them took part, they were woken
+        // for.
+        let woken = self.others.timeslices().iter().zip(&slices).filter(|(after, before)| after > before).count();
+        let shared = if touched > COLD_CACHE_BYTES { f64::INFINITY } else { cpu / (1 + woken) as f64 };
+        let seconds = if undisturbed { least } else { least.min(shared) };
+        Some(Timing { seconds: seconds.max(MIN_SECONDS), undisturbed })
     }
 }
 
-/// The inputs of timed nodes.
-pub(super) struct Columns<'a> {
-    numbers: &'a [u8],
-    whole: Vec<u8>,
-    /// Whether each column holds floats, and its bytes.
-    columns: Vec<(bool, usize)>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_core::{DType, Shape};
+    use plimsoll_cpu::CpuDevice;
 
-impl<'a> Columns<'a> {
-    /// For the inputs of a graph, slices of [`pattern`]. Integers are below `index_bound`, so that every index is in range.
-    pub fn of(graph: &Graph, rows: usize, numbers: &'a [u8], index_bound: i32) -> Columns<'a> {
-        let columns: Vec<(bool, usize)> =
-            graph.inputs().iter().map(|input| (is_float(input.ty.dtype), input.ty.bytes(rows).get())).collect();
-        let longest = columns.iter().filter(|(real, _)| !real).map(|(_, size)| *size).max().unwrap_or(0) + ALIGNMENT;
-        let whole = (0..longest.div_ceil(size_of::<i32>()) as i32).flat_map(|i| (i % index_bound).to_ne_bytes()).collect();
-        Columns { numbers: aligned(numbers), whole, columns }
+    /// Whether the memory that nodes read has ordinary floats only: subnormal ones take much longer.
+    fn all_normal(timer: &NodeTimer<'_>) -> bool {
+        let mut bytes = vec![0; timer.resident.size().get()];
+        timer.resident.read(Bytes::ZERO, &mut bytes).unwrap();
+        let mut floats = bytes.chunks_exact(4).map(|word| f32::from_ne_bytes(word.try_into().unwrap()));
+        floats.all(|x| x.is_normal() && (0.5..2.0).contains(&x.abs()))
     }
 
-    pub fn slices(&self) -> Vec<&[u8]> {
-        let (whole, mut at) = (aligned(&self.whole), 0);
-        let slice = |(real, size): &(bool, usize)| {
-            if !*real {
-                return &whole[..*size];
-            }
-            let from = at;
-            at += size.next_multiple_of(ALIGNMENT);
-            if from + size <= self.numbers.len() { &self.numbers[from..from + size] } else { &self.numbers[..*size] }
-        };
-        self.columns.iter().map(slice).collect()
+    #[test]
+    fn an_undisturbed_visit_counts_more_than_a_disturbed_one() {
+        let timing = |seconds: f64, undisturbed: bool| Timing { seconds, undisturbed };
+        for (a, b, both) in [
+            (timing(2.0, true), timing(1.0, false), timing(2.0, true)),
+            (timing(2.0, true), timing(3.0, true), timing(2.0, true)),
+            (timing(2.0, false), timing(1.0, false), timing(1.0, false)),
+        ] {
+            assert_eq!((a.and(b), b.and(a)), (both, both));
+        }
     }
-}
 
-fn is_float(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
-}
-
-/// A pattern of moderate numbers, read as 16-bit or as 32-bit floats.
-pub(super) fn pattern(bytes: usize) -> Vec<u8> {
-    let half = |i: usize| ((i % 17) as f32 / 17.0 - 0.4).to_bits() >> 16;
-    (0..bytes / 2).flat_map(|i| (half(i / 2) as u16).to_ne_bytes()).collect()
-}
-
-/// Fills memory with the repeated pattern.
-pub(super) fn fill(memory: &mut dyn Memory, numbers: &[u8]) -> Result<()> {
-    let piece = &numbers[..numbers.len().min(CHUNK)];
-    for at in (0..memory.size().0).step_by(piece.len().max(1)) {
-        let length = piece.len().min((memory.size().0 - at) as usize);
-        memory.write(Bytes(at), &piece[..length])?;
+    #[test]
+    fn nodes_are_timed_on_normal_numbers_whatever_was_measured_before() {
+        let device = CpuDevice::new(1).unwrap();
+        let mut timer = NodeTimer::new(&device, Bytes::mib(2)).unwrap();
+        assert!(all_normal(&timer));
+        let folder = tempfile::tempdir().unwrap();
+        let measured = timer.bandwidths(Some(folder.path()));
+        assert!(measured.to_device.is_some() && measured.to_file.is_some());
+        assert!(all_normal(&timer), "after the bandwidth to the device");
+        // A table, and fixed indices into it: those have to be in range while the node runs.
+        let mut graph = Graph::new();
+        let state = |graph: &mut Graph, name: &str, ty| graph.state(name, StateKind::Statistic, ty, Init::Constant(0.0)).unwrap();
+        let table = state(&mut graph, "table", TensorType::f32(Shape::fixed([50, 8])));
+        let indices = state(&mut graph, "indices", TensorType::new(DType::I32, Shape::fixed([100])));
+        let gather = Op::Gather(plimsoll_core::ops::Gather { dtype: DType::F32 });
+        let rows = graph.add(gather, &[table, indices]).unwrap()[0];
+        let timing = timer.time(&graph, graph.producer(rows), 4).expect("a gather runs by itself");
+        assert!(timing.seconds > 0.0);
+        assert!(all_normal(&timer), "after integers were written");
     }
-    Ok(())
-}
-
-fn aligned(bytes: &[u8]) -> &[u8] {
-    &bytes[bytes.as_ptr().align_offset(ALIGNMENT)..]
 }

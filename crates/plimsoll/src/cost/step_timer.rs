@@ -1,7 +1,7 @@
 //! Times all nodes of a step with the device's own timers, for asynchronous devices.
 
 use super::features::{Features, features};
-use super::node_timer::{Columns, fill, pattern};
+use super::numbers::{Columns, fill, pattern};
 use crate::error::Result;
 use plimsoll_core::device::{Device, StepInputs, StepMemory};
 use plimsoll_core::graph::Graph;
@@ -30,7 +30,7 @@ pub(super) fn time_step(device: &dyn Device, graph: &Graph, rows: usize, most: B
     let columns = Columns::of(&program.graph, rows, &numbers, INDEX_BOUND);
     let scalars = vec![SMALL_SCALAR; program.graph.scalars().len()];
     let random = StepRandom { seed: 0, step: 0, first_row: 0 };
-    let times = loaded.node_seconds(&StepInputs { columns: &columns.slices(), scalars: &scalars, random })?;
+    let times = loaded.node_seconds(&StepInputs { columns: &columns.slices(&program.graph, rows), scalars: &scalars, random })?;
     Ok(Some(times.into_iter().map(|(node, seconds)| (features(&program.graph, program.graph.node(node), rows), seconds)).collect()))
 }
 
@@ -41,4 +41,4 @@ const PATTERN: usize = 4 << 20;
 const SMALL_SCALAR: f32 = 1e-6;
 
 /// Indices are below the size of the smallest vocabulary.
-const INDEX_BOUND: i32 = 61;
+const INDEX_BOUND: u32 = 61;

@@ -12,6 +12,7 @@ mod offload;
 mod pipelines;
 mod replan;
 mod split;
+mod step_costs;
 mod sweep;
 
 use crate::allow::{Allow, Permission};

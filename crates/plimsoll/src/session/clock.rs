@@ -109,8 +109,9 @@ mod tests {
             clock.ran(Role::First, ago(pieces[0]), false, true);
             clock.ran(Role::Last, ago(pieces[1]), false, true);
         }
+        clock.ran(Role::Step, Instant::now(), false, false);
         let (median, fastest) = clock.measured().unwrap();
-        assert!((0.7..0.8).contains(&median) && (0.3..0.4).contains(&fastest), "{median} {fastest}");
+        assert!((0.7..0.8).contains(&median) && (0.3..0.4).contains(&fastest), "a partial batch does not count: {median} {fastest}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod certificate;
 mod checkpoints;
 mod files;
+mod first_minute;
 mod holdout;
 mod nothing_lost;
 mod reports;
