@@ -3,6 +3,7 @@
 use crate::metrics::Scores;
 use plimsoll_core::Bytes;
 use serde_json::{Value, json};
+use std::iter;
 
 /// One epoch.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +57,9 @@ impl Epoch {
 /// The record of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct History {
-    /// Its epochs; of a very long run, the last thousand.
+    /// Its epochs; of a very long run, the last thousand. Only the last one has values per class: those of a run with
+    /// many classes and epochs would fill the memory. [`Event::EpochEnd`](crate::Event::EpochEnd) and the log of a run
+    /// folder have them for every epoch.
     pub epochs: Vec<Epoch>,
     /// Optimizer steps done.
     pub steps: u64,
@@ -88,7 +91,34 @@ pub struct History {
     pub stopped: bool,
 }
 
+/// How many epochs a history has at most: the memory of a run must not grow with its length.
+pub(crate) const MAX_EPOCHS: usize = 1000;
+
+/// Heap of an epoch, of each of its scalars, and of each of its values and counts per class: in memory, as JSON and as text.
+const PER_EPOCH: u64 = 768;
+const PER_SCALAR: u64 = 320;
+const PER_CLASS_VALUE: u64 = 144;
+
 impl History {
+    /// Heap of the history of a run with this many scalars and values per class in each epoch. Values per class are held for the last epoch
+    /// only.
+    pub(crate) fn footprint(epochs: u64, scalars: usize, class_values: usize) -> Bytes {
+        let epoch = PER_EPOCH + PER_SCALAR * scalars as u64;
+        let classes = PER_CLASS_VALUE.saturating_mul(class_values as u64);
+        Bytes(epochs.min(MAX_EPOCHS as u64).saturating_mul(epoch).saturating_add(classes)).align_up(4096)
+    }
+
+    /// Appends an epoch. Earlier ones lose their values per class, and the earliest goes if there are too many.
+    pub(crate) fn push(&mut self, epoch: Epoch) {
+        if self.epochs.len() == MAX_EPOCHS {
+            self.epochs.remove(0);
+        }
+        for scores in self.epochs.last_mut().into_iter().flat_map(|last| iter::once(&mut last.training).chain(&mut last.validation)) {
+            scores.per_class = Vec::new();
+        }
+        self.epochs.push(epoch);
+    }
+
     /// The last epoch.
     pub fn last(&self) -> Option<&Epoch> {
         self.epochs.last()

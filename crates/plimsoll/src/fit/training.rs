@@ -5,7 +5,7 @@ use super::{Event, Fit, Validation};
 use crate::callbacks::TrainingControl;
 use crate::checkpoint::{self, Record, Writer};
 use crate::error::{Error, Result};
-use crate::history::{Epoch, History};
+use crate::history::{Epoch, History, MAX_EPOCHS};
 use crate::metrics::Scores;
 use crate::plan::{DeviceBudget, RunPlan, epoch_rows};
 use crate::session::{Rows, Session, Tally, feed, place_in_batch};
@@ -17,9 +17,6 @@ use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Reservation};
 use plimsoll_data::{Dataset, Feed, NextBatch, Options, Schema};
 use std::time::{Duration, Instant};
-
-/// Epochs that a history holds: the memory of a run must not grow with its length. The log of a run folder has them all.
-const MAX_EPOCHS: usize = 1000;
 
 /// The shortest time between two progress events.
 const PROGRESS: Duration = Duration::from_millis(100);
@@ -60,13 +57,16 @@ struct Training<'r, 'f> {
     waited: Duration,
     /// Whether the run was stopped from outside, and then whether a checkpoint has all of its steps.
     interrupted: Option<bool>,
-    _checkpoint_memory: Reservation,
+    /// Of checkpoints and of the history.
+    _memory: [Reservation; 2],
 }
 
 impl<'r, 'f> Training<'r, 'f> {
     /// Restores a checkpoint or loads initial weights, and starts the pipelines.
     fn open(spec: &'r RunSpec, plan: &'r RunPlan, session: &'r mut Session, fit: &'r mut Fit<'f>) -> Result<Training<'r, 'f>> {
-        let memory = session.ledger.reserve(Owner::Checkpoint, plan.checkpoint_memory())?;
+        let memory = [Owner::Checkpoint, Owner::History].map(|owner| session.ledger.reserve(owner.clone(), plan.owned_by(&owner)));
+        let [checkpoint, history] = memory;
+        let memory = [checkpoint?, history?];
         let data = spec.data.clone().rebatch(plan.feed_rows);
         let mut progress = Progress::start(spec, fit, session, &data, plan)?;
         let writer = fit.spec.checkpoints.clone().map(|settings| Writer::new(settings, session.step)).transpose()?;
@@ -131,7 +131,7 @@ impl<'r, 'f> Training<'r, 'f> {
             trained: (Duration::ZERO, 0),
             waited: Duration::ZERO,
             interrupted: None,
-            _checkpoint_memory: memory,
+            _memory: memory,
         })
     }
 
@@ -231,10 +231,7 @@ impl<'r, 'f> Training<'r, 'f> {
             self.progress.stopped |= callback.epoch_end(&epoch)? == TrainingControl::Stop;
         }
         let best = self.progress.best.as_mut().map(|best| best.improves(&epoch, 0.0)).transpose()?.unwrap_or(false);
-        if self.history.epochs.len() == MAX_EPOCHS {
-            self.history.epochs.remove(0);
-        }
-        self.history.epochs.push(epoch);
+        self.history.push(epoch);
         let ends = self.progress.stopped || self.epochs_left == 0;
         if self.writer.as_ref().is_some_and(|writer| best || ends || !writer.busy()) {
             self.save(best);

@@ -36,6 +36,11 @@ impl Accumulators {
         PER_CLASS.iter().filter(|_| self.classes > 0).map(|name| format!("metrics/{}{name}", self.scope))
     }
 
+    /// The metrics.
+    pub fn metrics(&self) -> &[Metric] {
+        &self.metrics
+    }
+
     /// Predictions per row.
     pub fn predictions(&self) -> u64 {
         self.predictions as u64

@@ -74,6 +74,20 @@ impl ModelMetrics {
         self.outputs.iter().map(|output| output.accumulators.predictions()).max().unwrap_or(0)
     }
 
+    /// Scalars of an epoch, at most.
+    pub fn scalars(&self) -> usize {
+        self.outputs.iter().map(|output| 1 + output.accumulators.metrics().len()).sum::<usize>() + 1
+    }
+
+    /// Values per class of an epoch, and counts that they are computed from.
+    pub fn class_values(&self) -> (usize, usize) {
+        let own = |accumulators: &Accumulators| {
+            let metrics = accumulators.metrics().iter().filter(|metric| metric.is_per_class()).count();
+            (metrics * accumulators.classes, accumulators.states().count() * accumulators.classes)
+        };
+        self.outputs.iter().map(|output| own(&output.accumulators)).fold((0, 0), |all, own| (all.0 + own.0, all.1 + own.1))
+    }
+
     /// The losses and accuracies so far, which are cheap at any time.
     pub fn running_scores(&self, loss: f64, sums: &[f64], rows: u64) -> Scores {
         let mut scores = Scores { loss, ..Scores::default() };

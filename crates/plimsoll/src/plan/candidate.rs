@@ -6,7 +6,8 @@ use super::split::planned_graphs;
 use super::{Budgets, Request};
 use crate::checkpoint::Checkpoints;
 use crate::error::Result;
-use crate::graphs::{PER_NODE, Variant};
+use crate::graphs::{PER_NODE, ProgramInterface, Variant};
+use crate::history::History;
 use crate::spec::{Count, RunSpec};
 use plimsoll_core::budget::Owner;
 use plimsoll_core::plan::recompute::Recomputation;
@@ -175,6 +176,7 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     let graphs = request.programs.footprint(&memory, built);
     fixed.push((Owner::Graphs, graphs));
     fixed.extend(checkpoint_owner(request.spec, memory.states.len()));
+    fixed.extend(history_owner(request.spec, &request.programs.interface));
     let pipeline = pipelines(request.data, feed_rows, None)?;
     let mut least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
     // Planning ends before the run allocates; it counts only if it takes more memory than the run.
@@ -189,6 +191,15 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
 /// Heap that one more node of a graph takes, in planning at its peak.
 pub(super) fn heap_per_node(request: &Request<'_>) -> Bytes {
     Bytes(SEARCH_FACTOR * PER_NODE * (1 + variants(request, request.allow).len() as u64))
+}
+
+/// The memory of the scores of a run, which grows with its epochs and classes.
+pub(crate) fn history_owner(spec: &RunSpec, interface: &ProgramInterface) -> Option<(Owner, Bytes)> {
+    let metrics = &interface.model_metrics;
+    let datasets = if spec.fit.validation.is_some() { 2 } else { 1 };
+    let (values, counts) = metrics.class_values();
+    let size = History::footprint(spec.fit.epochs, datasets * metrics.scalars(), datasets * values + counts);
+    (!spec.inference_only).then_some((Owner::History, size))
 }
 
 /// The memory of writing checkpoints, or of reading the state or weights that a run starts from.

@@ -40,7 +40,7 @@ pub use machine::{Assumptions, Machine};
 pub use split::SplitLayers;
 pub use sweep::{Sweep, SweepPoint};
 
-pub(crate) use candidate::{SEARCH_FACTOR, checkpoint_owner};
+pub(crate) use candidate::{SEARCH_FACTOR, checkpoint_owner, history_owner};
 pub(crate) use data::epoch_rows;
 pub(crate) use machine::Budgets;
 

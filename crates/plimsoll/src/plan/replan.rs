@@ -1,6 +1,6 @@
 //! Replanning: for less memory than was planned for, and for a fit that continues in allocated memory.
 
-use super::candidate::checkpoint_owner;
+use super::candidate::{checkpoint_owner, history_owner};
 use super::choose::sorted;
 use super::pipelines::pipelines;
 use super::{DataSummary, Machine, RunPlan};
@@ -71,8 +71,11 @@ impl RunPlan {
                 "does not cover the fit's validation"
             });
         }
-        if self.checkpoint_memory() != checkpoint_owner(spec, self.memory.states.len()).map_or(Bytes::ZERO, |(_, size)| size) {
+        if self.owned_by(&Owner::Checkpoint) != checkpoint_owner(spec, self.memory.states.len()).map_or(Bytes::ZERO, |(_, size)| size) {
             return wrong("does not cover the checkpoints or initial weights of the fit");
+        }
+        if self.owned_by(&Owner::History) < history_owner(spec, &self.interface).map_or(Bytes::ZERO, |(_, size)| size) {
+            return wrong("does not cover the epochs of the fit");
         }
         if self.model != spec.model.title() {
             return wrong(&format!("is one of `{}`, and this is `{}`", self.model, spec.model.title()));
@@ -80,9 +83,9 @@ impl RunPlan {
         Ok(())
     }
 
-    /// Memory of checkpoints.
-    pub(crate) fn checkpoint_memory(&self) -> Bytes {
-        self.owners.iter().filter(|(owner, _)| *owner == Owner::Checkpoint).map(|(_, size)| *size).sum()
+    /// Host memory of one owner.
+    pub(crate) fn owned_by(&self, wanted: &Owner) -> Bytes {
+        self.owners.iter().filter(|(owner, _)| owner == wanted).map(|(_, size)| *size).sum()
     }
 
     /// Checks that another plan runs in the memory of this one.
@@ -96,9 +99,10 @@ impl RunPlan {
     /// The plan of a fit that continues in the memory of this plan: programs and arena are unchanged, the pipelines
     /// share the rest.
     pub(crate) fn continued(&self, spec: &RunSpec, data: &DataSummary) -> Result<RunPlan> {
-        let stays = |(owner, _): &&(Owner, Bytes)| !matches!(owner, Owner::Pipeline | Owner::Checkpoint | Owner::Planning);
+        let stays = |(owner, _): &&(Owner, Bytes)| !matches!(owner, Owner::Pipeline | Owner::Checkpoint | Owner::History | Owner::Planning);
         let mut owners: Vec<(Owner, Bytes)> = self.owners.iter().filter(stays).cloned().collect();
         owners.extend(checkpoint_owner(spec, self.memory.states.len()));
+        owners.extend(history_owner(spec, &self.interface));
         let fixed: Bytes = owners.iter().map(|(_, size)| *size).sum();
         let minimum = fixed + pipelines(data, self.feed_rows, None)?.minimum;
         if minimum > self.host_budget {

@@ -9,7 +9,7 @@ use super::subject::{Proven, Subject};
 use super::untrue;
 use crate::allow::Permission;
 use crate::error::Result;
-use crate::plan::{SEARCH_FACTOR, checkpoint_owner};
+use crate::plan::{SEARCH_FACTOR, checkpoint_owner, history_owner};
 use crate::spec::Count;
 use plimsoll_core::graph::Graph;
 use plimsoll_core::op::Op;
@@ -110,6 +110,9 @@ pub(super) fn derive(
         insert(&mut host, "thread stacks", assumptions.thread_stacks_bytes)?;
         insert(&mut host, "graphs", proven.graphs)?;
         if let Some((owner, size)) = checkpoint_owner(spec, proven.plan.states.len()) {
+            insert(&mut host, &owner.to_string(), size.0)?;
+        }
+        if let Some((owner, size)) = history_owner(spec, &proven.interface) {
             insert(&mut host, &owner.to_string(), size.0)?;
         }
         let run = add(total(&host)?, pipelines::minimum(&subject.data, feed_rows)?)?;

@@ -5,7 +5,7 @@ use crate::allow::Permission;
 use crate::config::Config;
 use crate::devices::{self, DeviceSpec, OpenDevice};
 use crate::error::{Error, Result};
-use crate::graphs::{Programs, Variant, Variants};
+use crate::graphs::{ProgramInterface, Programs, Variant, Variants};
 use crate::plan::DataSummary;
 use crate::precision::Precision;
 use crate::spec::{Count, MAX_THREADS, RunSpec};
@@ -14,6 +14,7 @@ use plimsoll_core::passes::Columns;
 use plimsoll_core::plan::{self, Certificate, Plan};
 use plimsoll_core::step::Role;
 use serde_json::{Map, Value};
+use std::sync::Arc;
 
 /// No batch is larger.
 const MAX_BATCH: usize = 1 << 24;
@@ -39,6 +40,8 @@ pub(super) struct Proven {
     pub graphs: u64,
     /// Whether batch normalization sees other statistics in a micro-batch.
     pub batch_statistics: bool,
+    /// How the programs are read.
+    pub interface: Arc<ProgramInterface>,
     pub precision: Precision,
 }
 
@@ -96,6 +99,7 @@ impl Subject {
         Ok(Proven {
             graphs: programs.footprint(&plan, allowed.len() as u64).0,
             plan,
+            interface: Arc::clone(&programs.interface),
             batch_statistics: programs.batch_statistics,
             precision: programs.optimization.precision,
         })

@@ -1,5 +1,6 @@
 //! What users rely on, one test per promise. A test's name is the promise.
 
+mod budgets;
 mod certificate;
 mod checkpoints;
 mod files;

@@ -39,6 +39,8 @@ pub enum Owner {
     Graphs,
     /// Buffers for writing checkpoints.
     Checkpoint,
+    /// Scores of the epochs so far, and their copies while they are written.
+    History,
     /// Memory of planning beyond that of the run.
     Planning,
     /// All stages of the input pipeline.
@@ -82,6 +84,7 @@ impl fmt::Display for Owner {
             Owner::ThreadStacks => "thread stacks",
             Owner::Graphs => "graphs",
             Owner::Checkpoint => "checkpoint",
+            Owner::History => "history",
             Owner::Planning => "planning",
             Owner::Pipeline => "pipeline",
             Owner::Stage(name) => name,

@@ -1,0 +1,52 @@
+//! Budgets hold, and minimums are true.
+
+use super::{Sandbox, json};
+
+/// Scores per class of many epochs would fill the memory: only those of the last epoch are held, the others are in the log.
+#[test]
+fn the_history_of_a_run_is_planned_and_does_not_grow_with_classes_times_epochs() {
+    let sandbox = Sandbox::new("history");
+    sandbox.write(
+        "run.toml",
+        "[data]\nsource = \"random\"\nrows = 64\nx = [8]\nclasses = 2000\nbatch = 32\nholdout = 0.25\n\
+         [model]\nlayers = [{ type = \"dense\", units = 4 }, { type = \"dense\", units = 2000 }]\n\
+         [train]\nepochs = 40\nmetrics = [\"accuracy\", \"precision\", \"recall\", \"f1\", \"iou\"]\n[budget]\nhost = \"48MiB\"\n",
+    );
+    sandbox.succeed(&["train", "run.toml", "--quiet", "--out", "run"]);
+    let report = json(&sandbox.path("run/report.json"));
+    let bytes = |key: &str| report[key].as_u64().unwrap();
+    let (measured, planned) = (bytes("measured_peak_rss_bytes"), bytes("planned_bytes"));
+    assert!(measured <= planned && planned <= 48 << 20, "{measured} measured, {planned} planned");
+    let epochs = report["epochs"].as_array().unwrap();
+    let per_class = |epoch: &serde_json::Value| epoch["val_f1_per_class"].as_array().map_or(0, Vec::len);
+    assert_eq!(epochs.iter().map(per_class).collect::<Vec<_>>(), [vec![0; 39], vec![2000]].concat());
+    let log = std::fs::read_to_string(sandbox.path("run/log.jsonl")).unwrap();
+    assert_eq!(log.lines().filter(|line| line.contains("\"val_f1_per_class\"")).count(), 40, "the log has those of every epoch");
+    assert!(json(&sandbox.path("run/plan.json"))["by_owner"]["history"].as_u64().unwrap() > 2000 * 4 * 2 * 64);
+}
+
+#[test]
+fn a_minimum_is_the_same_whoever_is_asked_and_one_byte_less_is_refused() {
+    let sandbox = Sandbox::new("minimum");
+    let runs: [&[&str]; 3] = [
+        &[],
+        &["--zoo", "mlp", "--batch", "64"],
+        &["--zoo", "cifar-cnn", "--batch", "16", "--allow", "recompute,microbatch,mixed_precision"],
+    ];
+    for run in runs {
+        let plan = |budget: u64| {
+            let budget = budget.to_string();
+            let output = sandbox.run(&[&["plan", "--json", "--host-memory", &budget], run].concat());
+            let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            (output.status.code(), document["min_bytes"].as_u64().unwrap())
+        };
+        let (free, minimum) = plan(1 << 32);
+        assert_eq!(free, Some(0));
+        assert_eq!(plan(1 << 20), (Some(3), minimum), "{run:?}");
+        assert_eq!(plan(minimum - 1), (Some(3), minimum), "{run:?}");
+        assert_eq!(plan(minimum), (Some(0), minimum), "{run:?}");
+        assert_eq!(plan(minimum + minimum / 10), (Some(0), minimum), "{run:?}");
+        let sweep = sandbox.json(&[&["plan", "--sweep", "--json"], run].concat());
+        assert_eq!(sweep["points"].as_array().unwrap().last().unwrap()["budget_bytes"], minimum, "{run:?}");
+    }
+}
