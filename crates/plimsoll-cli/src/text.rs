@@ -98,7 +98,7 @@ mod tests {
     }
 }
 
-/// What a run reads of its data, in lines of their own; nothing if there is nothing to say.
+/// What a run reads of its data, line by line; empty if there is nothing to say.
 pub fn data_notes(spec: &RunSpec) -> String {
     spec.data_notes().into_iter().map(|(label, text)| format!("  {label:<14} {text}\n")).collect()
 }

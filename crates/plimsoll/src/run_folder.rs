@@ -94,7 +94,7 @@ impl RunFolder {
                 Event::Planned { plan, .. } => self
                     .begin(checkpoints.as_ref(), csv_log)
                     .and_then(|()| self.write(CONFIG, config.as_bytes()))
-                    .and_then(|()| self.write(PLAN, pretty(&record_rates(plan.to_json(), costs.as_deref())).as_bytes()))
+                    .and_then(|()| self.write(PLAN, pretty(&with_data(record_rates(plan.to_json(), costs.as_deref()), &data)).as_bytes()))
                     .and_then(|()| if resume { Ok(()) } else { log.begin() }),
                 Event::Resumed { epoch, .. } => log.go_on(*epoch),
                 Event::EpochEnd(epoch) => log.add(epoch),
@@ -116,9 +116,7 @@ impl RunFolder {
             return Err(error);
         }
         if !history.stopped {
-            let mut report = history.to_json();
-            report["data"] = data;
-            self.write(REPORT, pretty(&report).as_bytes())?;
+            self.write(REPORT, pretty(&with_data(history.to_json(), &data)).as_bytes())?;
         }
         Ok(history)
     }
@@ -360,6 +358,12 @@ fn lock(folder: &Path) -> Result<File> {
         Err(TryLockError::Error(source)) if source.kind() == std::io::ErrorKind::Unsupported => Ok(file),
         Err(TryLockError::Error(source)) => Err(error(source)),
     }
+}
+
+/// A document with what the run reads of its data.
+fn with_data(mut document: Value, data: &Value) -> Value {
+    document["data"] = data.clone();
+    document
 }
 
 fn pretty(value: &Value) -> String {
