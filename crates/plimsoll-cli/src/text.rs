@@ -80,6 +80,11 @@ pub fn summary(history: &History, folder: &Path, random: bool) -> String {
     lines.join("\n") + "\n"
 }
 
+/// What a run reads of its data, line by line; empty if there is nothing to say.
+pub fn data_notes(spec: &RunSpec) -> String {
+    spec.data_notes().into_iter().map(|(label, text)| format!("  {label:<14} {text}\n")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,9 +101,4 @@ mod tests {
         assert_eq!(bar(0.5, 4), "██··");
         assert_eq!(bar(7.0, 4), "████");
     }
-}
-
-/// What a run reads of its data, line by line; empty if there is nothing to say.
-pub fn data_notes(spec: &RunSpec) -> String {
-    spec.data_notes().into_iter().map(|(label, text)| format!("  {label:<14} {text}\n")).collect()
 }
