@@ -1,8 +1,8 @@
 //! Files of other tools, small and made to measure: records, packed arrays and Parquet tables, so that any of their rows can be a bad one.
 #![allow(dead_code)]
 
-use flate2::Compression;
 use flate2::write::{DeflateEncoder, GzEncoder};
+use flate2::{Compression, Crc};
 use std::io::Write;
 
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
@@ -63,11 +63,15 @@ pub fn npz(arrays: &[(&str, &str, &[usize], Vec<u8>)], damage: impl Fn(&mut Vec<
         let mut deflate = DeflateEncoder::new(Vec::new(), Compression::fast());
         deflate.write_all(&npy).unwrap();
         let mut packed = deflate.finish().unwrap();
+        let mut checksum = Crc::new();
+        checksum.update(&npy);
         damage(&mut packed);
         let name = format!("{name}.npy");
         // Version, flags, method, time, date, checksum, sizes, and the lengths of name and extras.
         let sizes = [&(packed.len() as u32).to_le_bytes()[..], &(npy.len() as u32).to_le_bytes()].concat();
-        let about = [&[20, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &sizes, &(name.len() as u16).to_le_bytes(), &[0, 0]].concat();
+        let about =
+            [&[20, 0, 0, 0, 8, 0, 0, 0, 0, 0][..], &checksum.sum().to_le_bytes(), &sizes, &(name.len() as u16).to_le_bytes(), &[0, 0]]
+                .concat();
         directory.extend([b"PK\x01\x02\x14\0", &about[..], &[0; 10], &(file.len() as u32).to_le_bytes(), name.as_bytes()].concat());
         file.extend([b"PK\x03\x04", &about[..], name.as_bytes(), &packed].concat());
     }
