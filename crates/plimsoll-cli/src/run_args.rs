@@ -60,7 +60,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,
 
-    /// Compute threads [default: one per core]; results do not depend on it
+    /// Compute threads [default: one per core]; results do not depend on it, unless --allow lets the plan change them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub threads: Option<u64>,
 

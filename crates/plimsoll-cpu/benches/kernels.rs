@@ -234,7 +234,7 @@ fn tables(table: &Table) {
         table.row(&name("scatter_add"), count * width, 4 * (rows + 2 * count) * width, |pool| {
             let from = (taken.as_ptr().cast(), DType::F32);
             // SAFETY: as above.
-            unsafe { scatter_add(pool, &shape, indices.as_ptr().cast(), from, weights.as_mut_ptr()) };
+            unsafe { scatter_add(pool, &shape, WriteMode::Set, indices.as_ptr().cast(), from, weights.as_mut_ptr()) };
         });
     }
 }

@@ -68,15 +68,15 @@ impl Target for CpuDevice {
 
     fn capabilities(&self) -> Capabilities {
         // A cache line, and the widest vector.
-        Capabilities { reads_channel_views: true, ..Capabilities::host(Bytes(64)) }
+        Capabilities { reads_channel_views: true, resumes_sums: true, ..Capabilities::host(Bytes(64)) }
     }
 
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
         program::workspace(graph, node, rows, self.threads())
     }
 
-    fn can_split_rows(&self, graph: &Graph, node: &Node, split: RowSplit, rows: usize) -> bool {
-        program::can_split_rows(graph, node, split, rows)
+    fn can_split_rows(&self, graph: &Graph, node: &Node, split: RowSplit, _: usize) -> bool {
+        program::can_split_rows(graph, node, split)
     }
 
     fn fuses_slice_write(&self, maker: &Op, part: &TensorType, place: &SliceWrite) -> bool {

@@ -2,6 +2,7 @@
 
 use plimsoll_core::DType;
 use plimsoll_cpu::kernels::gather::{TableShape, gather, scatter_add};
+use plimsoll_cpu::kernels::gemm::WriteMode;
 use plimsoll_cpu::runtime::threads::ThreadPool;
 
 fn numbers(len: usize) -> Vec<f32> {
@@ -59,12 +60,22 @@ fn rows_are_added_in_their_order_on_any_number_of_threads() {
                 scatter_add(
                     &ThreadPool::new(threads).unwrap(),
                     &shape,
+                    WriteMode::Set,
                     names.as_ptr().cast(),
                     (rows.as_ptr().cast(), DType::F32),
                     got.as_mut_ptr(),
                 )
             };
             assert_eq!(got, want, "{threads} threads");
+            // Rows in two calls give the same sums.
+            let mut got = vec![f32::NAN; ROWS * width];
+            for (part, write) in [(0..count / 3, WriteMode::Set), (count / 3..count, WriteMode::Add)] {
+                let (shape, at) = (TableShape { count: part.len(), ..shape }, part.start * width);
+                let (names, rows) = (names[part.start..].as_ptr().cast(), (rows[at..].as_ptr().cast(), DType::F32));
+                // SAFETY: the shape describes parts of the vectors above.
+                unsafe { scatter_add(&ThreadPool::new(threads).unwrap(), &shape, write, names, rows, got.as_mut_ptr()) };
+            }
+            assert_eq!(got, want, "{threads} threads, two calls");
         }
     }
 }

@@ -11,7 +11,8 @@ pub enum Permission {
     Recompute,
     /// Compute single layers in slices of their rows. Results are unchanged.
     Split,
-    /// Split batches into micro-batches and accumulate gradients. Results are unchanged, unless the model has batch normalization.
+    /// Split batches into micro-batches and accumulate gradients. Results are unchanged on the CPU, and equal up to the
+    /// order of sums on GPUs. Models with batch normalization need [`Permission::MicrobatchBatchnorm`] too.
     Microbatch,
     /// Offload tensors to host memory, or to a file on a device that shares host memory. Results are unchanged.
     Offload,
@@ -35,7 +36,7 @@ impl Permission {
         ("microbatch_batchnorm", Permission::MicrobatchBatchnorm),
     ];
 
-    /// Whether using it changes results.
+    /// Whether using it changes results by more than the order of sums.
     pub fn changes_results(self) -> bool {
         matches!(self, Permission::MixedPrecision | Permission::State8bit | Permission::MicrobatchBatchnorm)
     }
@@ -46,7 +47,8 @@ impl Permission {
     }
 }
 
-/// The strategies the planner may use. By default, all that leave results unchanged.
+/// The strategies the planner may use. By default, all that leave results unchanged, up to the order of
+/// sums on GPUs.
 ///
 /// ```
 /// use plimsoll::{Allow, Permission};

@@ -232,7 +232,8 @@ fn help_texts() {
           --seed <N>               Seed of the initial weights and of shuffling
           --weights <FILE>         Initial weights, from a safetensors file; ignored when a run is
                                    resumed
-          --threads <N>            Compute threads [default: one per core]; results do not depend on it
+          --threads <N>            Compute threads [default: one per core]; results do not depend on it,
+                                   unless --allow lets the plan change them
           --out <PATH>             Run folder [default: the next runs/NAME-N]; for `plan`, the file for
                                    plan and certificate
           --resume                 Resume from the newest checkpoint in the run folder, bit for bit;

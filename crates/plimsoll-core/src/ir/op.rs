@@ -165,6 +165,17 @@ impl Op {
     pub fn is_leaf(&self) -> bool {
         matches!(self, Op::Input(_) | Op::State(_) | Op::Scalar(_))
     }
+
+    /// Whether it is a sum over rows that resumes from its last input, the sum over earlier rows.
+    pub fn is_onto(&self) -> bool {
+        match self {
+            Op::MatMul(op) => op.onto,
+            Op::Reduce(op) => op.onto,
+            Op::Conv2dGradFilter(op) => op.onto,
+            Op::ScatterAdd(op) => op.onto,
+            _ => false,
+        }
+    }
 }
 
 /// Checks that there are `N` inputs and returns them as an array.

@@ -110,8 +110,8 @@ enum ValueNumber {
     Whole(u32),
     /// These rows of it.
     Rows { of: u32, span: Span },
-    /// The partial sum up to the end of these rows, where the value is the sum over all rows.
-    Sum { of: u32, span: Span },
+    /// The partial sum up to the end of these rows, where the value is the sum over all rows, from zero or a base on.
+    Sum { of: u32, span: Span, base: Option<u32> },
     /// No value of the original graph.
     Other,
 }
@@ -277,7 +277,14 @@ impl Pieces<'_> {
             ValueNumber::Whole(of) | ValueNumber::Rows { of, .. } => *of,
             ValueNumber::Sum { .. } | ValueNumber::Other => u32::MAX,
         };
-        let (number, id) = self.numbers.known.get(&(whole, inputs[..read].iter().map(of).collect::<Vec<u32>>()))?;
+        // The sum of all rows may itself start at a sum of earlier micro-batches.
+        let base = match inputs.get(read) {
+            Some(ValueNumber::Whole(base)) => Some(*base),
+            Some(ValueNumber::Sum { base, .. }) => *base,
+            _ => None,
+        };
+        let whole = if base.is_some() { whole.rules().with_rows(&|shape| shape.clone(), true)? } else { whole };
+        let (number, id) = self.numbers.known.get(&(whole, inputs[..read].iter().map(of).chain(base).collect::<Vec<u32>>()))?;
         let asked = (*id)?;
         let runs = !matches!(node.op, Op::Reshape(_));
         if runs && !self.device.can_split_rows(self.original, self.original.node(asked), span.piece(), self.most) {
@@ -287,13 +294,13 @@ impl Pieces<'_> {
             return Some(ValueNumber::Rows { of: *number, span });
         }
         let begun = match inputs.get(read) {
-            None => span.from == 0,
-            Some(ValueNumber::Sum { of, span: before }) => (*of, before.of_batch, before.to) == (*number, span.of_batch, span.from),
+            None | Some(ValueNumber::Whole(_)) => span.from == 0,
+            Some(ValueNumber::Sum { of, span: before, .. }) => (*of, before.of_batch, before.to) == (*number, span.of_batch, span.from),
             Some(_) => false,
         };
         match begun {
             true if span.is_last(total) => Some(ValueNumber::Whole(*number)),
-            true => Some(ValueNumber::Sum { of: *number, span }),
+            true => Some(ValueNumber::Sum { of: *number, span, base }),
             false => None,
         }
     }

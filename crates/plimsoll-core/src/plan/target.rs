@@ -59,6 +59,9 @@ pub struct Capabilities {
     pub alignment: Bytes,
     /// Whether pointwise and reduction kernels read [channel views](crate::ops::ChannelView) without a copy.
     pub reads_channel_views: bool,
+    /// Whether sums over the rows of a batch resume from those of earlier rows, with the bits of all rows at once, and
+    /// every row is computed with the same bits in any micro-batch.
+    pub resumes_sums: bool,
     /// The rates of the default [cost model](Target::cost_model), against which measured times are compared before they
     /// are scaled to other sizes.
     pub rates: Rates,
@@ -72,7 +75,15 @@ impl Capabilities {
     /// A device that computes in host memory, with default rates.
     pub fn host(alignment: Bytes) -> Capabilities {
         let (rates, copy_rate) = (Rates::default(), CopyRate::default());
-        Capabilities { shares_host_memory: true, alignment, reads_channel_views: false, rates, copy_rate, runtime: None }
+        Capabilities {
+            shares_host_memory: true,
+            alignment,
+            reads_channel_views: false,
+            resumes_sums: false,
+            rates,
+            copy_rate,
+            runtime: None,
+        }
     }
 }
 

@@ -180,7 +180,13 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
         }
         Op::Pad(op) => vec![movement::pad(op, operands[0])],
         Op::Gather(_) => vec![movement::gather(operands[0], operands[1])],
-        Op::ScatterAdd(op) => vec![movement::scatter_add(&op.table.bind(setting.rows), operands[0], operands[1])],
+        Op::ScatterAdd(op) => {
+            let mut sum = movement::scatter_add(&op.table.bind(setting.rows), operands[0], operands[1]);
+            if op.onto {
+                add(&mut sum, &operands[2].elements);
+            }
+            vec![sum]
+        }
         Op::Attention(op) => attention::forward(op, operands, setting).into(),
         Op::AttentionGrad(op) => attention::gradient(&op.attention, operands, setting),
     }

@@ -83,7 +83,7 @@ pub(super) fn scatter_add(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
                 s.integers(dtype, indices.clone(), count)
             };
             let dy = s.operand(rows(&table, &indices), Domain::Any)?;
-            let y = s.graph.add_one(Op::ScatterAdd(ScatterAdd { table: table.clone() }), &[numbers, dy])?;
+            let y = s.graph.add_one(Op::ScatterAdd(ScatterAdd { table: table.clone(), onto: false }), &[numbers, dy])?;
             cases.push(s.finish(format!("{name}{}", if stray { ", some numbers no row" } else { "" }), &[y])?);
         }
     }
@@ -91,7 +91,7 @@ pub(super) fn scatter_add(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         let mut s = Stage::new(draw);
         let numbers = s.integers(DType::I32, Shape::batch_of([9]), 5);
         let dy = exact(&mut s, Shape::batch_of([9, 19]), dtype)?;
-        let y = s.graph.add_one(Op::ScatterAdd(ScatterAdd { table: Shape::fixed([5, 19]) }), &[numbers, dy])?;
+        let y = s.graph.add_one(Op::ScatterAdd(ScatterAdd { table: Shape::fixed([5, 19]), onto: false }), &[numbers, dy])?;
         cases.push(s.finish_forward(format!("rows in {dtype}"), &[y])?);
     }
     Ok(cases)

@@ -3,4 +3,5 @@
 pub mod autodiff;
 pub mod loss_scale;
 pub mod passes;
+mod row_sums;
 pub mod step;

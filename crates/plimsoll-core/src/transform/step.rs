@@ -1,11 +1,14 @@
 //! The training step: forward, backward and update as one program, and its variants for micro-batches.
 
 use crate::base::expr::Expr;
-use crate::base::shape::{Shape, TensorType};
-use crate::ir::graph::{Graph, GraphError, Init, Phase, StateId, StateKind, ValueId};
+use crate::base::shape::TensorType;
+use crate::ir::graph::{Graph, GraphError, Init, Node, Phase, StateId, StateKind, ValueId};
 use crate::transform::autodiff::gradients;
 use crate::transform::loss_scale::{LossScaling, Scale, only_if};
+use crate::transform::passes::remove_dead;
+use crate::transform::row_sums::RowSums;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 
 /// Scope of nodes that belong to the step as a whole.
 const SCOPE: &str = "step";
@@ -60,12 +63,16 @@ pub struct Training<'a> {
     pub divisor: Option<ValueId>,
     /// Loss scaling, for 16-bit gradients.
     pub scaling: Option<LossScaling>,
+    /// Whether sums over rows resume from those of earlier micro-batches, as devices can whose capabilities say so
+    /// ([`Capabilities::resumes_sums`](crate::plan::Capabilities::resumes_sums)). Otherwise the gradients of each
+    /// micro-batch are complete before they are added.
+    pub resumes: bool,
 }
 
 impl<'a> Training<'a> {
     /// Updates every parameter with its own rule, and nothing else.
     pub fn new(rule: &'a UpdateRule<'a>) -> Training<'a> {
-        Training { rule, gradients: None, divisor: None, scaling: None }
+        Training { rule, gradients: None, divisor: None, scaling: None, resumes: false }
     }
 
     /// Whether updates must wait for all gradients.
@@ -87,8 +94,8 @@ pub fn training_programs(
 /// The training programs of a forward graph.
 ///
 /// `accumulate` adds the variants for several micro-batches per batch. The loss of a micro-batch is its rows' share of
-/// the batch's loss, so accumulated gradients equal those of the whole batch for any micro-batch sizes. Rules over all
-/// gradients and the overflow check use the complete sums.
+/// the batch's loss, so accumulated gradients equal those of the whole batch for any micro-batch sizes; bit for bit if
+/// [`Training::resumes`]. Rules over all gradients and the overflow check use the complete sums.
 pub fn training_programs_with(
     forward: &Graph,
     loss: ValueId,
@@ -107,28 +114,54 @@ pub fn training_programs_with(
     };
     let found = gradients(&mut backward, seen, &values)?;
 
+    // What micro-batches accumulate: the gradients, and the divisor.
+    let accumulated: Vec<ValueId> = found.iter().copied().chain(training.divisor).collect();
+    let sums = match training.resumes {
+        true => RowSums::of(&backward, &accumulated),
+        false => RowSums::none(accumulated.len()),
+    };
+
     let roles: &[Role] = if accumulate { &[Role::Step, Role::First, Role::Middle, Role::Last] } else { &[Role::Step] };
     let variant = |role: &Role| {
         let mut graph = backward.clone();
-        let sums = if accumulate { declare_sums(&mut graph, &parameters)? } else { vec![] };
-        let divisor_sum = training.divisor.filter(|_| accumulate).map(|_| declare_divisor_sum(&mut graph)).transpose()?;
+        let states = if accumulate { declare(&mut graph, &parameters, &accumulated, &sums)? } else { Accumulators::default() };
         if matches!(role, Role::First | Role::Middle) {
-            for (i, gradient) in found.iter().enumerate() {
-                accumulate_into(&mut graph, *role, sums[i], *gradient)?;
+            let resumes = *role == Role::Middle;
+            for ((sum, _), (state, before)) in sums.sums.iter().zip(&states.sums) {
+                let new = RowSums::accumulate(&mut graph, *sum, resumes.then_some(*before))?;
+                graph.update(*state, new);
             }
-            if let (Some(sum), Some(part)) = (divisor_sum, training.divisor) {
-                accumulate_into(&mut graph, *role, sum, part)?;
+            for (value, state) in accumulated.iter().zip(&states.wholes) {
+                if let Some((state, before)) = state {
+                    let new = if resumes { plus(&mut graph, *before, *value)? } else { *value };
+                    graph.update(*state, new);
+                }
             }
             return Ok((*role, graph));
         }
-        let divisor = match (role, training.divisor, divisor_sum) {
-            (Role::Last, Some(part), Some((_, sum))) => Some(graph.within(SCOPE, Phase::Update, |g| g.plus(sum, part))?),
-            (_, part, _) => part,
-        };
-        // The gradient of the batch's loss.
+        // The gradients of the batch's loss and the divisor, of all micro-batches.
+        let mut totals = accumulated.clone();
+        if *role == Role::Last {
+            let mut complete = HashMap::new();
+            for ((sum, _), (state, before)) in sums.sums.iter().zip(&states.sums) {
+                let (dtype, total) = (graph.ty(*sum).dtype, RowSums::accumulate(&mut graph, *sum, Some(*before))?);
+                // Where all gradients are live together, they take the place of their accumulators.
+                if training.sees_all() {
+                    graph.update(*state, total);
+                }
+                let Node { scope, phase, .. } = graph.producer(*sum).clone();
+                complete.insert(*sum, graph.within(&scope, phase, |g| g.cast(total, dtype))?);
+            }
+            for (i, value) in accumulated.iter().enumerate() {
+                totals[i] = match &states.wholes[i] {
+                    Some((_, before)) => plus(&mut graph, *before, *value)?,
+                    None => sums.substitute(&mut graph, *value, &mut complete)?,
+                };
+            }
+        }
+        let divisor = training.divisor.map(|_| totals[found.len()]);
         let complete = |g: &mut Graph, i: usize| -> Result<ValueId, GraphError> {
-            let sum = if *role == Role::Last { g.plus(sums[i].1, found[i])? } else { found[i] };
-            let unscaled = scale.as_ref().map_or(Ok(sum), |scale| scale.divide(g, sum))?;
+            let unscaled = scale.as_ref().map_or(Ok(totals[i]), |scale| scale.divide(g, totals[i]))?;
             divisor.map_or(Ok(unscaled), |divisor| divided(g, unscaled, divisor))
         };
         let names: Vec<String> = parameters.iter().map(|id| graph.states[id.0 as usize].name.clone()).collect();
@@ -161,17 +194,21 @@ pub fn training_programs_with(
         }
         Ok((*role, graph))
     };
-    roles.iter().map(variant).collect()
+    // Sums that resume replace those of a micro-batch alone.
+    let tidy = |(role, graph): (Role, Graph)| (role, if training.resumes && accumulate { remove_dead(&graph) } else { graph });
+    roles.iter().map(|role| variant(role).map(tidy)).collect()
 }
 
-/// Initializes or continues an accumulator.
-fn accumulate_into(graph: &mut Graph, role: Role, (state, before): (StateId, ValueId), part: ValueId) -> Result<(), GraphError> {
+/// Whether every accumulator of a middle micro-batch resumes where the previous micro-batch stopped.
+pub fn accumulators_resume(graph: &Graph) -> bool {
+    let accumulates = |state: StateId| graph.states[state.0 as usize].kind == StateKind::Accumulator;
+    graph.updates.iter().filter(|(state, _)| accumulates(*state)).all(|(_, value)| graph.producer(*value).op.is_onto())
+}
+
+/// The sum of an accumulator and the value of this micro-batch.
+fn plus(graph: &mut Graph, before: ValueId, value: ValueId) -> Result<ValueId, GraphError> {
     let scope = graph.producer(before).scope.clone();
-    graph.within(&scope, Phase::Update, |g| {
-        let sum = if role == Role::First { part } else { g.plus(before, part)? };
-        g.update(state, sum);
-        Ok(())
-    })
+    graph.within(&scope, Phase::Update, |g| g.plus(before, value))
 }
 
 /// A gradient divided by the batch's divisor; zero if the divisor is zero.
@@ -181,20 +218,40 @@ fn divided(g: &mut Graph, gradient: ValueId, divisor: ValueId) -> Result<ValueId
     g.pointwise_over(share, &[gradient, divisor], shape)
 }
 
-/// One gradient accumulator per parameter. Every variant declares all of them, so that state ids agree.
-fn declare_sums(graph: &mut Graph, parameters: &[StateId]) -> Result<Vec<(StateId, ValueId)>, GraphError> {
-    let mut sums = Vec::new();
-    for parameter in parameters {
-        let state = graph.states[parameter.0 as usize].clone();
-        let value =
-            graph.within(&state.name, Phase::Update, |g| g.state("gradient_sum", StateKind::Accumulator, state.ty, Init::Constant(0.0)))?;
-        sums.push((StateId(graph.states.len() as u32 - 1), value));
-    }
-    Ok(sums)
+/// The accumulators of a step: states and their values before this micro-batch.
+#[derive(Default)]
+struct Accumulators {
+    /// Of each sum over rows.
+    sums: Vec<(StateId, ValueId)>,
+    /// Of each accumulated value that is not a function of such sums.
+    wholes: Vec<Option<(StateId, ValueId)>>,
 }
 
-fn declare_divisor_sum(graph: &mut Graph) -> Result<(StateId, ValueId), GraphError> {
-    let ty = TensorType::f32(Shape::scalar());
-    let value = graph.within(SCOPE, Phase::Update, |g| g.state("divisor_sum", StateKind::Accumulator, ty, Init::Constant(0.0)))?;
-    Ok((StateId(graph.states.len() as u32 - 1), value))
+/// Declares the accumulators. Every variant declares all of them, so that state ids agree.
+fn declare(graph: &mut Graph, parameters: &[StateId], accumulated: &[ValueId], sums: &RowSums) -> Result<Accumulators, GraphError> {
+    let mut counts = vec![0; accumulated.len()];
+    let mut state = |graph: &mut Graph, i: usize, ty: TensorType| {
+        counts[i] += 1;
+        let number = if counts[i] > 1 { format!("_{}", counts[i]) } else { String::new() };
+        let (scope, name) = match parameters.get(i) {
+            Some(parameter) => (graph.states[parameter.0 as usize].name.clone(), "gradient_sum"),
+            None => (SCOPE.to_string(), "divisor_sum"),
+        };
+        let name = format!("{name}{number}");
+        let value = graph.within(&scope, Phase::Update, |g| g.state(&name, StateKind::Accumulator, ty, Init::Constant(0.0)))?;
+        Ok((StateId(graph.states.len() as u32 - 1), value))
+    };
+    let mut accumulators = Accumulators::default();
+    for (sum, first) in &sums.sums {
+        let ty = RowSums::accumulator(graph, *sum);
+        accumulators.sums.push(state(graph, *first, ty)?);
+    }
+    for (i, value) in accumulated.iter().enumerate() {
+        let ty = match parameters.get(i) {
+            Some(parameter) => graph.states[parameter.0 as usize].ty.clone(),
+            None => graph.ty(*value).clone(),
+        };
+        accumulators.wholes.push(if sums.resumes[i] { None } else { Some(state(graph, i, ty)?) });
+    }
+    Ok(accumulators)
 }

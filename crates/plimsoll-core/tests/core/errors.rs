@@ -172,7 +172,7 @@ fn tables_and_row_numbers_must_go_together() {
     }), @"layer `encoder/dense`: gives real numbers, but is asked for i32");
     insta::assert_snapshot!(message(|g, _, matrix| {
         let numbers = numbers(g, DType::U8);
-        g.add(Op::ScatterAdd(ScatterAdd { table: Shape::fixed([9, 5]) }), &[numbers, matrix])
+        g.add(Op::ScatterAdd(ScatterAdd { table: Shape::fixed([9, 5]), onto: false }), &[numbers, matrix])
     }), @"layer `encoder/dense`: rows [4, 5] at [B, 7] do not belong to a table of [9, 5]");
 }
 

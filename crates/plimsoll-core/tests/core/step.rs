@@ -6,7 +6,7 @@ use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::plan::plan;
 use plimsoll_core::random::StepRandom;
-use plimsoll_core::step::{Role, Training, training_programs, training_programs_with};
+use plimsoll_core::step::{Role, Training, accumulators_resume, training_programs, training_programs_with};
 use plimsoll_core::{Graph, GraphError, Shape, TensorType, ValueId, reference};
 
 const ROWS: usize = 7;
@@ -176,18 +176,19 @@ fn what_looks_at_all_gradients_looks_at_the_completed_sums() {
         }
         all.iter().map(|gradient| g.binary(Binary::Div, *gradient, largest.expect("there are parameters"))).collect()
     };
-    let seen = |normalised: bool, scaled: bool| {
+    let seen = |normalised: bool, scaled: bool, resumes: bool| {
         let training = Training {
             rule: &momentum,
             gradients: normalised.then_some(&normalise),
             divisor: Some(counted),
             scaling: scaled.then_some(LossScaling { start: 8.0, growth_steps: 2000 }),
+            resumes,
         };
         training_programs_with(&forward, loss, true, &training).unwrap()
     };
     let mut results = Vec::new();
-    for (normalised, scaled) in [(false, false), (true, false), (false, true), (true, true)] {
-        let programs = seen(normalised, scaled);
+    for (normalised, scaled, resumes) in (0..8).map(|i| (i & 1 > 0, i & 2 > 0, i & 4 > 0)) {
+        let programs = seen(normalised, scaled, resumes);
         assert_sound(&plan(programs.clone(), ROWS, &PAPER).unwrap());
         let mut states = first_states(&programs);
         for (state, first) in programs[0].1.states().iter().zip(&mut states) {
@@ -209,4 +210,49 @@ fn what_looks_at_all_gradients_looks_at_the_completed_sums() {
         let worst = plain[0].iter().zip(&scaled[0]).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(worst < 1e-12, "the scale of the loss leaves no trace: {worst}");
     }
+}
+
+/// The middle program of a graph whose sums over rows resume.
+fn middle(forward: &Graph, loss: ValueId) -> Graph {
+    let training = Training { resumes: true, ..Training::new(&momentum) };
+    let programs = training_programs_with(forward, loss, true, &training).unwrap();
+    assert_sound(&plan(programs.clone(), ROWS, &PAPER).unwrap());
+    programs.into_iter().find(|(role, _)| *role == Role::Middle).unwrap().1
+}
+
+#[test]
+fn every_sum_over_rows_has_an_accumulator_that_it_resumes_from() {
+    let (forward, loss) = model().unwrap();
+    let graph = middle(&forward, loss);
+    assert!(accumulators_resume(&graph));
+    let names: Vec<&str> = graph.states().iter().map(|state| state.name.as_str()).filter(|name| name.contains("sum")).collect();
+    assert_eq!(names, ["w1/gradient_sum", "w2/gradient_sum", "bias/gradient_sum"]);
+
+    // A weight that is used twice has two sums over rows.
+    let mut twice = Graph::new();
+    let x = twice.input("x", TensorType::f32(Shape::batch_of([4])));
+    let w = parameter(&mut twice, "w", Shape::fixed([4, 4])).unwrap();
+    let once = twice.matmul(x, w).unwrap();
+    let again = twice.matmul(once, w).unwrap();
+    let loss = twice.sum(again).unwrap();
+    twice.output("loss", loss);
+    let graph = middle(&twice, loss);
+    assert!(accumulators_resume(&graph));
+    let sums: Vec<&str> = graph.states().iter().map(|state| state.name.as_str()).filter(|name| name.contains("sum")).collect();
+    assert_eq!(sums, ["w/gradient_sum", "w/gradient_sum_2"]);
+}
+
+/// A gradient that is not a linear function of sums over rows is that of each micro-batch, added as a whole.
+#[test]
+fn other_gradients_are_added_as_a_whole() {
+    let mut graph = Graph::new();
+    let x = graph.input("x", TensorType::f32(Shape::batch_of([4])));
+    let w = parameter(&mut graph, "w", Shape::scalar()).unwrap();
+    let total = graph.sum(x).unwrap();
+    let square = graph.times(total, total).unwrap();
+    let loss = graph.times(square, w).unwrap();
+    graph.output("loss", loss);
+    let graph = middle(&graph, loss);
+    assert!(!accumulators_resume(&graph));
+    assert_eq!(graph.states().iter().filter(|state| state.kind == StateKind::Accumulator).count(), 1);
 }

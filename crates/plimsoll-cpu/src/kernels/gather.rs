@@ -1,6 +1,6 @@
 //! Gather and scatter-add of table rows.
 
-use crate::kernels::gemm::run;
+use crate::kernels::gemm::{WriteMode, run};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use crate::simd::convert;
@@ -107,19 +107,27 @@ pub unsafe fn gather(
     });
 }
 
-/// Zeroes the table and adds each row at its index, in order. Out-of-range indices are ignored.
+/// Zeroes the table if told to, and adds each row at its index, in order. Out-of-range indices are ignored.
 ///
-/// Tasks own columns of the table and scan all indices, so that sums are the same for any number of threads.
+/// Tasks own columns of the table and scan all indices, so that sums are the same for any number of threads, and for
+/// indices in several calls of which all but the first add.
 ///
 /// # Safety
 ///
 /// `indices` has `count` aligned elements of type `shape.indices`, which is `I32` or `U8`, `rows` has `count · width`
 /// elements of the type, `table` is writable for `rows · width` aligned floats and overlaps neither.
-pub unsafe fn scatter_add(pool: &ThreadPool, shape: &TableShape, indices: *const u8, (rows, dtype): (*const u8, DType), table: *mut f32) {
+pub unsafe fn scatter_add(
+    pool: &ThreadPool,
+    shape: &TableShape,
+    write: WriteMode,
+    indices: *const u8,
+    (rows, dtype): (*const u8, DType),
+    table: *mut f32,
+) {
     let isa = Isa::best();
     let TableShape { width, count, .. } = *shape;
     let (indices, rows, table) = (Shared(indices), Shared(rows), Shared(table));
-    let total = shape.rows * width;
+    let total = if write == WriteMode::Set { shape.rows * width } else { 0 };
     // Large chunks: this is memory-bound.
     let piece = 64 * GRAIN;
     run(pool, total > 2 * piece, total.div_ceil(piece), &|task, _| {

@@ -86,7 +86,9 @@ impl Lowering<'_> {
                     let dims = self.dims(value);
                     Ok((self.stored(value)?, [dims[0], dims[1]], turned))
                 };
+                let (_, _, k) = op.dims(self.program.graph.shape(inputs[0]), self.program.graph.shape(inputs[1]))?;
                 KernelCall::MatMul {
+                    over_rows: k.is_batch(),
                     a: matrix(inputs[0], op.transpose_a)?,
                     b: matrix(inputs[1], op.transpose_b)?,
                     c: to.stored(self.rows)?,

@@ -193,6 +193,8 @@ pub(super) enum KernelCall {
         row: u64,
     },
     MatMul {
+        /// Whether it sums over the rows of the batch.
+        over_rows: bool,
         a: (FloatTensor, [usize; 2], bool),
         b: (FloatTensor, [usize; 2], bool),
         c: FloatTensor,
@@ -280,6 +282,8 @@ pub(super) enum KernelCall {
         shape: TableShape,
         indices: Address,
         rows: (Address, DType),
+        /// The sum to accumulate onto; often at the address of the output.
+        onto: Option<F32Tensor>,
         output: F32Tensor,
     },
     Attention(Box<AttentionWork>),
@@ -365,7 +369,7 @@ impl KernelCall {
                     moving.iter().for_each(|(i, address)| reducer.set_input(*i, address.resolve(inputs)));
                     reducer.run(pool, inputs.random, first_random(&inputs.random, *row));
                 }
-                KernelCall::MatMul { a, b, c, pitch, onto, workspace, epilogue } => {
+                KernelCall::MatMul { over_rows, a, b, c, pitch, onto, workspace, epilogue } => {
                     let matrix = |(stored, [rows, columns], turned): &(FloatTensor, [usize; 2], bool)| {
                         let matrix = Matrix::of(&stored.read(inputs), *rows, *columns);
                         if *turned { matrix.transposed() } else { matrix }
@@ -374,7 +378,11 @@ impl KernelCall {
                     let finish = prepared(epilogue, inputs);
                     let workspace = workspace.write(inputs);
                     if let Some(to) = c.halves(inputs) {
-                        return gemm::gemm_blocks(pool, a, b, workspace, &|block| store(Isa::best(), finish, &to, b.cols, *pitch, block));
+                        let take = |block: &OutputBlock| store(Isa::best(), finish, &to, b.cols, *pitch, block);
+                        return match over_rows {
+                            true => gemm::gemm_blocks_over_rows(Isa::best(), pool, a, b, workspace, &take),
+                            false => gemm::gemm_blocks(pool, a, b, workspace, &take),
+                        };
                     }
                     let apply = |rows: Range<usize>, part: Range<usize>, _: usize| {
                         if let Some(expression) = finish {
@@ -384,7 +392,11 @@ impl KernelCall {
                     let epilogue: gemm::Epilogue = if finish.is_some() { Some(&apply) } else { None };
                     let to: *mut f32 = c.address.resolve(inputs).cast();
                     let write = resume_from(onto.as_ref(), to, inputs);
-                    gemm::gemm(pool, write, a, b, to, pitch.unwrap_or(b.cols), workspace, epilogue);
+                    let pitch = pitch.unwrap_or(b.cols);
+                    match over_rows {
+                        true => gemm::gemm_over_rows(Isa::best(), pool, write, 1, a, b, to, pitch, workspace, epilogue),
+                        false => gemm::gemm(pool, write, a, b, to, pitch, workspace, epilogue),
+                    }
                 }
                 KernelCall::Conv { shape, input, filter, output, pitch, workspace, epilogue } => {
                     let finish = prepared(epilogue, inputs);
@@ -457,9 +469,10 @@ impl KernelCall {
                     let (table, output) = ((table.0.resolve(inputs), table.1), (output.0.resolve(inputs), output.1));
                     gather::gather(pool, shape, (table.0.cast_const(), table.1), indices.resolve(inputs), output);
                 }
-                KernelCall::ScatterAdd { shape, indices, rows, output } => {
+                KernelCall::ScatterAdd { shape, indices, rows, onto, output } => {
                     let rows = (rows.0.resolve(inputs).cast_const(), rows.1);
-                    gather::scatter_add(pool, shape, indices.resolve(inputs), rows, output.write(inputs).as_mut_ptr());
+                    let write = resume_from(onto.as_ref(), output.address.resolve(inputs).cast(), inputs);
+                    gather::scatter_add(pool, shape, write, indices.resolve(inputs), rows, output.write(inputs).as_mut_ptr());
                 }
                 KernelCall::Attention(work) => {
                     let [q, k, v, o] = work.heads.map(|heads| heads.resolve(inputs));

@@ -32,7 +32,7 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize)
     let effective_op = graph.effective_op(node);
     let (inputs, made) = (effective_op.inputs, || effective_op.result(graph).shape.bind(rows));
     let floats = match effective_op.op {
-        Op::Reduce(op) => reduce::workspace_len(&op.shape.bind(rows), &op.axes, op.kind),
+        Op::Reduce(op) => reduce::workspace_len(&op.shape.bind(rows), &op.axes, op.kind, has_batch_first(&op.shape)),
         Op::MatMul(op) => {
             let (m, n, k) = op.dims(graph.shape(inputs[0]), graph.shape(inputs[1])).expect("checked when the node was added");
             let len = if half(node.outputs[0]) { gemm::blocks_workspace_len } else { gemm::workspace_len };
@@ -151,7 +151,10 @@ impl Lowering<'_> {
             Op::Reduce(op) => {
                 let (inputs, before) = inputs.split_at(inputs.len() - usize::from(op.onto));
                 let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
-                let mut reducer = Reducer::new(&op.expr, &op.shape.bind(self.rows), &op.axes, op.kind, &self.sources(inputs, &dims))?;
+                let mut reducer = {
+                    let (dims_of_op, sources) = (op.shape.bind(self.rows), self.sources(inputs, &dims));
+                    Reducer::new(&op.expr, &dims_of_op, &op.axes, op.kind, has_batch_first(&op.shape), &sources)?
+                };
                 let moving = self.bind(inputs, |i, address| reducer.set_input(i, address))?;
                 reducer.set_output(self.written(outputs[0])?, fixed(workspace.address)?.cast());
                 if let Some(before) = before.first() {
@@ -279,10 +282,11 @@ impl Lowering<'_> {
                 indices: self.address(inputs[1])?,
                 output: self.typed(outputs[0])?,
             },
-            Op::ScatterAdd(_) => KernelCall::ScatterAdd {
+            Op::ScatterAdd(op) => KernelCall::ScatterAdd {
                 shape: self.table(outputs[0], inputs[0]),
                 indices: self.address(inputs[0])?,
                 rows: self.typed(inputs[1])?,
+                onto: if op.onto { Some(self.floats(inputs[2])?) } else { None },
                 output: self.floats(outputs[0])?,
             },
             Op::Attention(op) => KernelCall::Attention(Box::new(self.attention(op, node, (outputs[0], outputs[1]), 0, workspace)?)),
@@ -425,6 +429,11 @@ impl Lowering<'_> {
         }
         Ok(moving)
     }
+}
+
+/// Whether the first dimension of a shape is a multiple of the batch.
+fn has_batch_first(shape: &Shape) -> bool {
+    shape.dims().first().is_some_and(|dim| dim.is_batch())
 }
 
 /// Random numbers of a tensor per row of the batch.

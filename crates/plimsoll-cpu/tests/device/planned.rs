@@ -261,7 +261,7 @@ fn pieces_of_the_rows_learn_the_same_bits_in_fewer_bytes() {
         let mut draw = Draw::new(seed + 2_000_000);
         let rows = 1 + draw.below(2);
         let Some(most) = pieces(&graph, rows, &*device, 16) else { continue };
-        assert_eq!(most, 2, "sums are put aside every 256 rows");
+        assert_eq!(most, 2, "pieces have at least 256 rows");
         let in_pieces = split(&graph, rows, &*device, most).unwrap();
         check_equivalence(&graph, &in_pieces, &*device, rows).unwrap();
         assert!(split(&graph, rows, &*device, 3).is_none(), "512 rows do not fall into 3 pieces");

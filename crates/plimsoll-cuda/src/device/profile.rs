@@ -77,6 +77,7 @@ pub(crate) fn capabilities(model: &str) -> Capabilities {
         shares_host_memory: false,
         alignment: ALIGNMENT,
         reads_channel_views: true,
+        resumes_sums: false,
         rates: GpuPace::SINGLE,
         copy_rate: copy_rate(model),
         runtime: Some(&DeviceRuntime { name: "CUDA context", parts: "CUDA's driver, libraries and compiler" }),

@@ -145,6 +145,7 @@ impl Lowering<'_> {
             }
             Op::Reduce(op) if op.onto => return Err(ONTO.to_string()),
             Op::Conv2dGradFilter(op) if op.onto => return Err(ONTO.to_string()),
+            Op::ScatterAdd(op) if op.onto => return Err(ONTO.to_string()),
             Op::Reduce(op) => all(self.with_expr(&op.expr, &op.shape, inputs, &[], |site| kernels::reduce(site, &op.axes, op.kind))),
             Op::MatMul(op) => self.matmul(op, node, guarded)?,
             Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_) => self.convolution(node, guarded)?,

@@ -3,7 +3,7 @@
 use super::training::training_programs;
 use crate::loss::Prediction;
 use crate::metrics::{LabelledOutput, ModelMetrics};
-use crate::nn::{MICRO_BATCH_RECIPROCAL, Model};
+use crate::nn::Model;
 use crate::output_loss::{OutputLoss, OutputLosses};
 use crate::spec::Optimization;
 use plimsoll_core::expr::Expr;
@@ -11,7 +11,7 @@ use plimsoll_core::graph::{Graph, GraphError};
 use plimsoll_core::passes::{Columns, optimize, split_concats};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::shape::{Shape, TensorType};
-use plimsoll_core::step::Role;
+use plimsoll_core::step::{Role, accumulators_resume};
 use plimsoll_core::{Bytes, DType, ValueId};
 use plimsoll_data::Schema;
 use std::cell::OnceCell;
@@ -19,6 +19,10 @@ use std::sync::Arc;
 
 /// The scalar with the weight of each row: one over the rows of the whole batch.
 pub(crate) const ROW_SHARE: &str = "row_share";
+
+/// The scalar with the share of the weight regularization that a micro-batch includes: the last one of a training step
+/// includes all of it, so that it is the same in any micro-batches.
+pub(crate) const PENALTY_SHARE: &str = "penalty_share";
 
 /// The maximum number of columns a model reads.
 const MAX_INPUTS: usize = 8;
@@ -41,6 +45,8 @@ pub(crate) struct Programs {
     /// The training graph's forward part, its loss, and the fraction of labels that are not ignored.
     training: (Graph, ValueId, Option<ValueId>),
     pub optimization: Optimization,
+    /// Whether the device's sums over rows resume from those of earlier micro-batches.
+    resumes: bool,
     /// Whether batch normalization sees other statistics in a micro-batch than in the whole batch.
     pub batch_statistics: bool,
     pub interface: Arc<ProgramInterface>,
@@ -95,11 +101,18 @@ impl Programs {
         self.whole.retain(|(role, _)| *role == Role::Predict);
     }
 
+    /// Whether micro-batches of any size give the same bits as whole batches: every sum over rows resumes where the
+    /// previous micro-batch stopped, and nothing else depends on how the batch is divided.
+    pub fn accumulates_exactly(&self) -> Result<bool, GraphError> {
+        let resumes = |(role, graph): &(Role, Graph)| *role != Role::Middle || accumulators_resume(graph);
+        Ok(self.resumes && !self.batch_statistics && self.accumulating()?.iter().all(resumes))
+    }
+
     /// The graphs with variants for micro-batches. Built on first use, because large networks take a while.
     pub fn accumulating(&self) -> Result<&[(Role, Graph)], GraphError> {
         if self.accumulating.get().is_none() {
             let (training, loss, counted) = &self.training;
-            let mut graphs = training_programs(&self.optimization, training, *loss, *counted, true)?;
+            let mut graphs = training_programs(&self.optimization, training, *loss, *counted, true, self.resumes)?;
             graphs = graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
             // Evaluation and prediction are unchanged.
             graphs.extend(self.whole.iter().filter(|(role, _)| matches!(role, Role::Evaluate | Role::Predict)).cloned());
@@ -119,6 +132,7 @@ pub(crate) fn programs(
     targets: &OutputLosses,
     optimization: Optimization,
     by_products: Columns,
+    resumes: bool,
 ) -> Result<Programs, GraphError> {
     let names: Vec<&str> = model.outputs().collect();
     let targets = targets.of(&names)?;
@@ -181,16 +195,10 @@ pub(crate) fn programs(
                 )?;
                 total = Some(total.map_or(Ok(part), |before| g.plus(before, part))?);
             }
-            let (Some(mut loss), Some(share)) = (total, row_share) else { unreachable!("a model has a result") };
+            let Some(mut loss) = total else { unreachable!("a model has a result") };
             if let Some(penalty) = lowered.penalty {
-                // Every row has its share of the weight regularization, so that micro-batches sum to it once.
-                let part = match counted {
-                    Some(counted) => counted,
-                    None => {
-                        let piece = g.scalar(MICRO_BATCH_RECIPROCAL);
-                        g.pointwise(Expr::build(|e| e.div(e.input(0), e.input(1))), &[share, piece])?
-                    }
-                };
+                // The micro-batches of a batch sum to the weight regularization once.
+                let part = counted.unwrap_or_else(|| g.scalar(PENALTY_SHARE));
                 loss = g.pointwise(Expr::build(|e| e.add(e.input(0), e.mul(e.input(1), e.input(2)))), &[loss, penalty, part])?;
             }
             g.output("loss", loss);
@@ -219,7 +227,7 @@ pub(crate) fn programs(
     let output = |name: &str| training.outputs().iter().find(|(known, _)| known == name).map(|(_, value)| *value);
     let loss: ValueId = output("loss").expect("written above");
     let counted = output(LOSS_WEIGHT);
-    let mut whole = training_programs(&optimization, &training, loss, counted, false)?;
+    let mut whole = training_programs(&optimization, &training, loss, counted, false, false)?;
     whole.push((Role::Evaluate, evaluation));
     whole.push((Role::Predict, prediction));
     let whole = whole.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
@@ -228,6 +236,7 @@ pub(crate) fn programs(
         accumulating: OnceCell::new(),
         training: (training, loss, counted),
         optimization,
+        resumes,
         batch_statistics: model.has_batch_statistics(),
         interface: Arc::new(ProgramInterface {
             columns: read.all.into_iter().chain(read.weight).collect(),

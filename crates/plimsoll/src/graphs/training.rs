@@ -6,12 +6,14 @@ use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::step::{GradientsRule, Role, Training, training_programs_with};
 
 /// The training programs of a forward graph, with or without the variants that accumulate gradients over micro-batches.
+/// `resumes`: whether the device's sums over rows resume from those of earlier micro-batches.
 pub(crate) fn training_programs(
     optimization: &Optimization,
     forward: &Graph,
     loss: ValueId,
     divisor: Option<ValueId>,
     accumulate: bool,
+    resumes: bool,
 ) -> Result<Vec<(Role, Graph)>, GraphError> {
     let local = optimization.clip.filter(|clip| clip.is_local());
     let rule = |g: &mut Graph, parameter: StateId, gradient: ValueId| {
@@ -21,6 +23,6 @@ pub(crate) fn training_programs(
     };
     let global = optimization.clip.filter(|clip| !clip.is_local()).map(|clip| move |g: &mut Graph, all: &[ValueId]| clip.all(g, all));
     let gradients = global.as_ref().map(|rule| rule as &GradientsRule<'_>);
-    let training = Training { rule: &rule, gradients, divisor, scaling: optimization.loss_scaling() };
+    let training = Training { rule: &rule, gradients, divisor, scaling: optimization.loss_scaling(), resumes };
     training_programs_with(forward, loss, accumulate, &training)
 }

@@ -54,13 +54,14 @@ pub(crate) struct Variants<'a> {
     schema: &'a Schema,
     losses: OutputLosses,
     columns: Columns,
+    resumes: bool,
     built: [OnceCell<Programs>; 4],
 }
 
 impl<'a> Variants<'a> {
     /// Builds the graphs as specified.
-    pub fn new(spec: &'a RunSpec, schema: &'a Schema, columns: Columns) -> Result<Variants<'a>> {
-        let variants = Variants { spec, schema, losses: spec.losses_with_metrics()?, columns, built: Default::default() };
+    pub fn new(spec: &'a RunSpec, schema: &'a Schema, columns: Columns, resumes: bool) -> Result<Variants<'a>> {
+        let variants = Variants { spec, schema, losses: spec.losses_with_metrics()?, columns, resumes, built: Default::default() };
         variants.programs(Variant::default())?;
         Ok(variants)
     }
@@ -86,7 +87,7 @@ impl<'a> Variants<'a> {
         let place = &self.built[usize::from(variant.activations) + 2 * usize::from(variant.state)];
         if place.get().is_none() {
             let optimization = variant.apply(&self.spec.optimization);
-            let mut built = programs(&self.spec.model, self.schema, &self.losses, optimization, self.columns)?;
+            let mut built = programs(&self.spec.model, self.schema, &self.losses, optimization, self.columns, self.resumes)?;
             if self.spec.inference_only {
                 built.keep_predictions_only();
             }

@@ -282,6 +282,7 @@ pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candi
         }
     }
     used.extend(candidate.variant.permissions());
+    let sums_reordered = pieces > 1 && !request.programs.batch_statistics && !request.programs.accumulates_exactly()?;
     Ok(RunPlan {
         model: request.spec.model.title().to_string(),
         device: (request.device().name(), request.device().description()),
@@ -310,7 +311,8 @@ pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candi
         allow: request.allow,
         strategies: Vec::new(),
         eight_bit_state: candidate.variant.state,
-        results_unchanged: !used.iter().any(|permission| permission.changes_results()),
+        results_unchanged: !sums_reordered && !used.iter().any(|permission| permission.changes_results()),
+        sums_reordered,
         used,
         count: request.spec.count,
         plan_ms: 0.0,

@@ -63,6 +63,7 @@ impl fmt::Display for RunPlan {
             });
         }
         let results = match changes.is_empty() {
+            true if self.sums_reordered => "unchanged by the memory strategy, up to the order of sums".to_string(),
             true => "unchanged by the memory strategy".to_string(),
             false => format!("changed: {}, as was allowed", changes.join("; ")),
         };
@@ -244,6 +245,7 @@ impl RunPlan {
             "precision": self.precision.name(),
             "optimizer_state_bits": if self.eight_bit_state { 8 } else { 32 },
             "results_unchanged": self.results_unchanged,
+            "sums_reordered": self.sums_reordered,
             "allow": self.allow.to_string(),
             "used": self.used.iter().map(|permission| permission.name()).collect::<Vec<_>>(),
             "choices": self.strategies.iter().map(AppliedStrategy::to_json).collect::<Vec<_>>(),

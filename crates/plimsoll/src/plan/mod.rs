@@ -94,8 +94,11 @@ pub struct RunPlan {
     pub strategies: Vec<AppliedStrategy>,
     /// The permissions that were used.
     pub used: Vec<Permission>,
-    /// Whether results are those of a run without a budget.
+    /// Whether results are those of a run without a budget, bit for bit.
     pub results_unchanged: bool,
+    /// Whether they are equal up to the order of sums, but not bit for bit: in micro-batches on a device whose sums do
+    /// not resume from those of earlier micro-batches.
+    pub sums_reordered: bool,
     /// What counts towards the budget.
     pub count: Count,
     /// Planning time in milliseconds; measured by the caller, since planning reads no clock.
@@ -224,7 +227,7 @@ impl RunSpec {
         data.training.check_fixed_shapes()?;
         // Matrix products on the CPU read any types; GPU libraries require equal types.
         let columns = if machine.device.capabilities().shares_host_memory { Columns::AsTheyAre } else { Columns::Narrowed };
-        let variants = Variants::new(self, &data.training.schema, columns)?;
+        let variants = Variants::new(self, &data.training.schema, columns, machine.device.capabilities().resumes_sums)?;
         run(&Request {
             spec: self,
             machine,

@@ -40,6 +40,8 @@ pub(super) struct Proven {
     pub graphs: u64,
     /// Whether batch normalization sees other statistics in a micro-batch.
     pub batch_statistics: bool,
+    /// Whether micro-batches add up gradients in another order than whole batches.
+    pub sums_reordered: bool,
     /// How the programs are read.
     pub interface: Arc<ProgramInterface>,
     pub precision: Precision,
@@ -84,9 +86,9 @@ impl Subject {
     /// Proves the certificate against the graphs of the run.
     pub fn prove(&self, certificate: &Certificate) -> Result<Proven> {
         // Matrix products on the CPU read any types; GPU libraries require equal types.
-        let shares = self.opened.device.capabilities().shares_host_memory;
-        let columns = if shares { Columns::AsTheyAre } else { Columns::Narrowed };
-        let variants = Variants::new(&self.spec, &self.data.training.schema, columns)?;
+        let capabilities = self.opened.device.capabilities();
+        let columns = if capabilities.shares_host_memory { Columns::AsTheyAre } else { Columns::Narrowed };
+        let variants = Variants::new(&self.spec, &self.data.training.schema, columns, capabilities.resumes_sums)?;
         let allowed: Vec<Variant> = variants.allowed(self.spec.allow).collect();
         if !allowed.contains(&self.variant) {
             return Err(untrue("it states a precision that its configuration has not and does not allow"));
@@ -101,6 +103,7 @@ impl Subject {
             plan,
             interface: Arc::clone(&programs.interface),
             batch_statistics: programs.batch_statistics,
+            sums_reordered: certificate.rows < self.batch && !programs.batch_statistics && !programs.accumulates_exactly()?,
             precision: programs.optimization.precision,
         })
     }

@@ -6,7 +6,7 @@ mod learning_rate;
 mod not_finite;
 
 use crate::error::{BadRow, Error, Result};
-use crate::graphs::{LOSS_WEIGHT, MAX_COLUMNS, ProgramInterface, ROW_SHARE, ValueKind};
+use crate::graphs::{LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, ProgramInterface, ROW_SHARE, ValueKind};
 use crate::metrics::Scores;
 use crate::nn::MICRO_BATCH_RECIPROCAL;
 use crate::offload_file::{self, OffloadFile};
@@ -98,6 +98,7 @@ struct Pending {
 enum Scalar {
     RowShare,
     MicroBatchReciprocal,
+    PenaltyShare,
     /// An index into the scalars of the step.
     Rate(usize),
 }
@@ -346,6 +347,11 @@ impl Session {
             *number = match scalar {
                 Scalar::RowShare => 1.0 / piece.batch_rows as f32,
                 Scalar::MicroBatchReciprocal => 1.0 / piece.rows as f32,
+                Scalar::PenaltyShare => match role {
+                    Role::First | Role::Middle => 0.0,
+                    Role::Step | Role::Last => 1.0,
+                    Role::Evaluate | Role::Predict => piece.rows as f32 / piece.batch_rows as f32,
+                },
                 Scalar::Rate(i) => self.rates[*i],
             };
         }
@@ -478,6 +484,7 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, interface: &ProgramIn
         .map(|name| match names.iter().position(|own| own == name) {
             Some(index) => Scalar::Rate(index),
             None if name == MICRO_BATCH_RECIPROCAL => Scalar::MicroBatchReciprocal,
+            None if name == PENALTY_SHARE => Scalar::PenaltyShare,
             None => {
                 assert_eq!(name, ROW_SHARE, "every scalar is the optimizer's or the trainer's");
                 Scalar::RowShare

@@ -131,9 +131,9 @@ pub struct Conv2dGradFilter {
     pub groups: usize,
     /// The convolution's filter shape.
     pub filter: Shape,
-    /// Accumulates onto a third input, of the filter's type, instead of zero: the sum of the earlier rows of a split.
-    /// Only the planner sets this; [`Device::can_split_rows`](crate::plan::Target::can_split_rows) decides where the result
-    /// is bit-identical.
+    /// Accumulates onto a third input, of the filter's type, instead of zero: the sum of the earlier rows of a split,
+    /// or of earlier micro-batches. The planner sets it where
+    /// [`Device::can_split_rows`](crate::plan::Target::can_split_rows) says that the result is bit-identical.
     pub onto: bool,
 }
 
@@ -272,7 +272,7 @@ impl OpRules for Conv2dGradFilter {
     }
 
     fn split_rows(&self, rows: &RowContext<'_>) -> Option<RowRule> {
-        (!self.onto && rows.input(0) && rows.input(1)).then_some(RowRule::Sum)
+        (rows.input(0) && rows.input(1)).then_some(RowRule::Sum)
     }
 
     fn with_rows(&self, _: &dyn Fn(&Shape) -> Shape, onto: bool) -> Option<Op> {

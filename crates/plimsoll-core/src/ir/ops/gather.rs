@@ -16,13 +16,15 @@ pub struct Gather {
     pub dtype: DType,
 }
 
-/// Scatter-add: adds rows `s + [c…]` to a zero-initialized table at indices of shape `s`.
+/// Scatter-add: adds rows `s + [c…]` to a zero-initialized table at indices of shape `s`, in their order.
 ///
 /// Out-of-range indices are ignored on every device: nothing outside of the table is written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ScatterAdd {
     /// The table's shape `[n, c…]`.
     pub table: Shape,
+    /// Accumulates onto a third input, of the result's type, instead of zero: the sum of earlier micro-batches.
+    pub onto: bool,
 }
 
 /// The shape of a row, or why the shape is not a table.
@@ -71,7 +73,7 @@ impl OpRules for Gather {
         let (table, indices, dy) = (adjoint.inputs[0], adjoint.inputs[1], adjoint.output_gradient(0)?);
         let g = &mut *adjoint.graph;
         let ty = g.ty(table).clone();
-        let sum = g.add_one(Op::ScatterAdd(ScatterAdd { table: ty.shape }), &[indices, dy])?;
+        let sum = g.add_one(Op::ScatterAdd(ScatterAdd { table: ty.shape, onto: false }), &[indices, dy])?;
         Ok(vec![Some(g.cast(sum, ty.dtype)?), None])
     }
 
@@ -93,18 +95,33 @@ impl OpRules for ScatterAdd {
         None
     }
 
+    fn with_rows(&self, _: &dyn Fn(&Shape) -> Shape, onto: bool) -> Option<Op> {
+        Some(Op::ScatterAdd(ScatterAdd { onto, ..self.clone() }))
+    }
+
+    fn attributes(&self) -> String {
+        if self.onto { "onto the last".to_string() } else { String::new() }
+    }
+
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let result = TensorType::f32(self.table.clone());
+        let inputs = match inputs {
+            [inputs @ .., before] if self.onto && **before == result => inputs,
+            _ if self.onto => return Err(format!("accumulates onto a sum of the type {result}, which is its last input")),
+            _ => inputs,
+        };
         let [indices, dy] = expect(inputs)?;
         expect_whole(indices)?;
-        expect_real(&inputs[1..])?;
+        expect_real(&inputs[1..2])?;
         if dy.shape != rows_of(&indices.shape, &self.table)? {
             return Err(format!("rows {} at {} do not belong to a table of {}", dy.shape, indices.shape, self.table));
         }
-        Ok(vec![TensorType::f32(self.table.clone())])
+        Ok(vec![result])
     }
 
     /// Linear: its gradient is a gather.
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        assert!(!self.onto, "gradients are taken before they are accumulated");
         let (indices, dy, table) = (adjoint.inputs[0], adjoint.inputs[1], adjoint.output_gradient(0)?);
         let dtype = adjoint.graph.ty(dy).dtype;
         Ok(vec![None, Some(adjoint.graph.add_one(Op::Gather(Gather { dtype }), &[table, indices])?)])
@@ -112,5 +129,10 @@ impl OpRules for ScatterAdd {
 
     fn flops(&self, inputs: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
         inputs[1].shape.elements().bind(rows) as u64
+    }
+
+    /// The accumulator may be updated in place.
+    fn in_place(&self, input: usize, _: usize) -> bool {
+        self.onto && input == 2
     }
 }

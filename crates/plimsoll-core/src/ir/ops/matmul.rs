@@ -18,9 +18,9 @@ pub struct MatMul {
     pub transpose_b: bool,
     /// Applied to the product (its input 0) and any further inputs, which broadcast to the product's shape.
     pub epilogue: Option<Expr>,
-    /// Accumulates onto a third input, of the result's type, instead of zero: the sum of the earlier rows of a split.
-    /// Only the planner sets this, and never with an epilogue;
-    /// [`Device::can_split_rows`](crate::plan::Target::can_split_rows) decides where the result is bit-identical.
+    /// Accumulates onto a third input, of the result's type, instead of zero: the sum of the earlier rows of a split,
+    /// or of earlier micro-batches. Never with an epilogue. The planner sets it where
+    /// [`Device::can_split_rows`](crate::plan::Target::can_split_rows) says that the result is bit-identical.
     pub onto: bool,
     /// Element type of the result. Accumulation is always in single precision.
     pub dtype: DType,
@@ -51,12 +51,12 @@ impl OpRules for MatMul {
     }
 
     fn split_rows(&self, rows: &RowContext<'_>) -> Option<RowRule> {
-        if self.onto {
-            return None;
-        }
         if self.transpose_a {
             let sums = rows.input(0) && rows.input(1) && !self.transpose_b && self.epilogue.is_none();
             return sums.then_some(RowRule::Sum);
+        }
+        if self.onto {
+            return None;
         }
         (rows.input(0) && rows.is_fixed(1) && rows.aligned(rows.result(), 2)).then_some(RowRule::Independent)
     }

@@ -34,8 +34,8 @@ pub struct Reduce {
     /// The reduced axes, ascending.
     pub axes: Vec<usize>,
     /// A sum accumulates onto one more input, after the expression's and of the result's type, instead of zero: the sum
-    /// of the earlier rows of a split. Only the planner sets this;
-    /// [`Device::can_split_rows`](crate::plan::Target::can_split_rows) decides where the result is bit-identical.
+    /// of the earlier rows of a split, or of earlier micro-batches. The planner sets it where
+    /// [`Device::can_split_rows`](crate::plan::Target::can_split_rows) says that the result is bit-identical.
     pub onto: bool,
 }
 
@@ -54,13 +54,13 @@ impl OpRules for Reduce {
     }
 
     fn split_rows(&self, rows: &RowContext<'_>) -> Option<RowRule> {
-        if self.onto || !rows.aligned(&self.shape, 0) || is_random(&self.expr) {
+        if !rows.aligned(&self.shape, 0) || is_random(&self.expr) {
             return None;
         }
         if !self.axes.contains(&0) {
-            return Some(RowRule::Independent);
+            return (!self.onto).then_some(RowRule::Independent);
         }
-        (self.kind == Reduction::Sum && self.expr.arity() == rows.inputs()).then_some(RowRule::Sum)
+        (self.kind == Reduction::Sum && self.expr.arity() + usize::from(self.onto) == rows.inputs()).then_some(RowRule::Sum)
     }
 
     fn with_rows(&self, part: &dyn Fn(&Shape) -> Shape, onto: bool) -> Option<Op> {

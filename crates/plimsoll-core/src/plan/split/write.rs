@@ -71,8 +71,12 @@ impl Cut {
                 let part = |shape: &Shape| shape.with(0, self.of_piece(shape.dims()[0], piece));
                 let op = |onto: bool| node.op.rules().with_rows(&part, onto).unwrap_or_else(|| node.op.clone());
                 if self.row_rule(old, node) == Some(RowRule::Sum) {
-                    inputs.extend(sums.get(&node.outputs[0]));
-                    let sum = writer.push(node, op(piece > 0), inputs, vec![old.ty(node.outputs[0]).clone()])[0];
+                    // A sum that resumes from an earlier micro-batch does so with its first piece.
+                    if let Some(sum) = sums.get(&node.outputs[0]) {
+                        inputs.truncate(inputs.len() - usize::from(node.op.is_onto()));
+                        inputs.push(*sum);
+                    }
+                    let sum = writer.push(node, op(piece > 0 || node.op.is_onto()), inputs, vec![old.ty(node.outputs[0]).clone()])[0];
                     sums.insert(node.outputs[0], sum);
                     continue;
                 }

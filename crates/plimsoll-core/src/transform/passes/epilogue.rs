@@ -43,7 +43,7 @@ pub fn fuse_epilogues(old: &Graph) -> Graph {
 fn is_open(new: &Graph, node: &Node, value: ValueId) -> Option<ValueId> {
     let producer = new.producer(value);
     let open = match &producer.op {
-        Op::MatMul(host) => host.epilogue.is_none(),
+        Op::MatMul(host) => host.epilogue.is_none() && !host.onto,
         Op::Conv2d(host) => host.epilogue.is_none(),
         _ => false,
     };

@@ -25,7 +25,7 @@ pub fn fuse_pointwise(old: &Graph) -> Graph {
         };
         let fusible = |i: usize| uses[node.inputs[i].index()] == 1 && can_fuse(new, node, inputs[i], shape);
         let (mut chosen, mut best) = (vec![false; inputs.len()], None);
-        for i in (0..inputs.len()).filter(|i| fusible(*i)) {
+        for i in (0..expr.arity()).filter(|i| fusible(*i)) {
             chosen[i] = true;
             let (fused, reads) = merge(new, expr, inputs, &chosen);
             if fused.terms().len() <= MAX_TERMS && reads.len() <= MAX_INPUTS {
@@ -36,7 +36,10 @@ pub fn fuse_pointwise(old: &Graph) -> Graph {
         }
         match (best, &node.op) {
             (Some((expr, reads)), Op::Pointwise(op)) => Rewrite::With(Op::Pointwise(Pointwise { expr, ..op.clone() }), reads),
-            (Some((expr, reads)), Op::Reduce(op)) => Rewrite::With(Op::Reduce(Reduce { expr, ..op.clone() }), reads),
+            (Some((expr, mut reads)), Op::Reduce(op)) => {
+                reads.extend(inputs.last().filter(|_| op.onto));
+                Rewrite::With(Op::Reduce(Reduce { expr, ..op.clone() }), reads)
+            }
             _ => Rewrite::Keep,
         }
     })

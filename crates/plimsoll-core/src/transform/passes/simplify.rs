@@ -45,7 +45,8 @@ fn local(new: &Graph, node: &Node, inputs: &[ValueId]) -> Rewrite {
             Rewrite::With(Op::Pointwise(Pointwise { expr, ..op.clone() }), reads)
         }
         Op::Reduce(op) => {
-            let (expr, reads) = absorb(new, &op.expr, inputs);
+            let (expr, mut reads) = absorb(new, &op.expr, inputs);
+            reads.extend(inputs.last().filter(|_| op.onto));
             Rewrite::With(Op::Reduce(Reduce { expr, ..op.clone() }), reads)
         }
         Op::Reshape(op) => {

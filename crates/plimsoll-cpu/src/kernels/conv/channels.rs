@@ -153,6 +153,8 @@ pub(super) struct Meeting {
     pub with: *const f32,
     /// The gradient of the first tap.
     pub to: *mut f32,
+    /// All channels, and the number of those to add.
+    pub stride: usize,
     pub channels: usize,
 }
 
@@ -236,7 +238,7 @@ unsafe fn meet_channels<V: Vector, const N: usize, const C: usize>(meeting: &Mee
             if c + 1 < C { V::load(from) } else { V::load_masked(from, mask) }
         };
         let to = meeting.to.add(channel);
-        let mut sums: [[V; C]; N] = std::array::from_fn(|k| std::array::from_fn(|c| load(to.add(k * meeting.channels), c)));
+        let mut sums: [[V; C]; N] = std::array::from_fn(|k| std::array::from_fn(|c| load(to.add(k * meeting.stride), c)));
         let (mut from, mut with) = (meeting.from.add(channel), meeting.with.add(channel));
         for _ in 0..meeting.pixels {
             let gradient: [V; C] = std::array::from_fn(|c| load(with, c));
@@ -246,11 +248,11 @@ unsafe fn meet_channels<V: Vector, const N: usize, const C: usize>(meeting: &Mee
                 }
             }
             from = from.wrapping_add(meeting.from_step);
-            with = with.wrapping_add(meeting.channels);
+            with = with.wrapping_add(meeting.stride);
         }
         for (k, sums) in sums.into_iter().enumerate() {
             for (c, sum) in sums.into_iter().enumerate() {
-                let to = to.add(k * meeting.channels + c * V::LANES);
+                let to = to.add(k * meeting.stride + c * V::LANES);
                 if c + 1 < C { sum.store(to) } else { sum.store_masked(to, mask) }
             }
         }

@@ -228,16 +228,25 @@ pub(super) unsafe fn grad_input(
     gemm::run(pool, shape.work() >= SERIAL / 8, shape.batch * shape.in_h, &task);
 }
 
-/// The filter gradient over a range of (flattened) output rows. `scratch` is a [`Scratch`].
+/// Number of blocks of channels into which `chunks` of a filter gradient are split, to have several tasks. Rows in 16
+/// bits and replicated ones are widened for every block.
+pub(super) fn channel_blocks(shape: &ConvShape, chunks: usize, half: bool) -> usize {
+    let most = if half || multiplied(shape) { 2 } else { 8 };
+    (8 / chunks).min(shape.out_c / 32).clamp(1, most)
+}
+
+/// The filter gradient of a range of channels over a range of (flattened) output rows. `scratch` is a [`Scratch`].
 ///
 /// # Safety
 ///
-/// The tensors have the extents of the shape; `to` is a filter gradient that is exclusive to this call.
+/// The tensors have the extents of the shape; `to` is a filter gradient of which these channels are exclusive to this
+/// call.
 #[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn grad_filter(
     isa: Isa,
     shape: &ConvShape,
     rows: Range<usize>,
+    own: Range<usize>,
     input: FloatView<'_>,
     grad_out: FloatView<'_>,
     to: *mut f32,
@@ -249,8 +258,11 @@ pub(super) unsafe fn grad_filter(
     let (down, across) = Axis::of(shape);
     // SAFETY: guaranteed by the caller; taps and runs stay in bounds.
     unsafe {
+        if own.is_empty() {
+            return;
+        }
         if !add {
-            to.write_bytes(0, shape.filter_len());
+            (0..shape.taps()).for_each(|tap| to.add(tap * channels + own.start).write_bytes(0, own.len()));
         }
         for row in rows {
             let (image, y) = (row / shape.out_h, row % shape.out_h);
@@ -267,12 +279,13 @@ pub(super) unsafe fn grad_filter(
                     for kx in columns.clone().step_by(SUMS) {
                         let meeting = Meeting {
                             pixels: pixels.len(),
-                            from: line.wrapping_add(across.source(pixels.start, kx) * channels),
+                            from: line.wrapping_add(across.source(pixels.start, kx) * channels + own.start),
                             from_step: shape.stride.1 * channels,
                             tap: shape.dilation.1 * channels,
-                            with: with.wrapping_add(pixels.start * channels),
-                            to: to.add((ky * shape.k_w + kx) * channels),
-                            channels,
+                            with: with.wrapping_add(pixels.start * channels + own.start),
+                            to: to.add((ky * shape.k_w + kx) * channels + own.start),
+                            stride: channels,
+                            channels: own.len(),
                         };
                         meeting.add(isa, SUMS.min(columns.end - kx));
                     }

@@ -1,9 +1,9 @@
 //! The filter gradient as an implicit GEMM: rows of the product are filter elements, k runs over output pixels.
 //!
-//! Pixels are split into chunks by the extents of an image, independent of the batch (split-K); each chunk yields a
-//! partial gradient, and these are added in order. A gradient that stops at a chunk boundary and resumes later
-//! therefore performs the same additions in the same order. The gradient of a large filter is a single chunk,
-//! accumulated in place.
+//! The pixels of a large image are split into chunks by its extents, independent of the batch (split-K); each chunk
+//! yields a partial gradient, and these are added in order. The gradient of a large filter or of small images is a
+//! single chunk, accumulated in place in the order of the pixels. A gradient that stops at any image and resumes later
+//! therefore performs the same additions in the same order.
 
 use std::ops::Range;
 
@@ -20,15 +20,27 @@ use crate::simd::element::{Bf16, Element, F16};
 use crate::simd::float_view::{FloatView, load_one};
 use plimsoll_core::DType;
 
-/// Filter elements (rows of the product) per task.
+/// Maximum filter elements (rows of the product) per task.
 const ROWS: usize = 128;
+/// Target number of tasks.
+const TASKS: usize = 16;
+
+/// Filter elements per task. Fewer if there are few tasks otherwise, but enough to amortize packing the output
+/// gradient.
+fn rows_each(shape: &ConvShape, chunks: usize) -> usize {
+    let elements = shape.taps() * shape.group_in();
+    let least = if shape.group_out() > MAX_COLUMNS { ROWS / 2 } else { ROWS / 8 };
+    let tasks = TASKS.div_ceil(chunks * shape.groups);
+    elements.div_ceil(tasks).next_multiple_of(MAX_ROWS).clamp(least, ROWS)
+}
+
 /// Floats of workspace for [`grad_filter`] on a pool of `threads`; monotone in the batch. An accumulating gradient
 /// needs more.
 pub fn grad_filter_workspace(shape: &ConvShape, write: WriteMode, threads: usize) -> usize {
     if shape.is_empty() {
         0
     } else if shape.pointwise() {
-        gemm::workspace_len(shape.in_c, shape.out_c, shape.pixels(), threads)
+        gemm::gemm_over_rows_workspace(shape.in_c, shape.out_c, shape.pixels(), shape.out_h * shape.out_w, threads)
     } else {
         per_worker(shape) * threads.max(1) + SplitK::new(shape, write).partials() * shape.filter_len() + LINE
     }
@@ -43,7 +55,7 @@ const PER_WORKER: usize = SLIVERS + ROWS * DEPTH;
 
 /// `grad_filter (=|+=)` the gradient of the filter, from the input and the output gradient.
 ///
-/// Bit-identical for any number of threads.
+/// Bit-identical for any number of threads, and for images in several calls of which all but the first add.
 ///
 /// # Panics
 ///
@@ -93,7 +105,9 @@ pub fn grad_filter_with(
         let a = Matrix::of(&input, shape.pixels(), shape.in_c).transposed();
         let b = Matrix::of(&grad_out, shape.pixels(), shape.out_c);
         // SAFETY: the slices have the lengths of the matrices, and an exclusive one overlaps no other.
-        return unsafe { gemm::gemm_with(isa, pool, write, a, b, grad.as_mut_ptr(), shape.out_c, workspace, None) };
+        return unsafe {
+            gemm::gemm_over_rows(isa, pool, write, shape.out_h * shape.out_w, a, b, grad.as_mut_ptr(), shape.out_c, workspace, None)
+        };
     }
 
     let pass = Pass { isa, shape, input, grad_out };
@@ -152,18 +166,23 @@ impl Pass<'_> {
     unsafe fn wave(&self, pool: &ThreadPool, chunks: usize, chunk: &(dyn Fn(usize) -> (Range<usize>, Out, bool) + Sync), scratch: Out) {
         let (shape, parallel) = (self.shape, self.shape.work() >= SERIAL);
         if shape.depthwise() {
-            let task = |index: usize, worker: usize| {
-                let (rows, to, add) = chunk(index);
-                // SAFETY: each chunk has its own gradient, and the workspace is exclusive to this worker.
+            let blocks = depthwise::channel_blocks(shape, chunks, self.input.is_half() || self.grad_out.is_half());
+            let each = shape.out_c.div_ceil(blocks).next_multiple_of(LINE);
+            let task = |task: usize, worker: usize| {
+                let (rows, to, add) = chunk(task / blocks);
+                let channels = (task % blocks * each).min(shape.out_c)..shape.out_c.min((task % blocks + 1) * each);
+                // SAFETY: each chunk has its own gradient, of which the block has its own channels, and the workspace
+                // is exclusive to this worker.
                 unsafe {
                     let scratch = scratch.add(worker * per_worker(shape));
-                    depthwise::grad_filter(self.isa, shape, rows, self.input, self.grad_out, to.0, add, scratch);
+                    depthwise::grad_filter(self.isa, shape, rows, channels, self.input, self.grad_out, to.0, add, scratch);
                 }
             };
-            return gemm::run(pool, parallel, chunks, &task);
+            return gemm::run(pool, parallel, chunks * blocks, &task);
         }
         let elements = shape.taps() * shape.group_in();
-        let blocks = elements.div_ceil(ROWS);
+        let each = rows_each(shape, chunks);
+        let blocks = elements.div_ceil(each);
         let task = |task: usize, worker: usize| {
             let (index, rest) = (task / (blocks * shape.groups), task % (blocks * shape.groups));
             let (group, block) = (rest / blocks, rest % blocks);
@@ -172,7 +191,7 @@ impl Pass<'_> {
             // gradients.
             unsafe {
                 let scratch = patches::part(scratch, worker, PER_WORKER);
-                self.block(group, block * ROWS..elements.min((block + 1) * ROWS), rows, to, add, scratch);
+                self.block(group, block * each..elements.min((block + 1) * each), rows, to, add, scratch);
             }
         };
         gemm::run(pool, parallel, chunks * blocks * shape.groups, &task);

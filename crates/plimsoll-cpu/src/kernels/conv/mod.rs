@@ -18,9 +18,6 @@ pub use grad_filter::{grad_filter, grad_filter_with, grad_filter_workspace};
 pub use grad_input::{grad_input, grad_input_with, grad_input_workspace};
 pub use output::ConvOutput;
 pub use patches::HalfOperands;
-pub(crate) use split_k::sums_resume;
-
-use crate::kernels::gemm::rows_are_independent;
 
 /// The extents of a convolution. Pairs are `(height, width)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -157,17 +154,6 @@ impl ConvShape {
     fn is_empty(&self) -> bool {
         self.input_len() == 0 || self.output_len() == 0 || self.filter_len() == 0
     }
-}
-
-/// Whether each image of a convolution is bit-identical in any batch of at least `least` images.
-pub(crate) fn images_are_independent(shape: &ConvShape, least: usize) -> bool {
-    // Sums run over the taps of a pixel in a fixed order, unless the pass is a plain product.
-    !shape.pointwise() || rows_are_independent(least * shape.out_h * shape.out_w, shape.out_c, shape.in_c)
-}
-
-/// Like [`images_are_independent`], for the gradient of the input.
-pub(crate) fn input_gradients_are_independent(shape: &ConvShape, least: usize) -> bool {
-    !shape.pointwise() || rows_are_independent(least * shape.out_h * shape.out_w, shape.in_c, shape.out_c)
 }
 
 /// Passes with fewer multiply-adds run on the caller's thread: waking another costs more.

@@ -3,11 +3,11 @@
 
 use std::ops::Range;
 
-use super::blocking::{self, Blocking, COLUMNS, LEAST_ROWS, ROWS};
+use super::blocking::{Blocking, COLUMNS, ROWS};
 use super::macro_kernel::{Product, per_worker};
 use super::micro_kernel::{MAX_COLUMNS, MAX_ROWS};
 use super::panel::{DEPTH, PanelProduct};
-use super::{LINE, Matrix, Out, SUM, aligned, run};
+use super::{LINE, Matrix, Out, aligned, run};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 
@@ -72,7 +72,7 @@ fn shared_width(n: usize) -> usize {
 
 /// Floats of a shared B: an upper bound that is monotone in `m` and `k`.
 fn shared_len(m: usize, n: usize, k: usize) -> usize {
-    if m > LEAST_ROWS { k.saturating_mul(shared_width(n)).min(SHARED) } else { 0 }
+    if m > LINE { k.saturating_mul(shared_width(n)).min(SHARED) } else { 0 }
 }
 
 /// Floats of workspace for [`gemm_blocks`] on a pool of `threads`, for any strides; monotone in `m`, `k` and `threads`.
@@ -80,10 +80,10 @@ pub fn blocks_workspace_len(m: usize, n: usize, k: usize, threads: usize) -> usi
     if n == 0 {
         return 0;
     }
-    (per_worker(m, k) + block_len(m, n)) * threads.max(1) + blocking::all_partials(m, n, k).max(shared_len(m, n, k)) + LINE
+    (per_worker(m, k) + block_len(m, n)) * threads.max(1) + shared_len(m, n, k) + LINE
 }
 
-/// `A · B`, block by block. Bit-identical for any number of threads.
+/// `A · B`, block by block. Bit-identical for any number of threads, and every row for any number of rows.
 ///
 /// # Safety
 ///
@@ -105,6 +105,23 @@ pub unsafe fn gemm_blocks(pool: &ThreadPool, a: Matrix, b: Matrix, workspace: &m
 /// # Panics
 /// Same as [`gemm_blocks`], or if the processor does not support `isa`.
 pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix, workspace: &mut [f32], take: BlockConsumer<'_>) {
+    // SAFETY: same contract as this function.
+    unsafe { multiply_blocks(isa, pool, a, b, workspace, take, false) }
+}
+
+/// Like [`gemm_blocks_with`]; `resumes` as for [`Product::new`].
+///
+/// # Safety
+/// Same as [`gemm_blocks_with`].
+pub(super) unsafe fn multiply_blocks(
+    isa: Isa,
+    pool: &ThreadPool,
+    a: Matrix,
+    b: Matrix,
+    workspace: &mut [f32],
+    take: BlockConsumer<'_>,
+    resumes: bool,
+) {
     assert!(isa.supported(), "this processor has no {isa:?}");
     assert_eq!(a.cols, b.rows, "a product of [{}, {}] and [{}, {}]", a.rows, a.cols, b.rows, b.cols);
     let (m, n, k) = (a.rows, b.cols, a.cols);
@@ -120,13 +137,12 @@ pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix
         "a product of [{m}, {k}] and [{k}, {n}] needs {needed} floats of workspace, not {}",
         workspace.len()
     );
-    let plan = Blocking::new(m, n, k);
-    let product = Product::new(isa, a, b, n);
+    let plan = Blocking::new(m, n, k, pool.threads());
+    let product = Product::new(isa, a, b, n, resumes);
     let (per_worker, block_len) = (per_worker(m, k), block_len(m, n));
     let scratch = aligned(workspace);
-    // SAFETY: `blocks_workspace_len` is the sum of the workers' parts and the larger of the partial sums and a shared
-    // B.
-    let partials = Out(unsafe { scratch.add((per_worker + block_len) * pool.threads()) });
+    // SAFETY: `blocks_workspace_len` is the sum of the workers' parts and a shared B.
+    let shared = Out(unsafe { scratch.add((per_worker + block_len) * pool.threads()) });
     let columns_of = |index: usize| {
         let j = index % plan.column_blocks;
         j * plan.columns..n.min((j + 1) * plan.columns)
@@ -135,75 +151,48 @@ pub unsafe fn gemm_blocks_with(isa: Isa, pool: &ThreadPool, a: Matrix, b: Matrix
         let i = index / plan.column_blocks;
         i * plan.rows..m.min((i + 1) * plan.rows)
     };
-    if plan.chunks == 1 {
-        let whole = plan.row_blocks > 1 && product.pack_b && k * shared_width(n) <= SHARED;
-        let multiply = |rows: Range<usize>, columns: Range<usize>, worker: usize| {
-            let stride = columns.len();
-            for i0 in rows.clone().step_by(ROWS) {
-                let rows = i0..rows.end.min(i0 + ROWS);
-                // SAFETY: the workspace is exclusive to this worker and starts with the block's element (0, 0); a
-                // shared B has been packed.
-                unsafe {
-                    let scratch = scratch.add(worker * (per_worker + block_len));
-                    let block = scratch.add(per_worker);
-                    let origin = block.wrapping_sub(rows.start * stride + columns.start);
-                    if whole {
-                        for ks in steps(k) {
-                            let ready = partials.add(ks.start * shared_width(n)).cast_const();
-                            product.rank_k_update(
-                                rows.clone(),
-                                columns.clone(),
-                                ks.clone(),
-                                origin,
-                                stride,
-                                ks.start > 0,
-                                scratch,
-                                Some(ready),
-                            );
-                        }
-                    } else {
-                        product.block(rows.clone(), columns.clone(), 0..k, origin, stride, false, scratch);
+    let whole = plan.row_blocks > 1 && product.pack_b && k * shared_width(n) <= SHARED;
+    let multiply = |rows: Range<usize>, columns: Range<usize>, worker: usize| {
+        let stride = columns.len();
+        for i0 in rows.clone().step_by(ROWS) {
+            let rows = i0..rows.end.min(i0 + ROWS);
+            // SAFETY: the workspace is exclusive to this worker and starts with the block's element (0, 0); a
+            // shared B has been packed.
+            unsafe {
+                let scratch = scratch.add(worker * (per_worker + block_len));
+                let block = scratch.add(per_worker);
+                let origin = block.wrapping_sub(rows.start * stride + columns.start);
+                if whole {
+                    for ks in steps(k) {
+                        let ready = shared.add(ks.start * shared_width(n)).cast_const();
+                        product.rank_k_update(
+                            rows.clone(),
+                            columns.clone(),
+                            ks.clone(),
+                            origin,
+                            stride,
+                            ks.start > 0,
+                            scratch,
+                            Some(ready),
+                        );
                     }
-                    take(&OutputBlock::new(rows, columns.clone(), block, stride));
+                } else {
+                    product.block(rows.clone(), columns.clone(), 0..k, origin, stride, false, scratch);
                 }
+                take(&OutputBlock::new(rows, columns.clone(), block, stride));
             }
-        };
-        if !whole {
-            return run(pool, plan.parallel, plan.blocks(), &|index, worker| multiply(rows_of(index), columns_of(index), worker));
         }
-        for columns in (0..n).step_by(plan.columns).map(|start| start..n.min(start + plan.columns)) {
-            // SAFETY: the shared part of the workspace has space for these columns.
-            unsafe { pack(pool, &product, columns.clone(), k, partials) };
-            pool.run(plan.row_blocks, &|index, worker| {
-                multiply(index * plan.rows..m.min((index + 1) * plan.rows), columns.clone(), worker);
-            });
-        }
-        return;
+    };
+    if !whole {
+        return run(pool, plan.parallel, plan.blocks(), &|index, worker| multiply(rows_of(index), columns_of(index), worker));
     }
-    let multiply = |task: usize, worker: usize| {
-        let (chunk, index) = (task / plan.blocks(), task % plan.blocks());
-        let ks = chunk * plan.depth..k.min((chunk + 1) * plan.depth);
-        // SAFETY: blocks are disjoint parts of this chunk's sums; the workspace is exclusive to this worker.
-        unsafe {
-            let scratch = scratch.add(worker * (per_worker + block_len));
-            product.block(rows_of(index), columns_of(index), ks, partials.add(chunk * m * n), n, false, scratch);
-        }
-    };
-    run(pool, plan.parallel, plan.blocks() * plan.chunks, &multiply);
-    let rows_each = (SUM / n).max(1);
-    let sum = |task: usize, _: usize| {
-        let rows = task * rows_each..m.min((task + 1) * rows_each);
-        // SAFETY: the rows are exclusive to this task, and all chunks' sums were written above.
-        unsafe {
-            let to = std::slice::from_raw_parts_mut(partials.add(rows.start * n), rows.len() * n);
-            for chunk in 1..plan.chunks {
-                let from = std::slice::from_raw_parts(partials.add((chunk * m + rows.start) * n), rows.len() * n);
-                to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
-            }
-            take(&OutputBlock::new(rows, 0..n, to.as_ptr(), n));
-        }
-    };
-    run(pool, m * n * plan.chunks > 4 * SUM, m.div_ceil(rows_each), &sum);
+    for columns in (0..n).step_by(plan.columns).map(|start| start..n.min(start + plan.columns)) {
+        // SAFETY: the shared part of the workspace has space for these columns.
+        unsafe { pack(pool, &product, columns.clone(), k, shared) };
+        pool.run(plan.row_blocks, &|index, worker| {
+            multiply(index * plan.rows..m.min((index + 1) * plan.rows), columns.clone(), worker);
+        });
+    }
 }
 
 /// The ranges into which k is split.

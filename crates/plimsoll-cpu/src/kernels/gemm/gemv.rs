@@ -1,6 +1,7 @@
 //! Matrix-vector products: each matrix element is read once, so they are memory-bound and nothing is packed.
 //!
-//! A row-major matrix uses dot products; a column-major one adds scaled columns to the result (axpy).
+//! A row-major matrix uses dot products; a column-major one adds scaled columns to the result (axpy), in the order of
+//! the other products. The order of a dot product is its own, but the same for every row.
 
 use super::Matrix;
 use crate::simd::{Isa, PortableVector, Vector};
@@ -14,19 +15,27 @@ pub(super) struct MatVec {
     pub y: *mut f32,
     pub y_stride: usize,
     pub accumulate: bool,
+    /// Whether to use dot products; the strides support it.
+    pub dots: bool,
 }
 
 impl MatVec {
-    /// Whether [`MatVec::run`] supports these strides.
-    pub fn fits(matrix: &Matrix, x_stride: isize, y_stride: usize) -> bool {
-        (matrix.col_stride == 1 && x_stride == 1) || (matrix.row_stride == 1 && y_stride == 1)
+    /// Whether dot products support these strides: rows and `x` are contiguous.
+    pub fn has_rows(matrix: &Matrix, x_stride: isize) -> bool {
+        matrix.col_stride == 1 && x_stride == 1
+    }
+
+    /// Whether adding columns supports these strides: columns and `y` are contiguous.
+    pub fn has_columns(matrix: &Matrix, y_stride: usize) -> bool {
+        matrix.row_stride == 1 && y_stride == 1
     }
 
     /// Computes the product.
     ///
     /// # Safety
     ///
-    /// The processor supports `isa`; [`MatVec::fits`] holds; the matrix and `x` are readable over its rows and columns,
+    /// The processor supports `isa`; [`MatVec::has_rows`] or else [`MatVec::has_columns`] holds; the matrix and `x` are
+    /// readable over its rows and columns,
     /// `y` is writable over its rows and overlaps neither.
     pub unsafe fn run(&self, isa: Isa) {
         // SAFETY: same contract as this function.
@@ -63,12 +72,10 @@ unsafe fn multiply<V: Vector>(product: &MatVec) {
     let Matrix { rows, cols, .. } = product.matrix;
     // SAFETY: guaranteed by the caller; both loops cover all rows and columns once.
     unsafe {
-        if product.matrix.col_stride == 1 && product.x_stride == 1 {
-            // A single long row needs several accumulators to hide the latency of additions; four rows already have
-            // them.
+        if product.dots {
             let fours = if cols >= V::LANES { rows / 4 * 4 } else { 0 };
-            (0..fours).step_by(4).for_each(|row| dots::<V, 4, 2>(product, row));
-            (fours..rows).for_each(|row| dots::<V, 1, 8>(product, row));
+            (0..fours).step_by(4).for_each(|row| dots::<V, 4>(product, row));
+            (fours..rows).for_each(|row| dots::<V, 1>(product, row));
         } else {
             for start in (0..rows).step_by(STRIP) {
                 let strip = start..rows.min(start + STRIP);
@@ -89,23 +96,23 @@ unsafe fn multiply<V: Vector>(product: &MatVec) {
 /// Result rows that stay in L1 while columns are added to them.
 const STRIP: usize = 2048;
 
-/// `R` rows of the result from `row` on, each in `U` vector accumulators.
-///
-/// `U` determines the summation order of a row and thus its rounding: it follows from the row's position in its block,
-/// and blocks are split by shape.
+/// Vector accumulators of a row: they determine its summation order, and thus its rounding, so every row has as many.
+const ACCUMULATORS: usize = 2;
+
+/// `R` rows of the result from `row` on, each in [`ACCUMULATORS`] vectors.
 ///
 /// # Safety
 ///
 /// The contract of [`MatVec::run`], for a matrix with contiguous rows.
 #[inline(always)]
-unsafe fn dots<V: Vector, const R: usize, const U: usize>(product: &MatVec, row: usize) {
+unsafe fn dots<V: Vector, const R: usize>(product: &MatVec, row: usize) {
     let cols = product.matrix.cols;
     // SAFETY: rows below `row + R` and columns below `cols` are in bounds of the matrix and `x`.
     unsafe {
         let from: [*const f32; R] = std::array::from_fn(|i| product.matrix.at(row + i, 0));
-        let mut sums = [[V::splat(0.0); R]; U];
+        let mut sums = [[V::splat(0.0); R]; ACCUMULATORS];
         let mut k = 0;
-        while k + U * V::LANES <= cols {
+        while k + ACCUMULATORS * V::LANES <= cols {
             for sums in &mut sums {
                 let x = V::load(product.x.add(k));
                 for (sum, from) in sums.iter_mut().zip(from) {

@@ -17,24 +17,42 @@ pub(super) struct Product {
     pub pack_a: bool,
     pub pack_b: bool,
     /// One operand is a vector, and the other is read in place.
-    vector: bool,
+    vector: Option<Vector>,
     /// The result is computed transposed.
     narrow: bool,
 }
 
+/// How a matrix-vector product is computed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Vector {
+    /// B is a column: dot products of the rows of A with it.
+    Dots,
+    /// B is a column: columns of A are added.
+    Columns,
+    /// A is a row: rows of B are added.
+    Rows,
+}
+
 impl Product {
-    /// Selects the access strategy, for a result with row stride `ldc`.
-    pub fn new(isa: Isa, a: Matrix, b: Matrix, ldc: usize) -> Product {
+    /// Selects the access strategy, for a result with row stride `ldc`. `resumes`: the sums over k may be part of
+    /// longer ones; dot products cannot resume.
+    pub fn new(isa: Isa, a: Matrix, b: Matrix, ldc: usize, resumes: bool) -> Product {
         let wide = !a.dtype.is_half() && !b.dtype.is_half();
-        let vector = wide
-            && ((b.cols == 1 && MatVec::fits(&a, b.row_stride, ldc)) || (a.rows == 1 && MatVec::fits(&b.transposed(), a.col_stride, 1)));
-        let narrow = wide && !vector && tall_skinny::fits(&a, &b);
+        let vector = match (a.rows, b.cols) {
+            _ if !wide => None,
+            (_, 1) if !resumes && MatVec::has_rows(&a, b.row_stride) => Some(Vector::Dots),
+            (_, 1) if MatVec::has_columns(&a, ldc) => Some(Vector::Columns),
+            // A single row is summed in the order of a row among others: never as dot products with the columns of B.
+            (1, _) if MatVec::has_columns(&b.transposed(), 1) => Some(Vector::Rows),
+            _ => None,
+        };
+        let narrow = wide && vector.is_none() && tall_skinny::fits(&a, &b);
         Product {
             isa,
             a,
             b,
             pack_a: a.dtype.is_half() || pack_a(&a, b.cols),
-            pack_b: !vector && !narrow && (b.dtype.is_half() || pack_b(&b, a.rows)),
+            pack_b: vector.is_none() && !narrow && (b.dtype.is_half() || pack_b(&b, a.rows)),
             vector,
             narrow,
         }
@@ -56,9 +74,9 @@ impl Product {
         add: bool,
         scratch: *mut f32,
     ) {
-        if self.vector {
+        if let Some(vector) = self.vector {
             // SAFETY: guaranteed by the caller; the strides are supported.
-            return unsafe { self.vector_block(rows, columns, ks, c, ldc, add) };
+            return unsafe { self.vector_block(vector, rows, columns, ks, c, ldc, add) };
         }
         if self.narrow {
             // SAFETY: guaranteed by the caller, and the operands are supported.
@@ -78,17 +96,27 @@ impl Product {
     ///
     /// # Safety
     /// Same as [`Product::block`].
-    unsafe fn vector_block(&self, rows: Range<usize>, columns: Range<usize>, ks: Range<usize>, c: *mut f32, ldc: usize, accumulate: bool) {
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn vector_block(
+        &self,
+        vector: Vector,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        ks: Range<usize>,
+        c: *mut f32,
+        ldc: usize,
+        accumulate: bool,
+    ) {
         // SAFETY: the ranges are in bounds of the matrices and C.
         unsafe {
-            let product = if self.b.cols == 1 && MatVec::fits(&self.a, self.b.row_stride, ldc) {
+            let product = if vector != Vector::Rows {
                 let matrix = Matrix { ptr: self.a.at(rows.start, ks.start), rows: rows.len(), cols: ks.len(), ..self.a };
                 let (x, x_stride) = (self.b.at(ks.start, 0), self.b.row_stride);
-                MatVec { matrix, x, x_stride, y: c.wrapping_add(rows.start * ldc), y_stride: ldc, accumulate }
+                MatVec { matrix, x, x_stride, y: c.wrapping_add(rows.start * ldc), y_stride: ldc, accumulate, dots: vector == Vector::Dots }
             } else {
                 let matrix = Matrix { ptr: self.b.at(ks.start, columns.start), rows: ks.len(), cols: columns.len(), ..self.b };
                 let (x, x_stride) = (self.a.at(0, ks.start), self.a.col_stride);
-                MatVec { matrix: matrix.transposed(), x, x_stride, y: c.wrapping_add(columns.start), y_stride: 1, accumulate }
+                MatVec { matrix: matrix.transposed(), x, x_stride, y: c.wrapping_add(columns.start), y_stride: 1, accumulate, dots: false }
             };
             product.run(self.isa);
         }

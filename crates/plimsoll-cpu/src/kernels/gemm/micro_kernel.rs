@@ -1,5 +1,8 @@
 //! The micro-kernel: up to eight rows by three vectors of C, accumulated in registers over a whole range of k.
 //!
+//! Accumulation starts from C. Each element is therefore one chain of fused multiply-adds in the order of k, however k
+//! is blocked: the same bits for any blocking, and a sum may stop and resume anywhere.
+//!
 //! Rows are given by pointers, so the same kernel serves a matrix of any stride, a convolution (a row is a patch: one
 //! pointer per run of contiguous taps) and its gradients (rows of C are scattered pixels). Eight rows fit all pointers
 //! in general registers, and use at most the eight ways of an L1 set if the row stride is a power of two.
@@ -51,7 +54,7 @@ pub(crate) struct Tile {
     pub c_base: usize,
     pub rows: usize,
     pub columns: usize,
-    /// Adds to C instead of overwriting it.
+    /// Starts from C instead of zero.
     pub accumulate: bool,
 }
 
@@ -118,10 +121,18 @@ unsafe fn multiply<V: Vector, const M: usize, const N: usize>(tile: &Tile) {
     unsafe {
         let mask = V::mask(tile.columns - (N - 1) * V::LANES);
         let mut sums = [[V::splat(0.0); N]; M];
-        // Prefetch C, which is needed only after the whole range of k.
-        for i in 0..M {
+        for (i, sums) in sums.iter_mut().enumerate() {
             let row = (*tile.c.add(i)).add(tile.c_base + tile.c_offset);
-            (0..N).for_each(|j| prefetch(row.add(j * V::LANES)));
+            if tile.accumulate {
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    let from = row.add(j * V::LANES);
+                    *sum = if j + 1 < N { V::load(from) } else { V::load_masked(from, mask) };
+                }
+            }
+            // A result is needed only after the whole range of k; a sum to accumulate onto already at the start of the
+            // next tile, which is often to the right.
+            let ahead = if tile.accumulate { N } else { 0 };
+            (0..N).for_each(|j| prefetch(row.wrapping_add((ahead + j) * V::LANES)));
         }
         let mut b = tile.b;
         for segment in 0..tile.segments {
@@ -147,13 +158,7 @@ unsafe fn multiply<V: Vector, const M: usize, const N: usize>(tile: &Tile) {
             let row = (*tile.c.add(i)).add(tile.c_base + tile.c_offset);
             for (j, sum) in sums.into_iter().enumerate() {
                 let to = row.add(j * V::LANES);
-                if j + 1 < N {
-                    let sum = if tile.accumulate { V::load(to).add(sum) } else { sum };
-                    sum.store(to);
-                } else {
-                    let sum = if tile.accumulate { V::load_masked(to, mask).add(sum) } else { sum };
-                    sum.store_masked(to, mask);
-                }
+                if j + 1 < N { sum.store(to) } else { sum.store_masked(to, mask) }
             }
         }
     }

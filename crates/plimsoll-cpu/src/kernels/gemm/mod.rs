@@ -4,8 +4,13 @@
 //! part of the workspace (`pack`) and runs the micro-kernel (`micro_kernel`) over the packed panels (`panel`, `macro_kernel`). Where many tasks read the same
 //! panel of B, they pack it together and share it (`shared_panel`). Matrix-vector products (`gemv`) and products of a transposed A with few columns
 //! (`tall_skinny`) read their matrix in place. Operands in half precision are widened as they are packed; results in half precision are handed to a consumer
-//! block by block (`block_output`). Small outputs with a long k, such as weight gradients, use split-K: each split leaves a partial sum in the workspace, and
-//! the sums are added in order.
+//! block by block (`block_output`).
+//!
+//! Every element is one chain of fused multiply-adds in the order of k, so its bits depend neither on blocks and
+//! threads nor on the number of rows beside it, and a product over the rows of a batch may stop and resume at any row.
+//! Only small outputs over rows of many k, such as the weight gradients of a 1 × 1 convolution, are summed row by row
+//! of the batch and then over rows (`row_chunks`). Products with one column are dot products with an order of their
+//! own.
 
 mod block_output;
 mod blocking;
@@ -14,12 +19,13 @@ mod macro_kernel;
 pub(crate) mod micro_kernel;
 pub(crate) mod pack;
 pub(crate) mod panel;
+mod row_chunks;
 mod shared_panel;
 mod tall_skinny;
 
 pub(crate) use block_output::zeros;
 pub use block_output::{BlockConsumer, OutputBlock, blocks_workspace_len, gemm_blocks, gemm_blocks_with};
-pub(crate) use blocking::{rows_are_independent, sums_resume};
+pub use row_chunks::{gemm_blocks_over_rows, gemm_over_rows, gemm_over_rows_workspace};
 
 use std::ops::Range;
 
@@ -119,7 +125,7 @@ pub fn workspace_len(m: usize, n: usize, k: usize, threads: usize) -> usize {
     if n == 0 {
         return 0;
     }
-    per_worker(m, k) * threads.max(1) + blocking::partials(m, n, k).max(shared_panel::panel(m, n, k)) + LINE
+    per_worker(m, k) * threads.max(1) + shared_panel::panel(m, n, k) + LINE
 }
 
 /// Floats in a cache line: workers' workspaces are cache-line aligned, so that packed vectors do not straddle two.
@@ -133,8 +139,8 @@ pub(crate) fn aligned(workspace: &mut [f32]) -> Out {
 
 /// `C (=|+=) A · B` for a row-major `c` with row stride `ldc`.
 ///
-/// Bit-identical for any number of threads. If B has at most 1024 columns, the blocks given to `epilogue` are whole
-/// rows of C; otherwise they are also split by columns.
+/// Bit-identical for any number of threads, and every row of C for any number of rows. Unless B has more than 1024
+/// columns or A few rows, the blocks given to `epilogue` are whole rows of C.
 ///
 /// # Safety
 ///
@@ -178,6 +184,27 @@ pub unsafe fn gemm_with(
     workspace: &mut [f32],
     epilogue: Epilogue,
 ) {
+    // SAFETY: same contract as this function.
+    unsafe { multiply(isa, pool, write, a, b, c, ldc, workspace, epilogue, false) }
+}
+
+/// Like [`gemm_with`]; `resumes` as for [`Product::new`].
+///
+/// # Safety
+/// Same as [`gemm_with`].
+#[allow(clippy::too_many_arguments)]
+unsafe fn multiply(
+    isa: Isa,
+    pool: &ThreadPool,
+    write: WriteMode,
+    a: Matrix,
+    b: Matrix,
+    c: *mut f32,
+    ldc: usize,
+    workspace: &mut [f32],
+    epilogue: Epilogue,
+    resumes: bool,
+) {
     assert!(isa.supported(), "this processor has no {isa:?}");
     assert_eq!(a.cols, b.rows, "a product of [{}, {}] and [{}, {}]", a.rows, a.cols, b.rows, b.cols);
     let (m, n, k) = (a.rows, b.cols, a.cols);
@@ -202,67 +229,30 @@ pub unsafe fn gemm_with(
         workspace.len()
     );
 
-    let plan = Blocking::new(m, n, k);
-    let product = Product::new(isa, a, b, ldc);
+    let plan = Blocking::new(m, n, k, pool.threads());
+    let product = Product::new(isa, a, b, ldc, resumes);
     let per_worker = per_worker(m, k);
     let scratch = aligned(workspace);
     // SAFETY: `workspace_len` is the sum of the workers' parts and the shared part.
     let rest = Out(unsafe { scratch.add(per_worker * pool.threads()) });
-    if plan.chunks == 1 && plan.row_blocks > 1 && product.pack_b {
+    if plan.row_blocks > 1 && product.pack_b {
         // SAFETY: same contract as this function; `workspace_len` includes the panel of a product with several row
         // blocks.
         return unsafe { shared_panel::multiply(pool, &product, &plan, write, c, ldc, scratch, rest, epilogue) };
     }
-    let partials = rest;
-
-    let block = |index: usize| {
+    run(pool, plan.parallel, plan.blocks(), &|index, worker| {
         let (i, j) = (index / plan.column_blocks, index % plan.column_blocks);
-        (i * plan.rows..m.min((i + 1) * plan.rows), j * plan.columns..n.min((j + 1) * plan.columns))
-    };
-    let multiply = |task: usize, worker: usize| {
-        let (chunk, index) = (task / plan.blocks(), task % plan.blocks());
-        let (rows, columns) = block(index);
-        let ks = chunk * plan.depth..k.min((chunk + 1) * plan.depth);
-        // SAFETY: blocks are disjoint parts of `c` or of this chunk's partial sum; the workspace is exclusive to this
-        // worker.
+        let rows = i * plan.rows..m.min((i + 1) * plan.rows);
+        let columns = j * plan.columns..n.min((j + 1) * plan.columns);
+        // SAFETY: blocks are disjoint parts of `c`; the workspace is exclusive to this worker.
         unsafe {
             let scratch = scratch.add(worker * per_worker);
-            if chunk == 0 {
-                product.block(rows.clone(), columns.clone(), ks, c.add(0), ldc, write == WriteMode::Add, scratch);
-            } else {
-                product.block(rows.clone(), columns.clone(), ks, partials.add((chunk - 1) * m * n), n, false, scratch);
-            }
-        }
-        if plan.chunks == 1
-            && let Some(finish) = epilogue
-        {
-            finish(rows, columns, worker);
-        }
-    };
-    run(pool, plan.parallel, plan.blocks() * plan.chunks, &multiply);
-    if plan.chunks == 1 {
-        return;
-    }
-
-    // With split-K the blocks can be few and tall, so rows are redistributed.
-    let rows_each = (SUM / n).max(1);
-    let sum = |task: usize, worker: usize| {
-        let rows = task * rows_each..m.min((task + 1) * rows_each);
-        for i in rows.clone() {
-            for chunk in 1..plan.chunks {
-                // SAFETY: row `i` is exclusive to this task, and all partial sums were written above.
-                unsafe {
-                    let to = std::slice::from_raw_parts_mut(c.add(i * ldc), n);
-                    let from = std::slice::from_raw_parts(partials.add(((chunk - 1) * m + i) * n), n);
-                    to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
-                }
-            }
+            product.block(rows.clone(), columns.clone(), 0..k, c.add(0), ldc, write == WriteMode::Add, scratch);
         }
         if let Some(finish) = epilogue {
-            finish(rows, 0..n, worker);
+            finish(rows, columns, worker);
         }
-    };
-    run(pool, m * n * plan.chunks > 4 * SUM, m.div_ceil(rows_each), &sum);
+    });
 }
 
 /// Output elements summed per task.

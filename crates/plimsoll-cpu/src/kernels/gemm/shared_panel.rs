@@ -1,18 +1,18 @@
 //! Large products: B is packed once per block of columns and k, and shared by all tasks.
 
-use super::blocking::{Blocking, COLUMNS, LEAST_ROWS, ROWS};
+use super::blocking::{Blocking, COLUMNS, ROWS};
 use super::macro_kernel::{Product, per_worker};
 use super::micro_kernel::MAX_COLUMNS;
 use super::panel::{DEPTH, PanelProduct};
-use super::{Epilogue, Out, WriteMode};
+use super::{Epilogue, LINE, Out, WriteMode};
 use crate::runtime::threads::ThreadPool;
 
 /// Floats of workspace for the packed B: an upper bound that is monotone in `m` and `k`.
 pub(super) fn panel(m: usize, n: usize, k: usize) -> usize {
-    if m > LEAST_ROWS { k.min(DEPTH) * n.min(COLUMNS + MAX_COLUMNS).next_multiple_of(MAX_COLUMNS) } else { 0 }
+    if m > LINE { k.min(DEPTH) * n.min(COLUMNS + MAX_COLUMNS).next_multiple_of(MAX_COLUMNS) } else { 0 }
 }
 
-/// A product without split-K.
+/// A product with several blocks of rows.
 ///
 /// # Safety
 /// Same as [`super::gemm`]; `scratch` has [`per_worker`] floats for each thread and `panel` those of [`panel()`].

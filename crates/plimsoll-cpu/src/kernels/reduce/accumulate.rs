@@ -49,6 +49,22 @@ impl Accumulators {
     }
 }
 
+/// Adds rows of numbers to their sums, row after row.
+pub(super) fn add_rows(isa: Isa, sums: &mut [f32], rows: &[f32]) {
+    dispatch!(isa, add_rows_loop(sums: &mut [f32] = sums, rows: &[f32] = rows))
+}
+
+#[inline(always)]
+fn add_rows_loop<const FMA: bool>(sums: &mut [f32], rows: &[f32]) {
+    if let [sum] = sums {
+        *sum = rows.iter().fold(*sum, |sum, x| sum + x);
+        return;
+    }
+    for row in rows.chunks_exact(sums.len()) {
+        sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+    }
+}
+
 /// Combines states lane by lane.
 pub(super) fn join(isa: Isa, kind: Reduction, into: (&mut [f32], &mut [f32]), other: (&[f32], &[f32])) {
     let ((a, b), (c, d)) = (into, other);

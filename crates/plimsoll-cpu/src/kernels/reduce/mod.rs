@@ -2,20 +2,17 @@
 //!
 //! The shape becomes rows of adjacent columns that are reduced together; rows and columns are split by shape alone, so
 //! sums are bit-identical for any number of threads. Lanes are combined by pairwise halving and long lanes are split,
-//! so that rounding errors grow slowly. Sums over a batch are split by the extents of one row, independent of the
-//! number of rows (`partition`).
+//! so that rounding errors grow slowly. Sums over a batch can stop and resume at any of its rows (`partition`).
 
 mod accumulate;
 mod partition;
-
-pub(crate) use partition::{power_of_two, sums_resume};
 
 use crate::kernels::pointwise::broadcast::{collapse, offset};
 use crate::kernels::pointwise::{InputSpec, Kernel, Tile};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use accumulate::{Accumulators, WIDTH, finish, join, rows};
-use partition::Partition;
+use partition::{Order, Partition};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::ops::Reduction;
 use plimsoll_core::random::StepRandom;
@@ -103,35 +100,31 @@ impl Layout {
     }
 }
 
-/// Floats of workspace of a reduction; monotone in every dimension.
-pub fn workspace_len(dims: &[usize], axes: &[usize], kind: Reduction) -> usize {
+/// Floats of workspace of a reduction; monotone in the first dimension. `batch` as for [`Reducer::new`].
+pub fn workspace_len(dims: &[usize], axes: &[usize], kind: Reduction, batch: bool) -> usize {
     let layout = Layout::new(dims, axes);
-    let partition = Partition::new(&layout, dims, axes, kind);
-    if partition.in_order {
-        return partition.workspace_len(&layout);
-    }
-    let worth = layout.all_rows().saturating_mul(layout.columns) / CHUNK;
-    // Split rows mean that there are at most `TASKS` tasks, each with the two states of its columns.
-    if worth > 1 { TASKS * 2 * layout.columns.min(WIDTH) } else { 0 }
-}
-
-/// Whether rows of results, each of `elements` for each of its innermost `columns`, are bit-identical for any number of
-/// rows, at least `least`. A single row of single results is reduced differently.
-pub(crate) fn results_alone(least: usize, elements: usize, columns: usize) -> bool {
-    (least > 1 || columns > 1) && (elements.saturating_mul(columns) < 2 * CHUNK || least >= TASKS)
+    Partition::new(&layout, dims, axes, kind, batch).workspace_len(&layout)
 }
 
 impl Reducer {
-    /// Compiles the reduction of an expression over `dims` along `axes`.
+    /// Compiles the reduction of an expression over `dims` along `axes`. `batch`: whether the first dimension is a
+    /// multiple of the batch.
     ///
     /// # Errors
     ///
     /// If the expression is too large; see [`Kernel::new`].
-    pub fn new(expr: &Expr, dims: &[usize], axes: &[usize], kind: Reduction, sources: &[InputSpec<'_>]) -> Result<Reducer, String> {
+    pub fn new(
+        expr: &Expr,
+        dims: &[usize],
+        axes: &[usize],
+        kind: Reduction,
+        batch: bool,
+        sources: &[InputSpec<'_>],
+    ) -> Result<Reducer, String> {
         let layout = Layout::new(dims, axes);
         let unit = if layout.columns > 1 { layout.columns } else { layout.rows };
         let kernel = Kernel::with(Isa::best(), expr, dims, sources, &[], if unit <= WIDTH { unit } else { 1 })?;
-        let partition = Partition::new(&layout, dims, axes, kind);
+        let partition = Partition::new(&layout, dims, axes, kind, batch);
         let (output, partials) = (std::ptr::null_mut(), std::ptr::null_mut());
         Ok(Reducer { isa: Isa::best(), kind, kernel, layout, partition, output, partials, initial: None })
     }
@@ -150,9 +143,9 @@ impl Reducer {
     ///
     /// # Panics
     ///
-    /// If this is not a sum over the first dimension.
+    /// If this is not a sum over a batch.
     pub fn set_initial(&mut self, before: *const u8) {
-        assert!(self.partition.in_order, "only sums over the first dimension resume from others");
+        assert!(self.partition.resumes(), "only sums over a batch resume from others");
         self.initial = Some(before.cast());
     }
 
@@ -169,31 +162,41 @@ impl Reducer {
         let run = |tasks: usize, task: &(dyn Fn(usize, usize) + Sync)| {
             if parallel { pool.run(tasks, task) } else { (0..tasks).for_each(|index| task(index, 0)) }
         };
+        if this.partition.order != Order::Chunks {
+            // SAFETY: guaranteed by the caller.
+            return unsafe { this.in_order(&run) };
+        }
         let (layout, groups) = (&this.layout, this.layout.groups());
         if this.has_short_rows() {
-            let each = (CHUNK / 4 / layout.rows).next_multiple_of(this.kernel.tile() / layout.rows);
+            let each = (CHUNK / 4 / layout.rows).next_multiple_of((this.kernel.tile() / layout.rows).max(1));
             // SAFETY: tasks write disjoint results.
             run(groups.div_ceil(each), &|task, _| unsafe { this.short_rows(task * each, groups.min((task + 1) * each)) });
             return;
         }
         let (blocks, chunks) = (layout.column_blocks(), this.partition.chunks);
-        if this.partition.in_order {
-            // SAFETY: guaranteed by the caller.
-            return unsafe { this.in_order(&run) };
+        if !this.partition.is_parallel(layout) {
+            // SAFETY: tasks write disjoint results.
+            return run(groups * blocks, &|task, _| unsafe { this.columns(task / blocks, task % blocks) });
         }
-        // SAFETY: tasks write disjoint results or partial results.
-        run(groups * blocks * chunks, &|task, _| unsafe { this.columns(task / chunks / blocks, task / chunks % blocks, task % chunks) });
-        if chunks > 1 {
-            // SAFETY: all partial results are complete.
-            (0..groups * blocks).for_each(|task| unsafe { this.gather(task / blocks, task % blocks) });
-        }
+        run(groups * blocks * chunks, &|task, _| {
+            let (group, block, chunk) = (task / chunks / blocks, task / chunks % blocks, task % chunks);
+            // SAFETY: tasks write disjoint partial results.
+            unsafe {
+                let (lanes, _, width) = this.lanes(group, block, this.partition.rows(layout, chunk));
+                let (first, second) = this.partial(group, block, chunk, width);
+                first.copy_from_slice(&lanes.first[..width]);
+                second.copy_from_slice(&lanes.second[..width]);
+            }
+        });
+        // SAFETY: all partial results are complete.
+        (0..groups * blocks).for_each(|task| unsafe { this.gather(task / blocks, task % blocks) });
     }
 
-    /// Whether whole rows fit in tiles, with one result per row.
+    /// Whether rows are short, with one result per row, however many there are.
     fn has_short_rows(&self) -> bool {
         let Layout { kept, reduced, rows, columns } = &self.layout;
-        let woven = kept.0.len() != 1 || !reduced.0.is_empty() || *columns != 1;
-        !woven && *rows <= WIDTH / 2 && self.kernel.tile().is_multiple_of(*rows) && self.kernel.row().is_multiple_of(*rows)
+        let woven = kept.0.len() > 1 || !reduced.0.is_empty() || *columns != 1;
+        !woven && (1..=WIDTH / 2).contains(rows)
     }
 
     /// # Safety
@@ -201,36 +204,48 @@ impl Reducer {
     /// Same as [`Reducer::run`]; the results are exclusive to this call.
     unsafe fn short_rows(&self, start: usize, end: usize) {
         let length = self.layout.rows;
+        let aligned = self.kernel.tile().is_multiple_of(length) && self.kernel.row().is_multiple_of(length);
+        let (mut begun, mut filled, mut result) = ([0.0; WIDTH / 2], 0, start);
         let reduce = |tile: Tile| {
             let mut spread = [0.0; WIDTH];
-            // SAFETY: tiles consist of whole rows, whose results are exclusive to this call; single values are
-            // broadcast first.
+            // SAFETY: results are exclusive to this call; single values are broadcast first.
             unsafe {
-                let numbers = tile.numbers(&mut spread);
-                let results = std::slice::from_raw_parts_mut(self.output.add(tile.start / length), tile.length / length);
-                rows(self.isa, self.kind, numbers, length, results);
+                let mut numbers = tile.numbers(&mut spread);
+                if aligned {
+                    let results = std::slice::from_raw_parts_mut(self.output.add(tile.start / length), tile.length / length);
+                    return rows(self.isa, self.kind, numbers, length, results);
+                }
+                // Tiles end within rows, which are collected first.
+                while !numbers.is_empty() {
+                    let (now, later) = numbers.split_at((length - filled).min(numbers.len()));
+                    begun[filled..filled + now.len()].copy_from_slice(now);
+                    (numbers, filled) = (later, filled + now.len());
+                    if filled == length {
+                        let results = std::slice::from_raw_parts_mut(self.output.add(result), 1);
+                        rows(self.isa, self.kind, &begun[..length], length, results);
+                        (filled, result) = (0, result + 1);
+                    }
+                }
             }
         };
         // SAFETY: guaranteed by the caller.
         unsafe { self.kernel.range(start * length, end * length, reduce) };
     }
 
-    /// Reduces one chunk of rows in one block of columns of one group.
+    /// Reduces all rows in one block of columns of one group.
     ///
     /// # Safety
     ///
-    /// Same as [`Reducer::run`]; the results or partial results are exclusive to this call.
-    unsafe fn columns(&self, group: usize, block: usize, chunk: usize) {
-        // SAFETY: guaranteed by the caller; the results or partial results are exclusive to this call.
+    /// Same as [`Reducer::run`]; the results are exclusive to this call.
+    unsafe fn columns(&self, group: usize, block: usize) {
+        // SAFETY: guaranteed by the caller.
         unsafe {
-            let (lanes, left, width) = self.lanes(group, block, self.partition.rows(&self.layout, chunk));
-            if self.partition.chunks == 1 {
-                self.store(group, left, &lanes.first[..width], &lanes.second[..width]);
-            } else {
-                let (first, second) = self.partial(group, block, chunk, width);
-                first.copy_from_slice(&lanes.first[..width]);
-                second.copy_from_slice(&lanes.second[..width]);
+            let (mut lanes, left, width) = self.lanes(group, block, self.partition.rows(&self.layout, 0));
+            for chunk in 1..self.partition.chunks {
+                let (more, ..) = self.lanes(group, block, self.partition.rows(&self.layout, chunk));
+                lanes.join(self.isa, self.kind, &more, width);
             }
+            self.store(group, left, &lanes.first[..width], &lanes.second[..width]);
         }
     }
 
@@ -288,7 +303,7 @@ impl Reducer {
         (lanes, left, width)
     }
 
-    /// Combines the chunks of one block of columns by pairwise halving.
+    /// Combines the chunks of one block of columns in order.
     ///
     /// # Safety
     ///
@@ -296,18 +311,13 @@ impl Reducer {
     unsafe fn gather(&self, group: usize, block: usize) {
         let left = block * WIDTH;
         let width = WIDTH.min(self.layout.columns - left);
-        let mut count = self.partition.chunks;
         // SAFETY: the parts are disjoint.
         unsafe {
-            while count > 1 {
-                let kept = count.div_ceil(2);
-                for chunk in kept..count {
-                    let (first, second) = self.partial(group, block, chunk, width);
-                    join(self.isa, self.kind, self.partial(group, block, chunk - kept, width), (first, second));
-                }
-                count = kept;
-            }
             let (first, second) = self.partial(group, block, 0, width);
+            for chunk in 1..self.partition.chunks {
+                let (more, seconds) = self.partial(group, block, chunk, width);
+                join(self.isa, self.kind, (&mut *first, &mut *second), (more, seconds));
+            }
             self.store(group, left, first, second);
         }
     }

@@ -7,10 +7,12 @@ use proptest::prelude::*;
 
 fn run(pool: &ThreadPool, expr: &Expr, dims: &[usize], axes: &[usize], kind: Reduction, inputs: &[(&[usize], &[f32])]) -> Vec<f32> {
     let sources: Vec<InputSpec<'_>> = inputs.iter().map(|(dims, _)| InputSpec { dims, dtype: DType::F32, pitch: None }).collect();
-    let mut reducer = Reducer::new(expr, dims, axes, kind, &sources).unwrap();
+    // A batch has at most thousands of rows, which are added one after the other.
+    let batch = dims.first().is_some_and(|first| *first < 1 << 16);
+    let mut reducer = Reducer::new(expr, dims, axes, kind, batch, &sources).unwrap();
     let kept: usize = (0..dims.len()).filter(|axis| !axes.contains(axis)).map(|axis| dims[axis]).product();
     let mut output = vec![99.0f32; kept];
-    let mut workspace = vec![0.0f32; workspace_len(dims, axes, kind)];
+    let mut workspace = vec![0.0f32; workspace_len(dims, axes, kind, batch)];
     inputs.iter().enumerate().for_each(|(i, (_, numbers))| reducer.set_input(i, numbers.as_ptr().cast()));
     reducer.set_output(output.as_mut_ptr().cast(), workspace.as_mut_ptr());
     // SAFETY: all addresses are those of vectors of the right size.
@@ -167,50 +169,67 @@ proptest! {
         }
     }
 
-    /// A sum that stops at an allowed row and resumes is bit-identical to an uninterrupted one, for any batch.
+    /// A sum that stops at any row and resumes is bit-identical to an uninterrupted one, at any number of threads.
     #[test]
-    fn sums_go_on_where_they_stopped(
+    fn sums_resume_at_every_row(
         image in prop::collection::vec(1usize..30, 1..4), kept in 0usize..3, columns in prop::sample::select(vec![1usize, 3, 16, 300, 700]),
-        pieces in 1usize..4, rest in 0usize..3, threads in 1usize..4,
+        multiple in 1usize..4, total in 1usize..8, each in 1usize..4, threads in 1usize..4, elsewhere: bool,
     ) {
         let image = [image, vec![columns]].concat();
         let axes: Vec<usize> = (0..=(image.len() - 1).saturating_sub(kept)).collect();
-        let each: usize = image[..axes.len() - 1].iter().product();
+        let row: usize = multiple * image.iter().product::<usize>();
+        prop_assume!(total * row <= 1 << 21);
         let results: usize = image[axes.len() - 1..].iter().product();
-        let unit = (1..=CHUNK).find(|piece| sums_resume(each, results, *piece)).unwrap();
-        // At most some millions of numbers.
-        prop_assume!(unit * each * results <= CHUNK && sums_resume(each, results, 2 * unit));
-        let total = unit * pieces + rest.min(unit - 1);
-        let dims = |images: usize| [vec![images], image.clone()].concat();
-        let numbers: Vec<f32> = (0..total * each * results).map(|i| ((i * 7919) % 10_007) as f32 / 5000.0 - 1.0).collect();
-        let pool = ThreadPool::new(threads).unwrap();
-        let whole = run(&ThreadPool::new(1).unwrap(), &Expr::identity(), &dims(total), &axes, Reduction::Sum, &[(&dims(total), &numbers)]);
-        let mut sum: Option<Vec<f32>> = None;
-        for part in numbers.chunks(unit * each * results) {
-            let dims = dims(part.len() / (each * results));
-            let mut reducer =
-                Reducer::new(&Expr::identity(), &dims, &axes, Reduction::Sum, &[InputSpec { dims: &dims, dtype: DType::F32, pitch: None }]).unwrap();
-            let mut workspace = vec![f32::NAN; workspace_len(&dims, &axes, Reduction::Sum)];
-            let mut output = sum.clone().unwrap_or_else(|| vec![99.0; results]);
-            reducer.set_input(0, part.as_ptr().cast());
-            reducer.set_output(output.as_mut_ptr().cast(), workspace.as_mut_ptr());
-            if let Some(sum) = &sum {
-                // In place, or from another address.
-                reducer.set_initial(if rest == 0 { output.as_ptr().cast() } else { sum.as_ptr().cast() });
+        let numbers: Vec<f32> = (0..total * row).map(|i| ((i * 7919) % 10_007) as f32 / 5000.0 - 1.0).collect();
+        let sum = |threads: usize, each: usize| {
+            let pool = ThreadPool::new(threads).unwrap();
+            let mut sum: Option<Vec<f32>> = None;
+            for part in numbers.chunks(each * row) {
+                let dims = [vec![multiple * part.len() / row], image.clone()].concat();
+                let source = InputSpec { dims: &dims, dtype: DType::F32, pitch: None };
+                let mut reducer = Reducer::new(&Expr::identity(), &dims, &axes, Reduction::Sum, true, &[source]).unwrap();
+                let mut workspace = vec![f32::NAN; workspace_len(&dims, &axes, Reduction::Sum, true)];
+                let mut output = sum.clone().unwrap_or_else(|| vec![99.0; results]);
+                reducer.set_input(0, part.as_ptr().cast());
+                reducer.set_output(output.as_mut_ptr().cast(), workspace.as_mut_ptr());
+                if let Some(sum) = &sum {
+                    reducer.set_initial(if elsewhere { sum.as_ptr().cast() } else { output.as_ptr().cast() });
+                }
+                // SAFETY: all addresses are those of vectors of the right size.
+                unsafe { reducer.run(&pool, StepRandom::default(), 0) };
+                sum = Some(output);
             }
-            // SAFETY: all addresses are those of vectors of the right size.
-            unsafe { reducer.run(&pool, StepRandom::default(), 0) };
-            sum = Some(output);
+            sum.unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(sum(1, total), sum(threads, each));
+    }
+
+    /// A result is bit-identical however many others there are.
+    #[test]
+    fn results_do_not_depend_on_others(
+        length in 1usize..700, columns in prop::sample::select(vec![1usize, 3, 20]), rows in 2usize..6, which in 0usize..3, long: bool,
+    ) {
+        let length = if long { length * 300 } else { length };
+        let (dims, one) = ([rows, length, columns], [1, length, columns]);
+        let numbers: Vec<f32> = (0..rows * length * columns).map(|i| ((i * 7919) % 10_007) as f32 / 5000.0 - 1.0).collect();
+        let bias: Vec<f32> = (0..length * columns).map(|i| (i % 13) as f32).collect();
+        let expr = Expr::build(|e| e.add(e.input(0), e.input(1)));
+        let own = [length, columns];
+        let all = run(&ThreadPool::new(2).unwrap(), &expr, &dims, &[1], KINDS[which], &[(&dims, &numbers), (&own, &bias)]);
+        for row in 0..rows {
+            let part = &numbers[row * length * columns..(row + 1) * length * columns];
+            let alone = run(&ThreadPool::new(1).unwrap(), &expr, &one, &[1], KINDS[which], &[(&one, part), (&own, &bias)]);
+            let bits = |numbers: &[f32]| numbers.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            prop_assert_eq!(bits(&alone), bits(&all[row * columns..(row + 1) * columns]));
         }
-        prop_assert_eq!(sum.unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>(), whole.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
     }
 
     #[test]
-    fn a_workspace_never_shrinks(rows in 1usize..5000, more in 1usize..5000, columns in 1usize..2000, place in 0usize..3) {
-        let dims = |rows: usize| match place { 0 => vec![rows, columns], 1 => vec![columns, rows], _ => vec![rows, 7, columns] };
+    fn a_workspace_never_shrinks(rows in 1usize..5000, more in 1usize..5000, columns in 1usize..2000, batch: bool, middle: bool) {
+        let dims = |rows: usize| if middle { vec![rows, 7, columns] } else { vec![rows, columns] };
         for axes in [&[0][..], &[1], &[0, 1]] {
             for kind in [Reduction::Sum, Reduction::Max] {
-                prop_assert!(workspace_len(&dims(rows), axes, kind) <= workspace_len(&dims(rows + more), axes, kind));
+                prop_assert!(workspace_len(&dims(rows), axes, kind, batch) <= workspace_len(&dims(rows + more), axes, kind, batch));
             }
         }
     }
