@@ -23,7 +23,7 @@ fn trainer(budget: &str) -> Trainer {
 #[test]
 fn the_ledger_of_a_run_has_the_owners_of_its_plan() {
     let folder = tempfile::tempdir().unwrap();
-    let mut trainer = trainer("96MiB");
+    let mut trainer = trainer("256MiB");
     let fit = || Fit::epochs(2).validate(&digits(Split::Test)).checkpoints(Checkpoints::new(folder.path()));
     let plan = trainer.plan(&fit()).unwrap();
     trainer.run(plan.clone(), fit()).unwrap();
@@ -55,7 +55,7 @@ fn the_ledger_of_a_run_has_the_owners_of_its_plan() {
 
 #[test]
 fn a_plan_is_a_function_of_its_values_only() {
-    let trainer = trainer("96MiB");
+    let trainer = trainer("256MiB");
     let (machine, data) = (trainer.machine().unwrap(), DataSummary::read(&trainer.spec).unwrap());
     let plan = |spec: &RunSpec| spec.plan(&machine, &data).unwrap();
     let (first, second) = (plan(&trainer.spec), plan(&trainer.spec));
@@ -83,7 +83,7 @@ fn a_run_with_less_free_memory_is_replanned_and_says_why() {
 /// What a plan assumes about the machine is compared before it runs: the run is replanned within the same budget, or refused.
 #[test]
 fn a_machine_that_takes_more_than_the_plan_assumes_is_replanned_or_refused() {
-    let trainer = trainer("96MiB");
+    let trainer = trainer("256MiB");
     let spec = trainer.spec_of(&Fit::epochs(1));
     let (machine, data) = (trainer.machine().unwrap(), DataSummary::read(&spec).unwrap());
     let plan = spec.plan(&machine, &data).unwrap();
@@ -95,7 +95,7 @@ fn a_machine_that_takes_more_than_the_plan_assumes_is_replanned_or_refused() {
     let replanned = plan.replanned(&spec, budget, &larger, &data).unwrap();
     assert_eq!((replanned.assumptions.process, replanned.host_budget), (larger.process, plan.host_budget));
     assert!(replanned.total() <= plan.host_budget && replanned.shortage(&spec, &larger).is_none());
-    let huge = Machine { thread_stacks: Bytes::mib(128), ..machine };
+    let huge = Machine { thread_stacks: Bytes::mib(512), ..machine };
     let (budget, reason) = plan.shortage(&spec, &huge).unwrap();
     assert!(reason.starts_with("the plan assumes ") && reason.contains("for the stacks of the threads"), "{reason}");
     assert!(matches!(plan.replanned(&spec, budget, &huge, &data), Err(Error::Infeasible(_))));
@@ -104,7 +104,7 @@ fn a_machine_that_takes_more_than_the_plan_assumes_is_replanned_or_refused() {
 #[test]
 fn a_plan_runs_only_the_fit_it_was_made_for() {
     let folder = tempfile::tempdir().unwrap();
-    let mut trainer = trainer("96MiB");
+    let mut trainer = trainer("256MiB");
     let plan: RunPlan = trainer.plan(&Fit::epochs(1)).unwrap();
     let error = trainer.run(plan.clone(), Fit::epochs(1).validate(&digits(Split::Test))).unwrap_err().to_string();
     assert!(error.starts_with("this plan does not cover the fit's validation; plan with the same `Fit`"), "{error}");
