@@ -174,7 +174,7 @@ impl Case {
             0 => Cache::MemoryUpTo(Bytes::kib(64)),
             1 => Cache::MemoryUpTo(Bytes(u64::from(by) * 4)),
             2 => Cache::File(folder.join(name)),
-            _ => Cache::FileIfRoom(folder.join(name)),
+            _ => Cache::FileIfSpace(folder.join(name)),
         };
         let before = self.oracle;
         match has_numbers(&self.data) {

@@ -59,7 +59,7 @@ fn cache(folder: &TempDir, which: u8) -> Cache {
         0 => Cache::Memory,
         1 => Cache::MemoryUpTo(Bytes(u64::from(which) * 16)),
         2 => Cache::File(path(folder)),
-        _ => Cache::FileIfRoom(path(folder)),
+        _ => Cache::FileIfSpace(path(folder)),
     }
 }
 

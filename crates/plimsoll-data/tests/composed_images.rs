@@ -191,7 +191,7 @@ impl Drawn {
             (Form::AsDrawn(_), 0) => Cache::MemoryUpTo(Bytes::kib(64)),
             (Form::AsDrawn(_), 1) => Cache::MemoryUpTo(Bytes(u64::from(kind) * 16)),
             (Form::AsDrawn(folder), 2) => Cache::File(folder.join(name)),
-            (Form::AsDrawn(folder), _) => Cache::FileIfRoom(folder.join(name)),
+            (Form::AsDrawn(folder), _) => Cache::FileIfSpace(folder.join(name)),
         };
         data.cache(cache)
     }

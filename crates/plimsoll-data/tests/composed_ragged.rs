@@ -163,7 +163,7 @@ impl Case {
             0 => Cache::MemoryUpTo(Bytes::kib(64)),
             1 => Cache::MemoryUpTo(Bytes(u64::from(by) * 16)),
             2 => Cache::File(path),
-            _ => Cache::FileIfRoom(path),
+            _ => Cache::FileIfSpace(path),
         };
         let (before, filed) = (Rc::clone(&self.oracle), self.filed || by % 4 > 1);
         let data = self.data.clone().version("1").cache(cache);

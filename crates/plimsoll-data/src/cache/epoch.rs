@@ -319,7 +319,7 @@ mod tests {
     fn a_full_disk_stops_or_continues_and_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.plc");
-        for (cache, goes_on) in [(Cache::File(path.clone()), false), (Cache::FileIfRoom(path.clone()), true)] {
+        for (cache, goes_on) in [(Cache::File(path.clone()), false), (Cache::FileIfSpace(path.clone()), true)] {
             for finishes in [false, true] {
                 let (mut file, bypass) = (open(&path, &cache), CacheBypass::default());
                 assert!(file.append(&rows(0..20_000), &bypass).unwrap());

@@ -16,7 +16,7 @@ pub(crate) struct MemoryStore {
 struct LockedRows {
     present: Vec<bool>,
     /// Whether one of them is expensive to recompute.
-    dear: bool,
+    expensive: bool,
     /// Empty, or the bytes of all its rows.
     bytes: Vec<u8>,
 }
@@ -38,8 +38,11 @@ impl MemoryStore {
     pub fn new(span: Span, row_bytes: usize) -> MemoryStore {
         let rows = span.rows as usize;
         let shard_rows = (SHARD / row_bytes.max(1)).max(1);
-        let shard =
-            |shard: usize| LockedRows { present: vec![false; shard_rows.min(rows - shard * shard_rows)], dear: false, bytes: Vec::new() };
+        let shard = |shard: usize| LockedRows {
+            present: vec![false; shard_rows.min(rows - shard * shard_rows)],
+            expensive: false,
+            bytes: Vec::new(),
+        };
         let shards = (0..rows.div_ceil(shard_rows)).map(|number| Mutex::new(shard(number))).collect();
         MemoryStore { span, row_bytes, shard_rows, shards }
     }
@@ -74,7 +77,7 @@ impl MemoryStore {
         }
     }
 
-    pub fn write(&self, row: u64, bytes: &[u8], dear: bool) -> Insertion {
+    pub fn write(&self, row: u64, bytes: &[u8], expensive: bool) -> Insertion {
         let Some((shard, at)) = self.place(row) else { return Insertion::Done };
         let mut shard = self.lock(shard);
         if shard.bytes.is_empty() {
@@ -82,7 +85,7 @@ impl MemoryStore {
         }
         shard.bytes[at * self.row_bytes..][..self.row_bytes].copy_from_slice(bytes);
         shard.present[at] = true;
-        shard.dear |= dear;
+        shard.expensive |= expensive;
         Insertion::Done
     }
 
@@ -98,18 +101,18 @@ impl MemoryStore {
     }
 
     /// Evicts at least this many bytes, or everything; returns how many.
-    pub fn give_way(&self, bytes: u64) -> u64 {
+    pub fn evict(&self, bytes: u64) -> u64 {
         let mut freed = 0;
-        let twice = [false, true].into_iter().flat_map(|dear| (0..self.shards.len()).rev().map(move |shard| (dear, shard)));
-        for (dear, shard) in twice {
+        let twice = [false, true].into_iter().flat_map(|expensive| (0..self.shards.len()).rev().map(move |shard| (expensive, shard)));
+        for (expensive, shard) in twice {
             if freed >= bytes {
                 break;
             }
             let mut shard = self.lock(shard);
-            if shard.dear == dear {
+            if shard.expensive == expensive {
                 freed += shard.bytes.len() as u64;
                 shard.present.fill(false);
-                (shard.dear, shard.bytes) = (false, Vec::new());
+                (shard.expensive, shard.bytes) = (false, Vec::new());
             }
         }
         freed

@@ -46,7 +46,7 @@ pub enum Cache {
     File(PathBuf),
     /// Like `File`, but if the file cannot be written (the disk is full), rows are recomputed each epoch instead of
     /// failing.
-    FileIfRoom(PathBuf),
+    FileIfSpace(PathBuf),
 }
 
 impl Cache {
@@ -54,7 +54,7 @@ impl Cache {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Cache::Auto | Cache::Memory | Cache::MemoryUpTo(_) => None,
-            Cache::File(path) | Cache::FileIfRoom(path) => Some(path),
+            Cache::File(path) | Cache::FileIfSpace(path) => Some(path),
         }
     }
 
@@ -67,7 +67,7 @@ impl Cache {
     }
 
     fn on_full(&self) -> OnFull {
-        if matches!(self, Cache::FileIfRoom(_)) { OnFull::Continue } else { OnFull::Stop }
+        if matches!(self, Cache::FileIfSpace(_)) { OnFull::Continue } else { OnFull::Stop }
     }
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Cache {
             Cache::Memory => write!(f, "cache(memory)"),
             Cache::MemoryUpTo(bytes) => write!(f, "cache(memory, up to {bytes})"),
             Cache::File(path) => write!(f, "cache({})", path.display()),
-            Cache::FileIfRoom(path) => write!(f, "cache({}, if there is space)", path.display()),
+            Cache::FileIfSpace(path) => write!(f, "cache({}, if there is space)", path.display()),
         }
     }
 }
@@ -185,9 +185,9 @@ impl Store {
     }
 
     /// Inserts a row, if it is one of the cached rows. A row that is expensive to recompute is evicted last.
-    pub fn write(&self, row: u64, bytes: &[u8], dear: bool) -> Result<Insertion, DataError> {
+    pub fn write(&self, row: u64, bytes: &[u8], expensive: bool) -> Result<Insertion, DataError> {
         match self {
-            Store::Memory(store) => Ok(store.write(row, bytes, dear)),
+            Store::Memory(store) => Ok(store.write(row, bytes, expensive)),
             Store::File(store) => store.write(row, bytes).map(|()| Insertion::Done),
         }
     }
@@ -201,9 +201,9 @@ impl Store {
     }
 
     /// Evicts rows until this many bytes are free, or none are left; returns the bytes freed.
-    pub fn give_way(&self, bytes: u64) -> u64 {
+    pub fn evict(&self, bytes: u64) -> u64 {
         match self {
-            Store::Memory(store) => store.give_way(bytes),
+            Store::Memory(store) => store.evict(bytes),
             Store::File(_) => 0,
         }
     }

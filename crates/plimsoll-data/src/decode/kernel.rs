@@ -127,8 +127,8 @@ impl DecodeKernel {
         let found = self.pool.find(row, out)?;
         Meter::add(&self.meter.cache, start);
         if !found {
-            let dear = self.make(row, out)?;
-            self.pool.keep(row, out, dear)?;
+            let expensive = self.make(row, out)?;
+            self.pool.keep(row, out, expensive)?;
         }
         Ok(())
     }

@@ -107,15 +107,15 @@ impl DecodePool {
         self.store.as_ref().map_or(Ok(false), |store| store.read(row, out))
     }
 
-    /// Caches a row if memory is available now; otherwise the row is recomputed in later epochs. `dear` marks a row
+    /// Caches a row if memory is available now; otherwise the row is recomputed in later epochs. `expensive` marks a row
     /// for which the cache had to evict others: if it were evicted as easily, they would replace each other forever.
-    pub fn keep(&self, row: u64, bytes: &[u8], dear: bool) -> Result<(), DataError> {
+    pub fn keep(&self, row: u64, bytes: &[u8], expensive: bool) -> Result<(), DataError> {
         let Some(store) = &self.store else { return Ok(()) };
-        if let Insertion::Needs(bytes_needed) = store.write(row, bytes, dear)?
+        if let Insertion::Needs(bytes_needed) = store.write(row, bytes, expensive)?
             && self.grow_cache(store, row, bytes_needed)
         {
             // Does nothing if the shard was evicted in the meantime.
-            store.write(row, bytes, dear)?;
+            store.write(row, bytes, expensive)?;
         }
         Ok(())
     }
@@ -153,7 +153,7 @@ impl DecodePool {
         let mut freed = state.drop_largest();
         while self.free(state) < wanted && state.drop_largest() {}
         if self.free(state) < wanted && (wanted > self.files || state.in_work == 0) {
-            let store = self.store.as_ref().map(|store| store.give_way(wanted - self.free(state)));
+            let store = self.store.as_ref().map(|store| store.evict(wanted - self.free(state)));
             state.cached -= store.unwrap_or(0);
             freed = true;
         }

@@ -210,7 +210,7 @@ pub(super) fn cache(data: &Reader<'_>, key: &'static str, folder: &Path) -> Resu
             table.check_keys()?;
             match (max, file.map(|file| folder.join(file)), on_full) {
                 (Some(max), None, None) => Ok(Some(Cache::MemoryUpTo(max))),
-                (None, Some(file), Some(true)) => Ok(Some(Cache::FileIfRoom(file))),
+                (None, Some(file), Some(true)) => Ok(Some(Cache::FileIfSpace(file))),
                 (None, Some(file), _) => Ok(Some(Cache::File(file))),
                 (None, None, _) => Err(table.missing("file", "the path of the cache; or `memory`, the most memory to use")),
                 (Some(_), ..) => {

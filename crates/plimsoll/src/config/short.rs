@@ -75,7 +75,7 @@ impl Short {
     /// file cache becomes a memory cache, because they are few.
     pub fn held_out(&self, rows: Dataset, checked: impl FnOnce(Dataset) -> Dataset) -> Result<Dataset> {
         let cache = match &self.cache {
-            Some(Cache::File(_) | Cache::FileIfRoom(_)) => Some(Cache::Memory),
+            Some(Cache::File(_) | Cache::FileIfSpace(_)) => Some(Cache::Memory),
             other => other.clone(),
         };
         // This requires a known number of rows.

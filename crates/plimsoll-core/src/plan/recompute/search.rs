@@ -177,7 +177,7 @@ impl RecomputeSearch<'_> {
 
     /// Applies the move at the peak with the best ratio of removed excess to time. The sequence must have been
     /// simulated last.
-    fn give_up(&mut self, sequence: &mut Vec<u32>, before: Outcome, noise: f64, dearest: f64) -> Option<Outcome> {
+    fn give_up(&mut self, sequence: &mut Vec<u32>, before: Outcome, noise: f64, max_seconds: f64) -> Option<Outcome> {
         self.trace.follow(self.problem, sequence);
         let mut over = Vec::with_capacity(sequence.len() + 1);
         over.push(0u32);
@@ -225,7 +225,7 @@ impl RecomputeSearch<'_> {
             }
             self.apply(sequence, peak, candidate, &mut changed);
             let after = self.play(&changed);
-            if !after.legal || after.excess >= before.excess || after.seconds > dearest {
+            if !after.legal || after.excess >= before.excess || after.seconds > max_seconds {
                 continue;
             }
             let luck = if noise > 0.0 { 1.0 + noise * self.random.unit() } else { 1.0 };
@@ -368,7 +368,7 @@ impl RecomputeSearch<'_> {
     }
 
     /// Repairs a sequence after removals, within this time limit.
-    fn rebuild(&mut self, mut sequence: Vec<u32>, dearest: f64) -> Option<Candidate> {
+    fn rebuild(&mut self, mut sequence: Vec<u32>, max_seconds: f64) -> Option<Candidate> {
         if !self.play(&sequence).legal {
             return None;
         }
@@ -378,7 +378,7 @@ impl RecomputeSearch<'_> {
             if self.simulation.work >= self.effort {
                 return None;
             }
-            outcome = self.give_up(&mut sequence, outcome, 0.5, dearest)?;
+            outcome = self.give_up(&mut sequence, outcome, 0.5, max_seconds)?;
         }
         outcome = self.take_back(&mut sequence, outcome, 0.5);
         Some(Candidate { sequence, outcome })

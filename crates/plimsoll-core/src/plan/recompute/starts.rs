@@ -32,8 +32,8 @@ pub(super) fn starts(problem: &Problem) -> Vec<Vec<u32>> {
         let Some(bound) = worth.get(worth.len() * (share - 1) / share) else { continue };
         let mut keep = vec![false; problem.size.len()];
         for node in &forward {
-            let dear = problem.seconds[*node as usize] / made(*node).max(1) as f64 >= *bound;
-            problem.makes.of(*node).iter().for_each(|value| keep[*value as usize] = dear);
+            let expensive = problem.seconds[*node as usize] / made(*node).max(1) as f64 >= *bound;
+            problem.makes.of(*node).iter().for_each(|value| keep[*value as usize] = expensive);
         }
         starts.extend(keeping(problem, &keep));
     }
