@@ -51,7 +51,7 @@ fn a_budget_above_free_memory_is_replanned() {
     let output = within(bytes, "promise", &arguments, &sandbox);
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{error}");
-    assert!(error.contains("(1.00 TiB was requested, but only this is free)") && error.contains("micro-batches of"), "{error}");
+    assert!(error.contains("(1.00 TiB was requested, but only this is free)") && error.contains("\n  saved          "), "{error}");
 }
 
 /// Another process holds most of the budget; the run is replanned for the rest, reports it, and trains the same weights.

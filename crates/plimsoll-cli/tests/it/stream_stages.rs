@@ -52,7 +52,7 @@ fn a_killed_stream_run_resumes_bit_identically() {
         if !sandbox.path("cut/config.toml").exists() && attempt > 0 {
             arguments.push("conf/run.toml");
         }
-        if !kill_after(&sandbox, &arguments, 20 + 17 * attempt) {
+        if !kill_after(&sandbox, &arguments, 20 + 80 * attempt) {
             break;
         }
         killed += 1;

@@ -24,8 +24,8 @@ pub struct CheckError {
 /// A plan whose certificate was verified. Only the checker constructs one, and only a checked plan can be loaded and
 /// run.
 ///
-/// Devices compute addresses from it without further checks, so it guarantees what they rely on, whoever wrote the
-/// fields of the plan: its graphs are [verified](crate::verify), every step accesses only ranges inside its memories,
+/// Devices compute addresses from it without further checks, so it guarantees what they rely on, whatever the public
+/// fields of the plan hold: its graphs are [verified](crate::verify), every step accesses only ranges inside its memories,
 /// and no step overwrites what it or a later step reads.
 ///
 /// Cheap to clone; derefs to [`Plan`].

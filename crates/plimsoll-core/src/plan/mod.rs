@@ -304,8 +304,8 @@ fn placed(
     Ok(Program { role, graph, order, places, workspaces, buffers, lower_bound, arena, recomputation, stored, offloaded: Vec::new() })
 }
 
-/// A layout at or close to its lower bound. If a short search leaves a gap above a thousandth, a search of about a
-/// second follows.
+/// A layout at or close to its lower bound. If a short search leaves a gap above a thousandth, a search of about two
+/// seconds follows.
 fn nearly_tight(blocks: &[Block]) -> Layout {
     tight(blocks, Bytes::ZERO)
 }
@@ -317,7 +317,7 @@ fn tight(blocks: &[Block], enough: Bytes) -> Layout {
     if short.size <= near {
         return short;
     }
-    let long = solve(blocks, Goal::Within(near), PackingEffort { work: 60_000_000, ..PackingEffort::default() }).layout;
+    let long = solve(blocks, Goal::Within(near), PackingEffort { work: 120_000_000, ..PackingEffort::default() }).layout;
     if long.size < short.size { long } else { short }
 }
 

@@ -23,7 +23,7 @@ pub(super) struct RowSums {
 }
 
 impl RowSums {
-    /// As if none of so many values were a function of sums over rows.
+    /// As if none of the values were a function of sums over rows.
     pub fn none(values: usize) -> RowSums {
         RowSums { sums: vec![], resumes: vec![false; values], dependent: HashSet::new() }
     }

@@ -107,7 +107,7 @@ pub unsafe fn gather(
     });
 }
 
-/// Zeroes the table if told to, and adds each row at its index, in order. Out-of-range indices are ignored.
+/// Zeroes the table with `WriteMode::Set`, and adds each row at its index, in order. Out-of-range indices are ignored.
 ///
 /// Tasks own columns of the table and scan all indices, so that sums are the same for any number of threads, and for
 /// indices in several calls of which all but the first add.

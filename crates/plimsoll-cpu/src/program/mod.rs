@@ -187,7 +187,7 @@ impl Loaded for CpuProgram {
             let Some(work) = &mut instruction.work else { continue };
             // SAFETY: the inputs were just checked against the graph, and both locks are held. Every address was
             // checked against its memory at load time. Types, alignment, and that values alias only where allowed
-            // follow from `CheckedPlan` and `check_load`, which hold whoever wrote the plan's public fields.
+            // follow from `CheckedPlan` and `check_load`, which hold whatever the plan's public fields are.
             unsafe { work.run(&self.pool, inputs) };
             if let Some(guard) = guard
                 && guard.after == i

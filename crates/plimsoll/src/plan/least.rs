@@ -10,8 +10,9 @@ use crate::infeasible::{HOST, Infeasible};
 use plimsoll_core::Bytes;
 use plimsoll_core::plan::recompute::{self, Effort, FitError};
 
-/// The search effort for the smallest arena of a plan.
-const EFFORT: Effort = Effort(1_500_000);
+/// The search effort for the smallest arena of a plan: per node of its largest graph, and at most.
+const EFFORT_PER_NODE: u64 = 4_000;
+const MAX_EFFORT: u64 = 1_500_000;
 
 /// How often the arena of the minimum is tried to be lowered by a fraction, and the search effort for that.
 const LOWERINGS: usize = 2;
@@ -77,7 +78,8 @@ fn smallest(request: &Request<'_>, sketch: Candidate, budgets: Budgets, best: &C
     let found = if recompute {
         // On a device with memory of its own, graphs take other memory than the arena.
         let per_node = if sketch.on_device.is_some() { Bytes::ZERO } else { heap_per_node(request) };
-        let search = (request.cost_model, EFFORT);
+        let nodes = sketch.memory.programs.iter().map(|program| program.graph.nodes().len() as u64).max().unwrap_or(0);
+        let search = (request.cost_model, Effort((EFFORT_PER_NODE * nodes).min(MAX_EFFORT)));
         let memory = recompute::smallest(&sketch.memory, sketch.graphs(request)?, request.device(), per_node, search)?;
         finish(request, sketch.micro_batch, memory)?.from(sketch.written.clone())
     } else {

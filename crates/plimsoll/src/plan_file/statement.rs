@@ -81,11 +81,11 @@ pub(super) fn derive(
     let device_budget = spec.budget.device.map(|bytes| bytes.0).or(assumptions.free_device_bytes).unwrap_or(0);
 
     let (mut host, mut on_device): (Owners, Option<Owners>) = (Owners::new(), None);
-    let (least, minimum_host, pipeline);
+    let (minimum_host, pipeline);
     if spec.count == Count::WeightsAndActivations {
         host = memory;
         host.retain(|owner, _| !["optimizer", "gradient sums", "staging"].contains(&&owner[..]));
-        (least, minimum_host) = (total(&host)?, weights);
+        minimum_host = weights;
         pipeline = pipelines::stages(&subject.data, feed_rows, None)?;
     } else {
         let process = assumptions.process_bytes.unwrap_or(0);
@@ -121,7 +121,7 @@ pub(super) fn derive(
         if planning > run {
             insert(&mut host, "planning", planning - run)?;
         }
-        (least, minimum_host) = (run.max(planning), add(add(process, assumptions.thread_stacks_bytes)?, unavoidable)?);
+        minimum_host = add(add(process, assumptions.thread_stacks_bytes)?, unavoidable)?;
         let held = total(&host)?;
         let rest = host_budget.checked_sub(held);
         let rest =
@@ -173,7 +173,7 @@ pub(super) fn derive(
         "device_budget_bytes": on_device.as_ref().map(|_| device_budget),
         "device_promised_bytes": null,
         "device_by_owner": on_device.as_ref(),
-        "min_device_bytes": on_device.as_ref().map(|_| claimed(stated, "min_device_bytes", weights, device_peak)).transpose()?,
+        "min_device_bytes": on_device.as_ref().map(|_| claimed(stated, "min_device_bytes", weights, device_budget)).transpose()?,
         "promised_bytes": null,
         "arena_bytes": certificate.arena.0,
         "lower_bound_bytes": certificate.lower_bound.0,
@@ -196,7 +196,7 @@ pub(super) fn derive(
         "predicted_by": predicted_by(stated)?,
         "by_owner": host,
         "pipeline": pipeline.into_iter().collect::<Owners>(),
-        "min_bytes": claimed(stated, "min_bytes", minimum_host, least)?,
+        "min_bytes": claimed(stated, "min_bytes", minimum_host, host_budget)?,
         "flops_per_step": flops,
         "plan_ms": duration(stated, "plan_ms")?,
     });
@@ -303,7 +303,7 @@ fn choices(stated: &Map<String, Value>, used: &[&str]) -> Result<Value> {
     list.iter().map(copy).collect::<Option<Vec<Value>>>().map(Value::Array).ok_or_else(wrong)
 }
 
-/// A claimed minimum: at most what this plan takes, at least what every plan does.
+/// A claimed minimum: at most the budget that this plan fits, at least what every plan takes.
 fn claimed(stated: &Map<String, Value>, key: &str, least: u64, most: u64) -> Result<u64> {
     let found = stated.get(key).and_then(Value::as_u64).filter(|bytes| (least..=most).contains(bytes));
     found.ok_or_else(|| untrue(format!("the plan states {key} = {}, but it is between {least} and {most}", json!(stated.get(key)))))

@@ -69,7 +69,7 @@ fn the_choice_has_a_seed_of_its_own_that_is_recorded() {
         "--set",
         "data.holdout.seed=4",
     ]);
-    assert!(error.contains("without holdout(0.25, seed 3)") && error.contains("seed 4"), "{error}");
+    assert!(error.contains("`data.holdout.seed` is 3 in the run that was saved, but 4 now"), "{error}");
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn output_that_cannot_be_written_is_an_error() {
         "data bench data.toml --json",
         "zoo",
         "devices",
-        "selftest --only relu",
+        "selftest --only reshape",
     ];
     for arguments in commands.map(|line| line.split(' ').collect::<Vec<_>>()) {
         let full = std::fs::File::create("/dev/full").unwrap();

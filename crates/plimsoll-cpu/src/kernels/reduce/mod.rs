@@ -162,7 +162,7 @@ impl Reducer {
         let run = |tasks: usize, task: &(dyn Fn(usize, usize) + Sync)| {
             if parallel { pool.run(tasks, task) } else { (0..tasks).for_each(|index| task(index, 0)) }
         };
-        if this.partition.order != Order::Chunks {
+        if this.partition.order != Order::InChunks {
             // SAFETY: guaranteed by the caller.
             return unsafe { this.in_order(&run) };
         }

@@ -35,7 +35,7 @@ const CHAIN: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// Chunks are combined in order.
-    Chunks,
+    InChunks,
     /// A sum over a batch, in chunks that do not cross batch rows, added in order.
     BatchRows,
     /// A sum over a batch, row after row.
@@ -70,12 +70,12 @@ impl Partition {
         }
         let worth = rows.saturating_mul(layout.columns) / CHUNK;
         let chunks = worth.min(CHUNKS).min(rows).max(1);
-        Partition { stretch: rows.max(1), parts: chunks, each: rows.div_ceil(chunks), chunks, order: Order::Chunks }
+        Partition { stretch: rows.max(1), parts: chunks, each: rows.div_ceil(chunks), chunks, order: Order::InChunks }
     }
 
     /// Whether it is a sum over a batch, which can resume.
     pub fn resumes(&self) -> bool {
-        self.order != Order::Chunks
+        self.order != Order::InChunks
     }
 
     /// The rows of a chunk.
@@ -102,7 +102,7 @@ impl Partition {
         match self.order {
             Order::Chain => 0,
             // Each of at most `TASKS` tasks has the two states of its columns.
-            Order::Chunks if self.chunks > 1 => TASKS * 2 * layout.columns.min(WIDTH),
+            Order::InChunks if self.chunks > 1 => TASKS * 2 * layout.columns.min(WIDTH),
             _ if self.chunks <= 1 => 0,
             _ if layout.groups() == 1 && results <= WIDTH => self.chunks.min(WAVE) * results,
             _ => self.chunks.saturating_mul(results).min(WAVE * WIDTH),
