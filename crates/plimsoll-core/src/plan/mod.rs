@@ -195,7 +195,7 @@ pub fn tighten(mut plan: Plan, device: &dyn Target) -> Result<Plan, GraphError> 
             let (graph, order) = (std::mem::take(&mut program.graph), std::mem::take(&mut program.order));
             let (recomputation, offloaded) = (std::mem::take(&mut program.recomputation), std::mem::take(&mut program.offloaded));
             let sequenced = ScheduledGraph { graph, order, recomputation, limit: None };
-            let unbound = |blocks: &[Block]| tight(blocks, enough);
+            let unbound = |blocks: &[Block]| tight(blocks, enough, STATED);
             *program = Program { offloaded, ..placed(program.role, sequenced, plan.rows, device, &plan.states, &unbound)? };
         }
         // All programs share one arena, so its size is the maximum over them.
@@ -304,20 +304,26 @@ fn placed(
     Ok(Program { role, graph, order, places, workspaces, buffers, lower_bound, arena, recomputation, stored, offloaded: Vec::new() })
 }
 
-/// A layout at or close to its lower bound. If a short search leaves a gap above a thousandth, a search of about two
-/// seconds follows.
+/// Packing work of about a second, for plans that are compared.
+const COMPARED: u64 = 60_000_000;
+
+/// Packing work of some seconds, for a plan that is stated.
+const STATED: u64 = 240_000_000;
+
+/// A layout at or close to its lower bound. If a short search leaves a gap above a thousandth, a search of about a
+/// second follows.
 fn nearly_tight(blocks: &[Block]) -> Layout {
-    tight(blocks, Bytes::ZERO)
+    tight(blocks, Bytes::ZERO, COMPARED)
 }
 
-/// Like [`nearly_tight`], or any layout within `enough`.
-fn tight(blocks: &[Block], enough: Bytes) -> Layout {
+/// Like [`nearly_tight`] with other work, or any layout within `enough`.
+fn tight(blocks: &[Block], enough: Bytes, work: u64) -> Layout {
     let short = assign(blocks);
     let near = nearly(short.lower_bound).max(enough);
     if short.size <= near {
         return short;
     }
-    let long = solve(blocks, Goal::Within(near), PackingEffort { work: 120_000_000, ..PackingEffort::default() }).layout;
+    let long = solve(blocks, Goal::Within(near), PackingEffort { work, ..PackingEffort::default() }).layout;
     if long.size < short.size { long } else { short }
 }
 
