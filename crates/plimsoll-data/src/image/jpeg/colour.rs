@@ -306,7 +306,7 @@ mod tests {
             }
             let halves = |chroma: usize| {
                 let (luma, chroma) = (vec![0u8; 32], vec![0u8; chroma]);
-                catch_unwind(|| rgb::<true>(level, [&luma, &chroma, &chroma], &mut vec![0; 3 * 20])).is_err()
+                catch_unwind(|| rgb::<true>(level, [&luma, &chroma, &chroma], &mut [0; 3 * 20])).is_err()
             };
             assert!(halves(17) && !halves(18));
         }
