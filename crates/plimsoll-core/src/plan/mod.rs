@@ -195,7 +195,7 @@ pub fn tighten(mut plan: Plan, device: &dyn Target) -> Result<Plan, GraphError> 
             let (graph, order) = (std::mem::take(&mut program.graph), std::mem::take(&mut program.order));
             let (recomputation, offloaded) = (std::mem::take(&mut program.recomputation), std::mem::take(&mut program.offloaded));
             let sequenced = ScheduledGraph { graph, order, recomputation, limit: None };
-            let unbound = |blocks: &[Block]| tight(blocks, enough, STATED);
+            let unbound = |blocks: &[Block]| tight(blocks, enough, LONG_SEARCH);
             *program = Program { offloaded, ..placed(program.role, sequenced, plan.rows, device, &plan.states, &unbound)? };
         }
         // All programs share one arena, so its size is the maximum over them.
@@ -305,15 +305,15 @@ fn placed(
 }
 
 /// Packing work of about a second, for plans that are compared.
-const COMPARED: u64 = 60_000_000;
+const SHORT_SEARCH: u64 = 60_000_000;
 
 /// Packing work of some seconds, for a plan that is stated.
-const STATED: u64 = 240_000_000;
+const LONG_SEARCH: u64 = 240_000_000;
 
 /// A layout at or close to its lower bound. If a short search leaves a gap above a thousandth, a search of about a
 /// second follows.
 fn nearly_tight(blocks: &[Block]) -> Layout {
-    tight(blocks, Bytes::ZERO, COMPARED)
+    tight(blocks, Bytes::ZERO, SHORT_SEARCH)
 }
 
 /// Like [`nearly_tight`] with other work, or any layout within `enough`.
