@@ -91,7 +91,11 @@ impl Programs {
     /// Heap of the graphs and of data proportional to them, for this many variants. The process footprint covers small
     /// graphs.
     pub fn footprint(&self, plan: &Plan, variants: u64) -> Bytes {
-        let nodes = plan.programs.iter().map(|program| program.graph.nodes().len() as u64).sum::<u64>();
+        Programs::heap(plan.programs.iter().map(|program| program.graph.nodes().len() as u64).sum(), variants)
+    }
+
+    /// The same for this many planned nodes.
+    pub fn heap(nodes: u64, variants: u64) -> Bytes {
         // The planned graphs and their sources.
         Bytes(((1 + variants) * nodes * PER_NODE).saturating_sub(SMALL.0)).align_up(4096)
     }

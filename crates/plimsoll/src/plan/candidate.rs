@@ -6,7 +6,7 @@ use super::split::planned_graphs;
 use super::{Budgets, Request};
 use crate::checkpoint::Checkpoints;
 use crate::error::Result;
-use crate::graphs::{PER_NODE, ProgramInterface, Variant};
+use crate::graphs::{PER_NODE, ProgramInterface, Programs, Variant};
 use crate::history::History;
 use crate::spec::{Count, RunSpec};
 use plimsoll_core::budget::Owner;
@@ -186,6 +186,13 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
         least = planning;
     }
     Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory, least, fixed, on_device, written: None })
+}
+
+/// Memory of planning these graphs.
+pub(super) fn planning(request: &Request<'_>, graphs: &[(Role, Graph)]) -> Bytes {
+    let nodes = graphs.iter().map(|(_, graph)| graph.nodes().len() as u64).sum();
+    let variants = variants(request, request.allow).len() as u64;
+    request.machine.process + Bytes(SEARCH_FACTOR * Programs::heap(nodes, variants).0)
 }
 
 /// Heap that one more node of a graph takes, in planning at its peak.

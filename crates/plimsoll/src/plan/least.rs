@@ -1,14 +1,17 @@
 //! The minimum budget, and the error for a budget below it.
 
-use super::candidate::{Candidate, candidate, finish, heap_per_node};
+use super::candidate::{Candidate, candidate, finish, heap_per_node, planning};
 use super::choose::{owners, sorted, variants, varied, ways};
 use super::pipelines::pipelines;
+use super::split::planned_graphs;
 use super::{Budgets, Request, offload};
 use crate::allow::{Allow, Permission};
 use crate::error::Result;
 use crate::infeasible::{HOST, Infeasible};
+use crate::spec::Count;
 use plimsoll_core::Bytes;
 use plimsoll_core::plan::recompute::{self, Effort, FitError};
+use std::borrow::Cow;
 
 /// The search effort for the smallest arena of a plan: per node of its largest graph, and at most.
 const EFFORT_PER_NODE: u64 = 4_000;
@@ -36,23 +39,23 @@ pub(super) fn minimum(request: &Request<'_>, budgets: Budgets, allow: Allow) -> 
     let fewest = variants(request, allow).pop().unwrap_or_default();
     let request = &varied(request, fewest)?;
     let splits: &[bool] = if allow.has(Permission::Split) { &[false, true] } else { &[false] };
-    let mut compare = |request: &Request<'_>, sketch: Candidate| -> Result<()> {
-        if let Some(found) = smallest(request, sketch, budgets, &best)? {
-            best = found;
-        }
-        Ok(())
-    };
     for rows in ways {
         for split in splits {
             let request = &Request { split: *split, ..request.clone() };
+            if *split {
+                let Cow::Owned(graphs) = planned_graphs(request, rows)? else { continue };
+                // Not laid out if planning them alone takes more memory than the best plan in all.
+                if best.on_device.is_none() && request.spec.count == Count::Everything && planning(request, &graphs) >= best.least {
+                    continue;
+                }
+            }
             let plain = candidate(request, rows, Some(Budgets::NONE))?;
-            if *split && plain.written.is_none() {
-                continue;
+            let offloaded = if offload::considered(request, false) { offload::most(request, &plain)? } else { Vec::new() };
+            for sketch in offloaded.into_iter().chain([plain]) {
+                if let Some(found) = smallest(request, sketch, budgets, &best)? {
+                    best = found;
+                }
             }
-            if offload::considered(request, false) {
-                offload::most(request, &plain)?.into_iter().try_for_each(|sketch| compare(request, sketch))?;
-            }
-            compare(request, plain)?;
         }
     }
     if allow.has(Permission::Recompute) { lowered(request, best, budgets) } else { Ok(best) }
