@@ -21,7 +21,7 @@ mod zoo;
 use anyhow::Result;
 use clap::ArgMatches;
 use output::{print, say};
-use plimsoll::{CountingAllocator, Error};
+use plimsoll::{CountingAllocator, Error, return_freed_memory_early};
 use serde_json::json;
 use std::io::Write;
 use std::process::ExitCode;
@@ -75,6 +75,7 @@ impl Entry {
 }
 
 fn main() -> ExitCode {
+    return_freed_memory_early();
     refuse_long_files();
     let matches = match command_line().try_get_matches() {
         Ok(matches) => matches,
@@ -124,6 +125,7 @@ fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "error: {error}");
     let (document, status) = match error.downcast_ref() {
         Some(Error::Infeasible(infeasible)) => (infeasible.to_json(), ExitCode::from(INFEASIBLE)),
+        Some(Error::PlanningInfeasible(refusal)) => (refusal.to_json(), ExitCode::from(INFEASIBLE)),
         Some(Error::PipelineInfeasible(refusal)) => (refusal.to_json(), ExitCode::from(INFEASIBLE)),
         _ => (json!({ "error": error.to_string() }), ExitCode::FAILURE),
     };

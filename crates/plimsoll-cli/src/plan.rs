@@ -3,7 +3,7 @@
 use crate::calibrate::Rates;
 use crate::output::{print, say};
 use crate::run_args::RunArgs;
-use crate::{Command, sweep, text};
+use crate::{Command, HEAP, sweep, text};
 use anyhow::Result;
 use clap::Args;
 use plimsoll::{Count, RunPlan, Trainer, plan_file};
@@ -68,6 +68,7 @@ impl Command for Plan {
         if self.run.json {
             let mut document = plan.to_json();
             document["data"] = trainer.spec().data_report();
+            document["heap_peak_bytes"] = json!(HEAP.peak().0);
             if self.max_batch {
                 document["max_batch"] = json!(largest);
             }

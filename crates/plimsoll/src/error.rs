@@ -1,7 +1,7 @@
 //! The error type: what happened, to what, and what to do.
 
 use crate::allow::UnknownPermission;
-use crate::infeasible::{Infeasible, PipelineInfeasible};
+use crate::infeasible::{Infeasible, PipelineInfeasible, PlanningInfeasible};
 use plimsoll_core::budget::ParseBytesError;
 use plimsoll_core::device::DeviceError;
 use plimsoll_core::plan::CheckError;
@@ -27,6 +27,9 @@ pub enum Error {
     /// The run does not fit its memory budget.
     #[error(transparent)]
     Infeasible(#[from] Box<Infeasible>),
+    /// Planning the run takes more memory than is free.
+    #[error(transparent)]
+    PlanningInfeasible(#[from] PlanningInfeasible),
     /// A pipeline by itself does not fit its memory budget.
     #[error(transparent)]
     PipelineInfeasible(#[from] Box<PipelineInfeasible>),

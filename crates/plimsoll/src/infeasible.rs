@@ -104,6 +104,40 @@ impl Infeasible {
     }
 }
 
+/// A run that cannot even be planned in the free memory. Reported before planning takes it.
+#[derive(Clone, Debug)]
+pub struct PlanningInfeasible {
+    /// Free host memory.
+    pub free: Bytes,
+    /// Host memory of planning, the process included.
+    pub planning: Bytes,
+}
+
+impl std::error::Error for PlanningInfeasible {}
+
+impl fmt::Display for PlanningInfeasible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "planning this run takes {} of host memory ({} bytes), and only {} is free; the run itself may need more. \
+             Plan it where more memory is free: `plimsoll plan` states the minimum budget",
+            self.planning, self.planning.0, self.free
+        )
+    }
+}
+
+impl PlanningInfeasible {
+    /// As one JSON object.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "feasible": false,
+            "error": self.to_string(),
+            "free_host_bytes": self.free.0,
+            "planning_bytes": self.planning.0,
+        })
+    }
+}
+
 /// A pipeline that does not fit its memory budget.
 #[derive(Clone, Debug)]
 pub struct PipelineInfeasible {

@@ -65,7 +65,7 @@ pub use error::{BadRow, Error, Result};
 pub use fit::{Event, Fit};
 pub use generate::{Generator, Sampling};
 pub use history::{Epoch, History};
-pub use infeasible::{Infeasible, PipelineInfeasible};
+pub use infeasible::{Infeasible, PipelineInfeasible, PlanningInfeasible};
 pub use loss::{Loss, Objective};
 pub use metrics::{Metric, Scores};
 pub use numerics::Numerics;
@@ -75,7 +75,7 @@ pub use plan::{
     AppliedStrategy, Assumptions, DataSummary, DatasetSummary, DeviceBudget, LargestBatch, Machine, RunPlan, SplitLayers, Sweep, SweepPoint,
 };
 pub use plan_file::{Checked, check_plan_file, plan_file};
-pub use plimsoll_core::budget::CountingAllocator;
+pub use plimsoll_core::budget::{CountingAllocator, return_freed_memory_early};
 pub use plimsoll_core::loss_scale::LossScaling;
 pub use plimsoll_core::selftest;
 pub use plimsoll_core::{Budget, Bytes, Device};

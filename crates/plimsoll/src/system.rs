@@ -1,6 +1,7 @@
 //! Memory as the operating system reports it: the default budget, the footprint of the process, and its peak.
 
 use plimsoll_core::Bytes;
+use plimsoll_core::budget::program_pages;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -8,7 +9,11 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Untracked heap: graphs, plans, names, the ledger itself, and the C library.
-const HEAP_RESERVE: Bytes = Bytes::mib(4);
+const HEAP_RESERVE: Bytes = Bytes::mib(1);
+
+/// This fraction of the program file's pages is not resident at once: code of other commands, formats and processors, and tables for panics.
+/// What only planning uses is given back before a run starts.
+const UNUSED: u64 = 5;
 
 /// The main thread's stack as far as it is touched.
 const MAIN_STACK: Bytes = Bytes::kib(256);
@@ -54,7 +59,8 @@ pub fn process_footprint() -> Bytes {
 /// The same with the libraries that are loaded now.
 pub(crate) fn footprint_now() -> Bytes {
     let mapped = fs::read_to_string("/proc/self/maps").map_or(Bytes::mib(16), |maps| mapped_files(&maps));
-    (mapped + MAIN_STACK + HEAP_RESERVE).align_up(1 << 20)
+    let unused = Bytes(program_pages().0 / UNUSED);
+    (mapped - unused.min(mapped) + MAIN_STACK + HEAP_RESERVE).align_up(1 << 16)
 }
 
 /// Bytes of files mapped into the process; all of them may become resident.
@@ -156,8 +162,10 @@ fn kilobytes(text: &str, field: &str) -> Option<Bytes> {
 /// What this process can have in its control group and its parents, in either version of the interface.
 fn free_in_control_group() -> Option<Bytes> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = status("RssAnon:").unwrap_or_default();
-    groups.lines().filter_map(|line| control_group_free(line, own, &|path| fs::read_to_string(path).ok())).min()
+    let read = |path: &str| fs::read_to_string(path).ok();
+    let kernel = groups.lines().filter_map(|line| own_kernel_memory(line, std::process::id(), &read)).max().unwrap_or_default();
+    let own = status("RssAnon:").unwrap_or_default() + kernel;
+    groups.lines().filter_map(|line| control_group_free(line, own, &read)).min()
 }
 
 /// The names of a version's files: where groups are, the limit, what is in use, and what of that is files, which the system gives up first.
@@ -166,6 +174,27 @@ struct Interface {
     limit: &'static str,
     usage: &'static str,
     files: [&'static str; 2],
+}
+
+/// Kernel memory (page tables, stacks, open files) of this process, for one line of `/proc/self/cgroup`, where it is alone in its group; otherwise
+/// nobody tells whose it is.
+fn own_kernel_memory(line: &str, own: u32, read: &dyn Fn(&str) -> Option<String>) -> Option<Bytes> {
+    let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
+    let group = group.trim_end_matches('/');
+    let (root, old) = match controllers {
+        "" => ("/sys/fs/cgroup", false),
+        names if names.split(',').any(|name| name == "memory") => ("/sys/fs/cgroup/memory", true),
+        _ => return None,
+    };
+    let processes = read(&format!("{root}{group}/cgroup.procs"))?;
+    if processes.lines().ne([own.to_string()]) {
+        return None;
+    }
+    if old {
+        return read(&format!("{root}{group}/memory.kmem.usage_in_bytes"))?.trim().parse().ok().map(Bytes);
+    }
+    let stat = read(&format!("{root}{group}/memory.stat"))?;
+    stat.lines().find_map(|line| line.strip_prefix("kernel ")?.trim().parse().ok()).map(Bytes)
 }
 
 /// What there is for a process that holds `own` bytes itself, for one line of `/proc/self/cgroup`.
@@ -237,6 +266,24 @@ mod tests {
         // Half a million is held, a fifth of that by this process; files are given up for it.
         assert_eq!(control_group_free("0::/a", Bytes(100_000), &files), Some(Bytes(600_000)));
         assert_eq!(control_group_free("0::/a", Bytes(900_000), &files), Some(Bytes(1_000_000)), "never more than the limit");
+    }
+
+    #[test]
+    fn kernel_memory_is_own_in_a_group_of_one_process() {
+        let files = |path: &str| {
+            let text = match path {
+                "/sys/fs/cgroup/alone/cgroup.procs" | "/sys/fs/cgroup/memory/alone/cgroup.procs" => "7\n",
+                "/sys/fs/cgroup/shared/cgroup.procs" => "7\n8\n",
+                "/sys/fs/cgroup/alone/memory.stat" => "anon 500000\nkernel 40960\nkernel_stack 16384\n",
+                "/sys/fs/cgroup/memory/alone/memory.kmem.usage_in_bytes" => "8192\n",
+                _ => return None,
+            };
+            Some(text.to_string())
+        };
+        assert_eq!(own_kernel_memory("0::/alone", 7, &files), Some(Bytes(40960)));
+        assert_eq!(own_kernel_memory("4:cpu,memory:/alone", 7, &files), Some(Bytes(8192)));
+        assert_eq!(own_kernel_memory("0::/shared", 7, &files), None);
+        assert_eq!(own_kernel_memory("0::/alone", 8, &files), None);
     }
 
     #[test]

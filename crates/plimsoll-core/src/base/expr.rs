@@ -5,6 +5,7 @@ mod derivative;
 use crate::base::random::StepRandom;
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// A unary function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,8 +75,9 @@ pub enum Term {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Expr {
-    terms: Vec<Term>,
-    roots: Vec<TermId>,
+    /// Clones share them: planning holds many graphs of the same expressions.
+    terms: Arc<[Term]>,
+    roots: Arc<[TermId]>,
 }
 
 impl Expr {
@@ -113,7 +115,7 @@ impl Expr {
 
     /// Whether it returns its first input unchanged.
     pub fn is_identity(&self) -> bool {
-        self.roots.len() == 1 && self.terms == [Term::Input(0)]
+        self.roots.len() == 1 && *self.terms == [Term::Input(0)]
     }
 
     /// The value of a constant expression.
@@ -142,7 +144,7 @@ impl Expr {
     /// The value of every result for one element, in double precision.
     pub fn evaluate(&self, inputs: &[f64], element: &Element<'_>) -> Vec<f64> {
         let mut values: Vec<f64> = Vec::with_capacity(self.terms.len());
-        for term in &self.terms {
+        for term in self.terms.iter() {
             let at = |id: TermId| values[id as usize];
             let value = match *term {
                 Term::Input(i) => inputs[i as usize],
@@ -171,7 +173,7 @@ impl Expr {
 
     fn inline_terms(&self, e: &ExprBuilder, input: &mut dyn FnMut(u16) -> TermId) -> Vec<TermId> {
         let mut values: Vec<TermId> = Vec::with_capacity(self.terms.len());
-        for term in &self.terms {
+        for term in self.terms.iter() {
             let at = |id: TermId| values[id as usize];
             let value = match *term {
                 Term::Input(i) => input(i),
@@ -317,7 +319,7 @@ impl ExprBuilder {
             renamed[id] = terms.len() as TermId;
             terms.push(term.rename(|operand| renamed[operand as usize]));
         }
-        Expr { terms, roots: roots.iter().map(|root| renamed[*root as usize]).collect() }
+        Expr { terms: terms.into(), roots: roots.iter().map(|root| renamed[*root as usize]).collect() }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::{Bytes, DType};
 use std::fmt;
+use std::sync::Arc;
 
 /// One dimension: a fixed number, or a fixed multiple of the symbol `B`, the rows of the micro-batch. In graphs that
 /// the planner split, it may refer to a range of the batch's rows, clipped to the batch.
@@ -126,7 +127,10 @@ impl fmt::Display for Dim {
 /// assert_eq!(images.elements(), Dim::times_batch(784));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Shape(Vec<Dim>);
+pub struct Shape(
+    /// Clones share it: planning holds many graphs of the same shapes.
+    Arc<[Dim]>,
+);
 
 impl Shape {
     /// From its dimensions, outermost first.
@@ -136,7 +140,7 @@ impl Shape {
 
     /// The shape of a scalar.
     pub fn scalar() -> Shape {
-        Shape(Vec::new())
+        Shape(Arc::new([]))
     }
 
     /// A shape that does not depend on the batch.
@@ -181,9 +185,7 @@ impl Shape {
 
     /// The shape with one dimension replaced.
     pub fn with(&self, axis: usize, dim: Dim) -> Shape {
-        let mut dims = self.0.clone();
-        dims[axis] = dim;
-        Shape(dims)
+        Shape(self.0.iter().enumerate().map(|(i, old)| if i == axis { dim } else { *old }).collect())
     }
 
     /// The broadcast shape of both (aligned at the innermost dimension; extents of 1 broadcast), if compatible.
@@ -198,7 +200,7 @@ impl Shape {
                 (a, b) if b == one => Some(a),
                 _ => None,
             })
-            .collect::<Option<Vec<Dim>>>()
+            .collect::<Option<Arc<[Dim]>>>()
             .map(Shape)
     }
 

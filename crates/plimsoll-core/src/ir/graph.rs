@@ -5,8 +5,12 @@ use crate::base::shape::{Dim, Shape, TensorType};
 use crate::ir::op::Op;
 use crate::ir::ops::SliceWrite;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
+
+pub use super::scope::Scope;
 
 /// Maximum size of a tensor for a single row: a pebibyte.
 const LARGEST: Bytes = Bytes(1 << 50);
@@ -69,8 +73,8 @@ pub struct Node {
     pub inputs: Vec<ValueId>,
     /// Its results.
     pub outputs: Vec<ValueId>,
-    /// The layer it came from, such as `encoder/block3/conv1`.
-    pub scope: String,
+    /// The layer it came from, such as `encoder/block3/conv1`. Nodes of a layer share it.
+    pub scope: Scope,
     /// The phase it belongs to.
     pub phase: Phase,
 }
@@ -207,8 +211,12 @@ pub struct Graph {
     pub(crate) joined: Vec<ValueId>,
     /// Whether slice writes are fused into their producers where the device supports it.
     pub(crate) concats_fused: bool,
-    scope: Vec<String>,
+    scope: Vec<Scope>,
     phase: Option<Phase>,
+    /// Hashes of the names of the states, so that a network of many layers is built in linear time.
+    names: HashSet<u64>,
+    /// For each state, the value that denotes it, as far as it was pushed here.
+    pushed_states: Vec<Option<ValueId>>,
 }
 
 /// The computation of a node without a fused slice write, for kernels, timers and proofs.
@@ -267,8 +275,13 @@ impl Graph {
                 ValueId(self.values.len() as u32 - 1)
             })
             .collect();
-        let phase = self.phase.unwrap_or(Phase::Forward);
-        Arc::make_mut(&mut self.nodes).push(Node { op, inputs, outputs: outputs.clone(), scope: self.scope.join("/"), phase });
+        if let Op::State(state) = op {
+            let state = state.0 as usize;
+            self.pushed_states.resize(self.pushed_states.len().max(state + 1), None);
+            self.pushed_states[state].get_or_insert(outputs[0]);
+        }
+        let (scope, phase) = (self.scope(), self.phase.unwrap_or(Phase::Forward));
+        Arc::make_mut(&mut self.nodes).push(Node { op, inputs, outputs: outputs.clone(), scope, phase });
         outputs
     }
 
@@ -285,8 +298,12 @@ impl Graph {
 
     /// Declares a tensor that persists across steps, named after the current scope.
     pub fn state(&mut self, name: &str, kind: StateKind, ty: TensorType, init: Init) -> Result<ValueId, GraphError> {
-        let name = self.scope.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("/");
-        if self.states.iter().any(|state| state.name == name) {
+        let name = self.scope.iter().map(|scope| &**scope).chain([name]).collect::<Vec<_>>().join("/");
+        let hash = |name: &str| BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
+        if self.names.len() < self.states.len() {
+            self.names = self.states.iter().map(|state| hash(&state.name)).collect();
+        }
+        if !self.names.insert(hash(&name)) && self.states.iter().any(|state| state.name == name) {
             return Err(self.error(format!("there are two tensors named `{name}`; give the layers different names")));
         }
         if ty.shape.has_batch() {
@@ -329,23 +346,32 @@ impl Graph {
 
     /// Runs `body` with `name` appended to the scope of all nodes it adds.
     pub fn in_scope<T>(&mut self, name: &str, body: impl FnOnce(&mut Graph) -> T) -> T {
-        self.scope.push(name.to_string());
+        self.scope.push(name.into());
         let result = body(self);
         self.scope.pop();
         result
     }
 
     /// Runs `body` with the scope and phase of all nodes it adds set to `scope` and `phase`.
-    pub(crate) fn within<T>(&mut self, scope: &str, phase: Phase, body: impl FnOnce(&mut Graph) -> T) -> T {
-        let outer = (std::mem::replace(&mut self.scope, vec![scope.to_string()]), self.phase.replace(phase));
+    pub(crate) fn within<T>(&mut self, scope: impl Into<Scope>, phase: Phase, body: impl FnOnce(&mut Graph) -> T) -> T {
+        let outer = (std::mem::replace(&mut self.scope, vec![scope.into()]), self.phase.replace(phase));
         let result = body(self);
         (self.scope, self.phase) = outer;
         result
     }
 
+    /// The current scope, shared where it has one part.
+    fn scope(&self) -> Scope {
+        match &self.scope[..] {
+            [] => Scope::default(),
+            [only] => only.clone(),
+            parts => parts.iter().map(|part| &**part).collect::<Vec<_>>().join("/").into(),
+        }
+    }
+
     /// An error in the current scope.
     pub fn error(&self, what: impl Into<String>) -> GraphError {
-        GraphError { scope: self.scope.join("/"), what: what.into() }
+        GraphError { scope: self.scope().to_string(), what: what.into() }
     }
 
     /// The type of a value.
@@ -419,7 +445,12 @@ impl Graph {
 
     /// The value that denotes a state before the step.
     pub fn state_value(&self, state: StateId) -> Option<ValueId> {
-        self.nodes.iter().find(|node| matches!(node.op, Op::State(id) if id == state)).map(|node| node.outputs[0])
+        let denotes = |value: &ValueId| {
+            let producer = self.values.get(value.index()).and_then(|value| self.nodes.get(value.producer.index()));
+            producer.is_some_and(|node| matches!(node.op, Op::State(id) if id == state))
+        };
+        let pushed = self.pushed_states.get(state.0 as usize).copied().flatten().filter(denotes);
+        pushed.or_else(|| self.nodes.iter().find(|node| matches!(node.op, Op::State(id) if id == state)).map(|node| node.outputs[0]))
     }
 
     /// For each state, the value that denotes it before the step.

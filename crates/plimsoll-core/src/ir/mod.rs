@@ -8,4 +8,5 @@ pub mod op;
 pub mod ops;
 mod print;
 pub(crate) mod rules;
+mod scope;
 pub(crate) mod verify;

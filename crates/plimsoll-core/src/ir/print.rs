@@ -26,7 +26,7 @@ impl fmt::Display for Graph {
                 Phase::Backward => " ←",
                 Phase::Update => " ↻",
             };
-            match node.scope.as_str() {
+            match &*node.scope {
                 "" => writeln!(f, "{mark}")?,
                 scope => writeln!(f, "  @{scope}{mark}")?,
             }

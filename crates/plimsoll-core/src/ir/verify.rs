@@ -13,7 +13,7 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
     let mut begun = Begun::default();
     for (id, node) in graph.nodes() {
         let error = |what: String| {
-            Err(GraphError { scope: node.scope.clone(), what: format!("{} (node {}): {what}", node.op.rules().name(), id.0) })
+            Err(GraphError { scope: node.scope.to_string(), what: format!("{} (node {}): {what}", node.op.rules().name(), id.0) })
         };
         if let Some(input) = node.inputs.iter().find(|input| !made.get(input.index()).copied().unwrap_or(false)) {
             return error(format!("reads {input} before it is made"));

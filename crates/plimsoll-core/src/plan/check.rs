@@ -258,7 +258,7 @@ impl<'a> Player<'a> {
             return Err(format!("there is no node {}", step.node));
         }
         let node = self.graph.node(NodeId(step.node));
-        if step.op != node.op.rules().name() || step.scope != node.scope {
+        if step.op != node.op.rules().name() || node.scope != step.scope {
             return Err(format!("node {} is a {} of `{}`", step.node, node.op.rules().name(), node.scope));
         }
         if std::mem::replace(&mut ran[step.node as usize], true) {

@@ -19,7 +19,7 @@ mod updates;
 
 use crate::base::budget::Owner;
 use crate::base::shape::{Dim, TensorType};
-use crate::ir::graph::{Graph, GraphError, InputId, NodeId, ScalarId, StateKind, ValueId};
+use crate::ir::graph::{Graph, GraphError, InputId, NodeId, ScalarId, Scope, StateKind, ValueId};
 use crate::transform::passes::optimize;
 use crate::transform::step::Role;
 use crate::{Bytes, verify};
@@ -87,7 +87,7 @@ pub struct Buffer {
     /// Kind of its contents.
     pub kind: BufferKind,
     /// The layer it belongs to.
-    pub owner: String,
+    pub owner: Scope,
     /// Its values: reused in sequence, or views of each other.
     pub values: Vec<ValueId>,
     /// Size for the planned rows.

@@ -2,9 +2,9 @@
 //! improves it locally.
 
 use super::cost_model::Rates;
-use super::liveness::{buffers, peak};
 use super::offload::{is_stored, tighten};
 use super::recompute::problem::Problem;
+use super::recompute::simulate::Simulation;
 use super::reorder::improve;
 use super::updates::{readers, root, runs};
 use crate::ir::graph::{Graph, NodeId, ValueId};
@@ -28,25 +28,23 @@ enum Policy {
 /// An order of the executed nodes, chosen for the smallest peak.
 pub(super) fn order(graph: &Graph, rows: usize, alignment: Bytes, workspace: &dyn Fn(NodeId) -> Bytes) -> Vec<NodeId> {
     let constraints = Constraints::of(graph);
-    let mut best: Option<(Bytes, Vec<NodeId>)> = None;
+    let problem = Problem::of(graph, &[], rows, alignment, workspace, &Rates::default());
+    let mut simulation = Simulation::new(&problem);
+    let mut best: Option<(u64, Vec<u32>)> = None;
     for policy in [Policy::ReleaseFirst, Policy::AsWritten, Policy::SmallestGrowth] {
-        let candidate = tighten(graph, schedule(graph, &constraints, rows, policy));
+        let candidate: Vec<u32> = tighten(graph, schedule(graph, &constraints, rows, policy)).iter().map(|id| id.0).collect();
         assert_eq!(candidate.len(), constraints.nodes.len(), "no node of a legalised graph waits for itself");
-        let live = buffers(graph, &candidate, rows, alignment, workspace);
-        let (_, peak) = peak(live.buffers.iter().map(|b| (b.first, b.last, b.size)), candidate.len());
+        let peak = simulation.play(&problem, &candidate, u64::MAX).peak;
         if best.as_ref().is_none_or(|(smallest, _)| peak < *smallest) {
             best = Some((peak, candidate));
         }
     }
-    let Some((_, best)) = best else { return Vec::new() };
+    let Some((_, mut best)) = best else { return Vec::new() };
     // Loads and stores are already next to their consumers and producers; reordering would move them.
-    if graph.nodes.iter().any(|node| matches!(node.op, Op::Store(_) | Op::Load(_))) {
-        return best;
+    if !graph.nodes.iter().any(|node| matches!(node.op, Op::Store(_) | Op::Load(_))) {
+        improve(&problem, &constraints.successors, &mut best);
     }
-    let problem = Problem::of(graph, &best, rows, alignment, workspace, &Rates::default());
-    let mut lower = problem.order.clone();
-    improve(&problem, &constraints.successors, &mut lower);
-    lower.into_iter().map(NodeId).collect()
+    best.into_iter().map(NodeId).collect()
 }
 
 /// The dependencies of the graph.

@@ -191,7 +191,7 @@ fn program(claim: &Claim, written: Written, rows: usize) -> Program {
         ..Recomputation::default()
     };
     let buffer =
-        |owner: &String, kind, offset, size, first, last| Buffer { kind, owner: owner.clone(), values: vec![], size, first, last, offset };
+        |owner: &String, kind, offset, size, first, last| Buffer { kind, owner: owner.into(), values: vec![], size, first, last, offset };
     Program {
         role: claim.role,
         workspaces: claim.steps.iter().map(|step| (step.workspace_offset, step.workspace_size)).collect(),

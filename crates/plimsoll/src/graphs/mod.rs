@@ -6,5 +6,7 @@ mod training;
 mod update_tests;
 mod variants;
 
-pub(crate) use programs::{LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, PER_NODE, ProgramInterface, Programs, ROW_SHARE, ValueKind};
+pub(crate) use programs::{
+    Compared, LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, ProgramInterface, Programs, ROW_SHARE, SMALLEST_OFFLOADED, ValueKind, nodes,
+};
 pub(crate) use variants::{Variant, Variants};

@@ -7,9 +7,10 @@ use crate::nn::Model;
 use crate::output_loss::{OutputLoss, OutputLosses};
 use crate::spec::Optimization;
 use plimsoll_core::expr::Expr;
-use plimsoll_core::graph::{Graph, GraphError};
+use plimsoll_core::graph::{Graph, GraphError, State, StateKind};
 use plimsoll_core::passes::{Columns, optimize, split_concats};
 use plimsoll_core::plan::Plan;
+use plimsoll_core::plan::offload::candidates;
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_core::step::{Role, accumulators_resume};
 use plimsoll_core::{Bytes, DType, ValueId};
@@ -83,21 +84,88 @@ pub(crate) enum ValueKind {
     Tokens,
 }
 
-/// Heap per node of a graph: the node, its planned and loaded copies, its certificate entries, and allocator overhead.
-/// Measured over networks of 1 to 600 layers and rounded up (`heap_peak_bytes` of `plimsoll train --json`).
-pub(crate) const PER_NODE: u64 = 2048;
+/// Heap of a run per node: its planned graph, its buffers, its loaded program and its certificate while that is written.
+const RUN_PER_NODE: u64 = 1_664;
+
+/// Heap of planning per node of the graphs that plans are made from.
+const SOURCE_PER_NODE: u64 = 720;
+
+/// Heap of planning per node of the plans that are compared: the best so far, a sketch, and its smallest layout. Plans that recompute and offload
+/// nothing share the nodes of the source; the programs of micro-batches share much with each other.
+const PLANNED_PER_NODE: u64 = 3_150;
+const PLANNED_PER_NODE_SHARED: u64 = 2_050;
+const PLANNED_PER_NODE_ACCUMULATING: u64 = 1_750;
+
+/// Nodes of the programs for micro-batches, at most, in multiples of those for whole batches.
+const ACCUMULATING_NODES: u64 = 3;
+
+/// Micro-batches that take no more memory to plan than this are always considered.
+const SMALL_PLANNING: Bytes = Bytes::mib(4);
+
+/// Smaller tensors are not offloaded: a copy has a fixed cost.
+pub(crate) const SMALLEST_OFFLOADED: Bytes = Bytes::kib(4);
+
+/// What planning compares, as far as its memory depends on it.
+#[derive(Clone, Copy)]
+pub(crate) struct Compared {
+    /// Rows of the batch.
+    pub batch: usize,
+    /// Whether batches may be divided into micro-batches.
+    pub micro_batches: bool,
+    /// Whether tensors may be offloaded.
+    pub offload: bool,
+    /// Whether there is more than one variant: those as specified and one other are held.
+    pub several_variants: bool,
+}
 
 impl Programs {
-    /// Heap of the graphs and of data proportional to them, for this many variants. The process footprint covers small
-    /// graphs.
-    pub fn footprint(&self, plan: &Plan, variants: u64) -> Bytes {
-        Programs::heap(plan.programs.iter().map(|program| program.graph.nodes().len() as u64).sum(), variants)
+    /// Heap of the graphs and loaded programs of a run, and of all data proportional to them.
+    pub fn heap(plan: &Plan) -> Bytes {
+        Bytes(nodes(plan.programs.iter().map(|program| &program.graph)) * RUN_PER_NODE).align_up(4096)
     }
 
-    /// The same for this many planned nodes.
-    pub fn heap(nodes: u64, variants: u64) -> Bytes {
-        // The planned graphs and their sources.
-        Bytes(((1 + variants) * nodes * PER_NODE).saturating_sub(SMALL.0)).align_up(4096)
+    /// Heap per node of a plan while it is compared with others.
+    pub fn heap_per_node(accumulating: bool) -> Bytes {
+        Bytes(if accumulating { PLANNED_PER_NODE_ACCUMULATING } else { PLANNED_PER_NODE })
+    }
+
+    /// Peak heap of planning, if the plan has this many nodes and accumulates gradients or not. Measured over networks of 1 to 1,000 layers
+    /// (`heap_peak_bytes` of `plimsoll plan --json`) and rounded up.
+    pub fn planning_heap(&self, (planned, accumulates): (u64, bool), compared: Compared) -> Result<Bytes, GraphError> {
+        let whole = self.whole_nodes();
+        let accumulating = if compared.micro_batches { nodes(self.accumulating()?.iter().map(|(_, graph)| graph)) } else { 0 };
+        let sources = (whole + accumulating) * if compared.several_variants { 2 } else { 1 };
+        let rewritten = planned > whole || (compared.offload && self.has_offloadable(compared.batch));
+        let per_node = if rewritten { PLANNED_PER_NODE } else { PLANNED_PER_NODE_SHARED };
+        let of_whole = per_node * if accumulates { whole } else { whole.max(planned) };
+        let of_micro_batches = PLANNED_PER_NODE_ACCUMULATING * if accumulates { accumulating.max(planned) } else { accumulating };
+        Ok(Bytes(sources * SOURCE_PER_NODE + of_whole.max(of_micro_batches)).align_up(4096))
+    }
+
+    /// Peak heap of planning, estimated before the graphs for micro-batches are built.
+    pub fn planning_heap_at_least(&self, batch: usize) -> Bytes {
+        let divided = if self.worth_dividing(batch) { ACCUMULATING_NODES } else { 0 };
+        Bytes(self.whole_nodes() * (SOURCE_PER_NODE * (1 + divided) + PLANNED_PER_NODE.max(divided * PLANNED_PER_NODE_ACCUMULATING)))
+    }
+
+    /// Whether micro-batches can save more memory than it takes to plan them: all values of a step of `batch` rows are larger.
+    pub fn worth_dividing(&self, batch: usize) -> bool {
+        let accumulating = ACCUMULATING_NODES * self.whole_nodes();
+        let planning = Bytes((self.whole_nodes() + accumulating) * SOURCE_PER_NODE + accumulating * PLANNED_PER_NODE_ACCUMULATING);
+        let values =
+            |graph: &Graph| graph.nodes().flat_map(|(_, node)| &node.outputs).map(|value| graph.ty(*value).bytes(batch)).sum::<Bytes>();
+        planning <= SMALL_PLANNING || self.whole.first().is_some_and(|(_, step)| planning <= values(step))
+    }
+
+    fn whole_nodes(&self) -> u64 {
+        nodes(self.whole.iter().map(|(_, graph)| graph))
+    }
+
+    /// Whether a tensor of the step is large enough to be offloaded.
+    fn has_offloadable(&self, batch: usize) -> bool {
+        let large = |state: &State| matches!(state.kind, StateKind::Optimizer) && state.ty.bytes(1) >= SMALLEST_OFFLOADED;
+        let value = |graph: &Graph| candidates(graph, batch).first().is_some_and(|(_, size)| *size >= SMALLEST_OFFLOADED);
+        self.whole.first().is_some_and(|(_, step)| step.states().iter().any(large) || value(step))
     }
 
     /// Drops the training and evaluation programs.
@@ -126,8 +194,10 @@ impl Programs {
     }
 }
 
-/// The part of that which the process footprint covers.
-const SMALL: Bytes = Bytes::mib(2);
+/// Nodes of some graphs in all.
+pub(crate) fn nodes<'a>(graphs: impl Iterator<Item = &'a Graph>) -> u64 {
+    graphs.map(|graph| graph.nodes().len() as u64).sum()
+}
 
 /// Builds and optimizes all graphs of a run.
 pub(crate) fn programs(

@@ -9,7 +9,8 @@ use crate::spec::{Optimization, RunSpec};
 use plimsoll_core::GraphError;
 use plimsoll_core::passes::Columns;
 use plimsoll_data::Schema;
-use std::cell::OnceCell;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 /// What is stored in fewer bits than specified; nothing by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,14 +49,15 @@ impl Variant {
     }
 }
 
-/// A run's graphs in all variants, each built on first use.
+/// A run's graphs in all variants. Held are those as specified and those used last; others are built again, because planning has to stay
+/// within the budget too.
 pub(crate) struct Variants<'a> {
     spec: &'a RunSpec,
     schema: &'a Schema,
     losses: OutputLosses,
     columns: Columns,
     resumes: bool,
-    built: [OnceCell<Programs>; 4],
+    built: RefCell<Vec<(Variant, Rc<Programs>)>>,
 }
 
 impl<'a> Variants<'a> {
@@ -83,16 +85,19 @@ impl<'a> Variants<'a> {
     }
 
     /// The graphs of a variant.
-    pub fn programs(&self, variant: Variant) -> Result<&Programs, GraphError> {
-        let place = &self.built[usize::from(variant.activations) + 2 * usize::from(variant.state)];
-        if place.get().is_none() {
-            let optimization = variant.apply(&self.spec.optimization);
-            let mut built = programs(&self.spec.model, self.schema, &self.losses, optimization, self.columns, self.resumes)?;
-            if self.spec.inference_only {
-                built.keep_predictions_only();
-            }
-            let _ = place.set(built);
+    pub fn programs(&self, variant: Variant) -> Result<Rc<Programs>, GraphError> {
+        let held = self.built.borrow().iter().find(|(built, _)| *built == variant).map(|(_, programs)| Rc::clone(programs));
+        if let Some(programs) = held {
+            return Ok(programs);
         }
-        Ok(place.get().expect("set above"))
+        self.built.borrow_mut().truncate(1);
+        let optimization = variant.apply(&self.spec.optimization);
+        let mut programs = programs(&self.spec.model, self.schema, &self.losses, optimization, self.columns, self.resumes)?;
+        if self.spec.inference_only {
+            programs.keep_predictions_only();
+        }
+        let programs = Rc::new(programs);
+        self.built.borrow_mut().push((variant, Rc::clone(&programs)));
+        Ok(programs)
     }
 }

@@ -1,12 +1,13 @@
 //! One candidate plan: the memory of a micro-batch laid out and checked, and everything else that the run holds.
 
-use super::choose::{graphs, variants};
+use super::choose::{graphs, variants, ways};
 use super::pipelines::pipelines;
 use super::split::planned_graphs;
 use super::{Budgets, Request};
+use crate::allow::Permission;
 use crate::checkpoint::Checkpoints;
 use crate::error::Result;
-use crate::graphs::{PER_NODE, ProgramInterface, Programs, Variant};
+use crate::graphs::{Compared, ProgramInterface, Programs, Variant, nodes};
 use crate::history::History;
 use crate::spec::{Count, RunSpec};
 use plimsoll_core::budget::Owner;
@@ -16,9 +17,6 @@ use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Graph};
 use std::borrow::Cow;
 use std::sync::Arc;
-
-/// Peak memory of the search, in multiples of the graphs: 2.9 were measured for a network of 2,000 nodes in many micro-batches.
-pub(crate) const SEARCH_FACTOR: u64 = 4;
 
 /// One micro-batch size with its strategies, laid out and checked.
 #[derive(Clone)]
@@ -74,7 +72,7 @@ impl Candidate {
     }
 
     /// The graphs it is laid out from.
-    pub fn graphs<'a>(&'a self, request: &Request<'a>) -> Result<&'a [(Role, Graph)]> {
+    pub fn graphs<'a>(&'a self, request: &'a Request<'_>) -> Result<&'a [(Role, Graph)]> {
         self.written.as_ref().map_or_else(|| graphs(request, self.micro_batch), |written| Ok(&written[..]))
     }
 
@@ -171,16 +169,13 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     }
     fixed.push((Owner::Process, request.machine.process));
     fixed.push((Owner::ThreadStacks, request.machine.thread_stacks));
-    // Planning builds the graphs of every allowed variant.
-    let built = variants(request, request.allow).iter().filter(|variant| **variant != Variant::default()).count() as u64 + 1;
-    let graphs = request.programs.footprint(&memory, built);
-    fixed.push((Owner::Graphs, graphs));
+    fixed.push((Owner::Graphs, Programs::heap(&memory)));
     fixed.extend(checkpoint_owner(request.spec, memory.states.len()));
     fixed.extend(history_owner(request.spec, &request.programs.interface));
     let pipeline = pipelines(request.data, feed_rows, None)?;
     let mut least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
     // Planning ends before the run allocates; it counts only if it takes more memory than the run.
-    let planning = request.machine.process + Bytes(SEARCH_FACTOR * graphs.0);
+    let planning = planning(request, nodes(memory.programs.iter().map(|program| &program.graph)), micro_batch)?;
     if planning > least {
         fixed.push((Owner::Planning, planning - least));
         least = planning;
@@ -188,16 +183,16 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory, least, fixed, on_device, written: None })
 }
 
-/// Memory of planning these graphs.
-pub(super) fn planning(request: &Request<'_>, graphs: &[(Role, Graph)]) -> Bytes {
-    let nodes = graphs.iter().map(|(_, graph)| graph.nodes().len() as u64).sum();
-    let variants = variants(request, request.allow).len() as u64;
-    request.machine.process + Bytes(SEARCH_FACTOR * Programs::heap(nodes, variants).0)
-}
-
-/// Heap that one more node of a graph takes, in planning at its peak.
-pub(super) fn heap_per_node(request: &Request<'_>) -> Bytes {
-    Bytes(SEARCH_FACTOR * PER_NODE * (1 + variants(request, request.allow).len() as u64))
+/// Host memory of planning, if the largest plans that are compared have this many nodes, for micro-batches of this many rows.
+pub(super) fn planning(request: &Request<'_>, planned: u64, micro_batch: usize) -> Result<Bytes> {
+    let planned = (planned, micro_batch < request.batch);
+    let compared = Compared {
+        batch: request.batch,
+        micro_batches: ways(request, request.allow).iter().any(|rows| *rows < request.batch),
+        offload: request.allow.has(Permission::Offload),
+        several_variants: variants(request, request.allow).len() > 1,
+    };
+    Ok(request.machine.process + request.programs.planning_heap(planned, compared)?)
 }
 
 /// The memory of the scores of a run, which grows with its epochs and classes.

@@ -10,6 +10,7 @@ use super::{AppliedStrategy, Budgets, DeviceBudget, Request, RunPlan};
 use crate::allow::{Allow, Permission};
 use crate::error::{Error, Result};
 use crate::graphs::Variant;
+use crate::infeasible::PlanningInfeasible;
 use crate::spec::Count;
 use plimsoll_core::budget::Owner;
 use plimsoll_core::plan::recompute::{self, Effort, FitError};
@@ -34,6 +35,7 @@ const VARIANT_THRESHOLD: f64 = 0.98;
 /// Finds the fastest plan within the budgets; budgets below the minimum are refused before the search.
 pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     let budgets = request.machine.budgets(request.budget);
+    refuse_planning_beyond_free_memory(request)?;
     let minimum = minimum_of(request, budgets)?;
     if !minimum.fits(budgets) {
         return Err(Error::Infeasible(Box::new(infeasible(request, budgets, minimum)?)));
@@ -70,6 +72,15 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     let on_the_way = on_the_way.into_iter().map(tightened).collect::<Result<Vec<_>>>()?;
     let strategies = strategies(&request, &candidate, on_the_way)?;
     described(&request, RunPlan { strategies, ..run_plan(&request, budgets, candidate)? })
+}
+
+/// Refuses to plan a run whose planning would not fit into the free memory.
+fn refuse_planning_beyond_free_memory(request: &Request<'_>) -> Result<()> {
+    let (free, planning) = (request.machine.free_host, request.machine.process + request.programs.planning_heap_at_least(request.batch));
+    if request.minimum.get().is_none() && planning > free {
+        return Err(Error::PlanningInfeasible(PlanningInfeasible { free, planning }));
+    }
+    Ok(())
 }
 
 /// The minimum of the run, computed once.
@@ -249,7 +260,7 @@ pub(crate) fn prove(request: &Request<'_>, certificate: &Certificate) -> Result<
     wrong(first.unwrap_or_default())
 }
 
-pub(super) fn graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<&'a [(Role, Graph)]> {
+pub(super) fn graphs<'a>(request: &'a Request<'_>, micro_batch: usize) -> Result<&'a [(Role, Graph)]> {
     if micro_batch == request.batch { Ok(&request.programs.whole) } else { Ok(request.programs.accumulating()?) }
 }
 
@@ -329,7 +340,9 @@ pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candi
 
 /// The micro-batches to try, largest first. They divide the batch, so that the pipeline can deliver them one by one.
 pub(super) fn ways(request: &Request<'_>, allow: Allow) -> Vec<usize> {
-    let cut = allow.has(Permission::Microbatch) && (!request.programs.batch_statistics || allow.has(Permission::MicrobatchBatchnorm));
+    let cut = allow.has(Permission::Microbatch)
+        && (!request.programs.batch_statistics || allow.has(Permission::MicrobatchBatchnorm))
+        && request.programs.worth_dividing(request.batch);
     match request.micro_batch {
         Some(rows) => vec![rows.clamp(1, request.batch)],
         None if cut => divisors(request.batch),

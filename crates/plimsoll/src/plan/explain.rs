@@ -139,7 +139,7 @@ impl RunPlan {
         let fullest = self.memory.programs.iter().max_by_key(|program| program.lower_bound)?;
         let mut holders: Vec<(&str, Bytes)> = Vec::new();
         for buffer in fullest.at_peak().filter(|buffer| !buffer.owner.is_empty()) {
-            match holders.iter_mut().find(|(known, _)| *known == buffer.owner) {
+            match holders.iter_mut().find(|(known, _)| buffer.owner == **known) {
                 Some((_, size)) => *size += buffer.size,
                 None => holders.push((&buffer.owner, buffer.size)),
             }

@@ -1,15 +1,17 @@
 //! The minimum budget, and the error for a budget below it.
 
-use super::candidate::{Candidate, candidate, finish, heap_per_node, planning};
+use super::candidate::{Candidate, candidate, finish, planning};
 use super::choose::{owners, sorted, variants, varied, ways};
 use super::pipelines::pipelines;
 use super::split::planned_graphs;
 use super::{Budgets, Request, offload};
 use crate::allow::{Allow, Permission};
 use crate::error::Result;
+use crate::graphs::{Programs, nodes};
 use crate::infeasible::{HOST, Infeasible};
 use crate::spec::Count;
 use plimsoll_core::Bytes;
+use plimsoll_core::budget::Owner;
 use plimsoll_core::plan::recompute::{self, Effort, FitError};
 use std::borrow::Cow;
 
@@ -27,7 +29,7 @@ const LOWERING_EFFORT: Effort = Effort(2_000_000);
 /// a budget below it is refused, and this plan itself runs in it.
 ///
 /// Compared are the run as specified and, with the fewest bits that are allowed, the whole batch (which needs no accumulated gradients) and the
-/// smallest micro-batch, each as it is and split, without offloading, with states offloaded, and with everything offloaded.
+/// smallest micro-batch.
 pub(super) fn minimum(request: &Request<'_>, budgets: Budgets, allow: Allow) -> Result<Candidate> {
     let request = &Request { allow, split: false, ..request.clone() };
     let mut ways = ways(request, allow);
@@ -39,26 +41,61 @@ pub(super) fn minimum(request: &Request<'_>, budgets: Budgets, allow: Allow) -> 
     let fewest = variants(request, allow).pop().unwrap_or_default();
     let request = &varied(request, fewest)?;
     let splits: &[bool] = if allow.has(Permission::Split) { &[false, true] } else { &[false] };
-    for rows in ways {
+    let best = smallest_of(request, budgets, best, &ways, splits)?;
+    let planned = best.fixed.iter().any(|(owner, _)| *owner == Owner::Planning);
+    if allow.has(Permission::Recompute) && !planned { lowered(request, best, budgets) } else { Ok(best) }
+}
+
+/// A plan with more permissions than the minimum: divided, split and offloaded like the minimum or as they newly allow. At least as large as the
+/// minimum with these permissions, found in a fraction of the time.
+fn with_more(request: &Request<'_>, budgets: Budgets, allow: Allow, minimum: &Candidate) -> Result<Candidate> {
+    let newly = |permission: Permission| allow.has(permission) && !request.allow.has(permission);
+    let divided = ways(request, allow);
+    let rows = if divided == ways(request, request.allow) { minimum.micro_batch } else { divided[divided.len() - 1] };
+    let splits: &[bool] = match (newly(Permission::Split), minimum.is_cut()) {
+        (true, _) => &[false, true],
+        (false, true) => &[true],
+        (false, false) => &[false],
+    };
+    let request = &Request { allow, split: false, ..request.clone() };
+    let request = &varied(request, variants(request, allow).pop().unwrap_or_default())?;
+    smallest_of(request, budgets, minimum.clone(), &[rows], splits)
+}
+
+/// The smallest plan of these micro-batches, each as it is and split, without offloading, with states offloaded, and with everything offloaded; or
+/// `best`, if none is smaller.
+fn smallest_of(request: &Request<'_>, budgets: Budgets, mut best: Candidate, ways: &[usize], splits: &[bool]) -> Result<Candidate> {
+    // No plan needs less memory than planning it.
+    let counted = best.on_device.is_none() && request.spec.count == Count::Everything;
+    let floor = if counted { planning(request, 0, request.batch)? } else { Bytes::ZERO };
+    for rows in ways.iter().copied() {
         for split in splits {
+            if best.least <= floor {
+                return Ok(best);
+            }
             let request = &Request { split: *split, ..request.clone() };
             if *split {
                 let Cow::Owned(graphs) = planned_graphs(request, rows)? else { continue };
                 // Not laid out if planning them alone takes more memory than the best plan in all.
-                if best.on_device.is_none() && request.spec.count == Count::Everything && planning(request, &graphs) >= best.least {
+                let planned = nodes(graphs.iter().map(|(_, graph)| graph));
+                if counted && planning(request, planned, rows)? >= best.least {
                     continue;
                 }
             }
             let plain = candidate(request, rows, Some(Budgets::NONE))?;
-            let offloaded = if offload::considered(request, false) { offload::most(request, &plain)? } else { Vec::new() };
-            for sketch in offloaded.into_iter().chain([plain]) {
+            let mut compare = |sketch: Candidate| -> Result<()> {
                 if let Some(found) = smallest(request, sketch, budgets, &best)? {
                     best = found;
                 }
+                Ok(())
+            };
+            if offload::considered(request, false) {
+                offload::most(request, &plain, &mut compare)?;
             }
+            compare(plain)?;
         }
     }
-    if allow.has(Permission::Recompute) { lowered(request, best, budgets) } else { Ok(best) }
+    Ok(best)
 }
 
 /// The order of plans by size, if an arena were smaller by some bytes. Offloaded tensors are on the host: as long as they fit there, only the
@@ -80,7 +117,7 @@ fn smallest(request: &Request<'_>, sketch: Candidate, budgets: Budgets, best: &C
     }
     let found = if recompute {
         // On a device with memory of its own, graphs take other memory than the arena.
-        let per_node = if sketch.on_device.is_some() { Bytes::ZERO } else { heap_per_node(request) };
+        let per_node = if sketch.on_device.is_some() { Bytes::ZERO } else { Programs::heap_per_node(sketch.micro_batch < request.batch) };
         let nodes = sketch.memory.programs.iter().map(|program| program.graph.nodes().len() as u64).max().unwrap_or(0);
         let search = (request.cost_model, Effort((EFFORT_PER_NODE * nodes).min(MAX_EFFORT)));
         let memory = recompute::smallest(&sketch.memory, sketch.graphs(request)?, request.device(), per_node, search)?;
@@ -140,7 +177,7 @@ pub(super) fn infeasible(request: &Request<'_>, budgets: Budgets, least: &Candid
         let mixed = request.allow.with(Permission::MixedPrecision);
         let opens = opens && (!newly(Permission::State8bit) || variants(request, allow).len() > variants(request, mixed).len());
         if opens && !minimum_with.iter().any(|(known, _)| *known == allow) {
-            let with = own(&minimum(request, budgets, allow)?);
+            let with = own(&with_more(request, budgets, allow, least)?);
             if with < own(least) {
                 minimum_with.push((allow, with));
             }

@@ -32,6 +32,7 @@ use plimsoll_core::step::Role;
 use plimsoll_core::{Budget, Bytes, Graph};
 use plimsoll_data::PipelinePlan;
 use std::cell::OnceCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 pub use data::{DataSummary, DatasetSummary};
@@ -40,7 +41,7 @@ pub use machine::{Assumptions, Machine};
 pub use split::SplitLayers;
 pub use sweep::{Sweep, SweepPoint};
 
-pub(crate) use candidate::{SEARCH_FACTOR, checkpoint_owner, history_owner};
+pub(crate) use candidate::{checkpoint_owner, history_owner};
 pub(crate) use data::epoch_rows;
 pub(crate) use machine::Budgets;
 
@@ -159,7 +160,7 @@ pub(crate) struct Request<'a> {
     pub variants: &'a Variants<'a>,
     /// The variant to plan, and its graphs.
     pub variant: Variant,
-    pub programs: &'a Programs,
+    pub programs: Rc<Programs>,
     pub batch: usize,
     pub micro_batch: Option<usize>,
     pub budget: Budget,

@@ -6,6 +6,7 @@ use super::choose::with_recomputation;
 use super::{Budgets, Request};
 use crate::allow::Permission;
 use crate::error::Result;
+use crate::graphs::SMALLEST_OFFLOADED;
 use crate::spec::Count;
 use plimsoll_core::Bytes;
 use plimsoll_core::graph::{StateId, StateKind, ValueId};
@@ -13,9 +14,6 @@ use plimsoll_core::plan::offload::{Offloaded, ahead, candidates, renewed_in_plac
 use plimsoll_core::step::Role;
 use std::cmp::Reverse;
 use std::sync::Arc;
-
-/// Smaller states are not offloaded: a copy has a fixed cost.
-const SMALLEST: Bytes = Bytes::kib(4);
 
 /// Number of steps in which the share of offloaded values is varied.
 const SHARES: usize = 16;
@@ -44,12 +42,12 @@ impl Leaving {
             _ => None,
         };
         let mut ranked: Vec<_> = known.filter_map(|(i, state)| Some((rank(state.kind)?, Reverse(state.size), StateId(i as u32)))).collect();
-        ranked.retain(|(_, Reverse(size), _)| *size >= SMALLEST);
+        ranked.retain(|(_, Reverse(size), _)| *size >= SMALLEST_OFFLOADED);
         ranked.sort_unstable();
         let states = ranked.into_iter().map(|(.., state)| state).collect();
         let learns = |role: Role| !matches!(role, Role::Evaluate | Role::Predict);
         let values = plain.graphs(request)?.iter().map(|(role, graph)| {
-            let large = |(_, size): &(ValueId, Bytes)| *size >= SMALLEST && learns(*role);
+            let large = |(_, size): &(ValueId, Bytes)| *size >= SMALLEST_OFFLOADED && learns(*role);
             candidates(graph, plain.micro_batch).into_iter().filter(large).map(|(value, _)| value).collect()
         });
         let mut leaving = Leaving { values: values.collect(), states };
@@ -185,8 +183,8 @@ fn fewest(most: usize, guess: usize, budgets: Budgets, plan: impl Fn(usize) -> R
     Ok(None)
 }
 
-/// Sketches with all states offloaded, and with all states and values.
-pub(super) fn most(request: &Request<'_>, plain: &Candidate) -> Result<Vec<Candidate>> {
+/// Passes sketches with all states offloaded, and with all states and values, to `look`, one after the other.
+pub(super) fn most(request: &Request<'_>, plain: &Candidate, mut look: impl FnMut(Candidate) -> Result<()>) -> Result<()> {
     let leaving = Leaving::of(request, plain)?;
-    [0, SHARES].into_iter().map(|share| leaving.plan(request, plain, leaving.states.len(), share, Some(Budgets::NONE))).collect()
+    [0, SHARES].into_iter().try_for_each(|share| look(leaving.plan(request, plain, leaving.states.len(), share, Some(Budgets::NONE))?))
 }

@@ -26,7 +26,7 @@ pub struct SplitLayers {
 
 /// The graphs that are planned: the model's, or those with their largest layers split. Predictions are returned whole, so that splitting may
 /// save nothing there: it is used only where the arena becomes smaller.
-pub(super) fn planned_graphs<'a>(request: &Request<'a>, micro_batch: usize) -> Result<Cow<'a, [(Role, Graph)]>> {
+pub(super) fn planned_graphs<'a>(request: &'a Request<'_>, micro_batch: usize) -> Result<Cow<'a, [(Role, Graph)]>> {
     let graphs = graphs(request, micro_batch)?;
     if !request.split {
         return Ok(Cow::Borrowed(graphs));
@@ -62,8 +62,8 @@ pub(super) fn described(request: &Request<'_>, mut plan: RunPlan) -> Result<RunP
             Op::Slice(op) => graph.shape(node.inputs[0]).dims()[op.axis].is_batch(),
             _ => graph.effective_op(node).result(graph).shape.dims().first().is_some_and(|dim| dim.part().is_some()),
         };
-        if cuts && !layers.contains(&node.scope) {
-            layers.push(node.scope.clone());
+        if cuts && !layers.iter().any(|known| node.scope == **known) {
+            layers.push(node.scope.to_string());
         }
     }
     plan.split = Some(SplitLayers { layers, pieces, saved: whole.arena.saturating_sub(parts.arena) });

@@ -9,7 +9,7 @@ use super::subject::{Proven, Subject};
 use super::untrue;
 use crate::allow::Permission;
 use crate::error::Result;
-use crate::plan::{SEARCH_FACTOR, checkpoint_owner, history_owner};
+use crate::plan::{checkpoint_owner, history_owner};
 use crate::spec::Count;
 use plimsoll_core::graph::Graph;
 use plimsoll_core::op::Op;
@@ -117,7 +117,7 @@ pub(super) fn derive(
         }
         let run = add(total(&host)?, pipelines::minimum(&subject.data, feed_rows)?)?;
         // Planning ends before the run allocates; it counts only if it takes more memory than the run.
-        let planning = add(process, proven.graphs.checked_mul(SEARCH_FACTOR).ok_or_else(too_large)?)?;
+        let planning = add(process, proven.planning)?;
         if planning > run {
             insert(&mut host, "planning", planning - run)?;
         }
@@ -280,7 +280,7 @@ fn split_layers(stated: &Map<String, Value>, claim: &Claim, graph: &Graph) -> Re
             Op::Slice(op) => graph.shape(node.inputs[0]).dims()[op.axis].is_batch(),
             _ => graph.effective_op(node).result(graph).shape.dims().first().is_some_and(|dim| dim.part().is_some()),
         };
-        if cuts && !layers.contains(&node.scope.as_str()) {
+        if cuts && !layers.contains(&&*node.scope) {
             layers.push(&node.scope);
         }
     }

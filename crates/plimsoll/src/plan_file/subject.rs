@@ -5,7 +5,7 @@ use crate::allow::Permission;
 use crate::config::Config;
 use crate::devices::{self, DeviceSpec, OpenDevice};
 use crate::error::{Error, Result};
-use crate::graphs::{ProgramInterface, Programs, Variant, Variants};
+use crate::graphs::{Compared, ProgramInterface, Programs, Variant, Variants, nodes};
 use crate::plan::DataSummary;
 use crate::precision::Precision;
 use crate::spec::{Count, MAX_THREADS, RunSpec};
@@ -36,8 +36,10 @@ pub(super) struct Subject {
 pub(super) struct Proven {
     /// The plan that it describes.
     pub plan: Plan,
-    /// The memory of the graphs.
+    /// The heap of the graphs and loaded programs of the run.
     pub graphs: u64,
+    /// The heap of planning it.
+    pub planning: u64,
     /// Whether batch normalization sees other statistics in a micro-batch.
     pub batch_statistics: bool,
     /// Whether micro-batches add up gradients in another order than whole batches.
@@ -94,12 +96,19 @@ impl Subject {
             return Err(untrue("it states a precision that its configuration has not and does not allow"));
         }
         let programs = variants.programs(self.variant)?;
-        self.may_have(certificate.rows, programs)?;
+        self.may_have(certificate.rows, &programs)?;
         // An error about the file, not about the planner.
-        let plan = plan::prove(certificate, self.graphs(programs, certificate.rows)?, &*self.opened.device)
+        let plan = plan::prove(certificate, self.graphs(&programs, certificate.rows)?, &*self.opened.device)
             .map_err(|error| Error::Config(error.to_string()))?;
+        let micro_batches =
+            self.micro_batch.map_or(self.may_cut(&programs) && self.batch > 1, |rows| rows.clamp(1, self.batch) < self.batch);
+        let several_variants = self.spec.numerics.is_none() && allowed.len() > 1;
+        let offload = self.spec.allow.has(Permission::Offload);
+        let compared = Compared { batch: self.batch, micro_batches, offload, several_variants };
+        let planned = (nodes(plan.programs.iter().map(|program| &program.graph)), certificate.rows < self.batch);
         Ok(Proven {
-            graphs: programs.footprint(&plan, allowed.len() as u64).0,
+            graphs: Programs::heap(&plan).0,
+            planning: programs.planning_heap(planned, compared)?.0,
             plan,
             interface: Arc::clone(&programs.interface),
             batch_statistics: programs.batch_statistics,
@@ -112,10 +121,17 @@ impl Subject {
         if rows == self.batch { Ok(&programs.whole) } else { Ok(programs.accumulating()?) }
     }
 
+    /// Whether the planner may use micro-batches.
+    fn may_cut(&self, programs: &Programs) -> bool {
+        let allow = self.spec.allow;
+        allow.has(Permission::Microbatch)
+            && (!programs.batch_statistics || allow.has(Permission::MicrobatchBatchnorm))
+            && programs.worth_dividing(self.batch)
+    }
+
     /// Checks that the run may have micro-batches of this many rows.
     fn may_have(&self, rows: usize, programs: &Programs) -> Result<()> {
-        let allow = self.spec.allow;
-        let cut = allow.has(Permission::Microbatch) && (!programs.batch_statistics || allow.has(Permission::MicrobatchBatchnorm));
+        let cut = self.may_cut(programs);
         let right = match self.micro_batch {
             Some(given) => rows == given,
             None => rows == self.batch || (cut && rows > 0 && self.batch.is_multiple_of(rows)),

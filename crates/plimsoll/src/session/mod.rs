@@ -15,7 +15,7 @@ use crate::spec::{Optimization, RunSpec};
 use clock::Clock;
 use learning_rate::LearningRate;
 use not_finite::{first_non_finite, in_words, number};
-use plimsoll_core::budget::{Owner, give_back_freed_memory};
+use plimsoll_core::budget::{Owner, give_back_freed_memory, give_back_program_pages};
 use plimsoll_core::device::{BackingStore, Device, DeviceError, StepInputs};
 use plimsoll_core::graph::StateId;
 use plimsoll_core::loss_scale::SKIPPED;
@@ -185,6 +185,7 @@ impl Session {
     pub fn open(device: Arc<dyn Device>, plan: &RunPlan, spec: &RunSpec, schema: Schema) -> Result<Session> {
         // Return the memory of planning to the system before the run allocates.
         give_back_freed_memory();
+        give_back_program_pages();
         let ledger = Ledger::new("host", Some(plan.host_budget));
         // Pipelines and the executor make their own reservations.
         let own = |owner: &&(Owner, _)| {

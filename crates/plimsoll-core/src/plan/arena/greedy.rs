@@ -8,16 +8,19 @@ use std::collections::BTreeMap;
 
 /// Limit on pairwise comparisons. Priority orders compare each block with all blocks of overlapping lifetime; past this
 /// limit no further priority order is tried. Time-ordered sweeps only scan gaps and always run.
-const LOOKS: usize = 2_000_000_000;
+const LOOKS: usize = 200_000_000;
 
 /// Number of peak-first orders tried before the others; as many again are tried at the end.
 const FIRST: usize = 3;
 
-/// The best layout over all orders, or the first whose height is at most `wanted`.
-pub(super) fn pack(part: &Partition, wanted: u64) -> Vec<u64> {
+/// Priority orders of a sketch.
+pub(super) const SKETCHED: usize = 2;
+
+/// The best layout over at most `orders` priority orders and all sweeps, or the first whose height is at most `wanted`.
+pub(super) fn pack(part: &Partition, wanted: u64, orders: usize) -> Vec<u64> {
     let pieces = &part.pieces;
     let mut best: Option<(u64, Vec<u64>)> = None;
-    let affordable = LOOKS / pieces.len().pow(2).max(1);
+    let affordable = (LOOKS / pieces.len().pow(2).max(1)).min(orders);
     let by_priority = PRIORITIES.iter().map(|priority| {
         let mut order: Vec<usize> = (0..pieces.len()).collect();
         order.sort_by_key(|i| (Reverse(priority(&pieces[*i])), pieces[*i].start, *i));

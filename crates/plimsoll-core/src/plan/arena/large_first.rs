@@ -40,13 +40,13 @@ pub(super) fn search(part: &Partition, wanted: u64, work: u64, keep_going: &dyn 
 
 fn place(part: &Partition, great: &[usize], small: &[usize], wanted: u64, work: u64, keep_going: &dyn Fn() -> bool, tried: &mut Tried) {
     let (below, above) = (part_of(part, great), part_of(part, small));
-    let upper = greedy::pack(&above, above.bound);
+    let upper = greedy::pack(&above, above.bound, usize::MAX);
     let strip = greedy::height(&above.pieces, &upper);
     // Small blocks always fit in a band of their own. Without space for a band, they may still fit around the large
     // ones.
     let apart = wanted.checked_sub(strip).filter(|height| *height >= below.bound);
     let height = apart.unwrap_or(wanted);
-    let mut lower = greedy::pack(&below, height);
+    let mut lower = greedy::pack(&below, height, usize::MAX);
     if greedy::height(&below.pieces, &lower) > height {
         let mut restarts = Restarts::new(&below, height);
         let (outcome, spent) = restarts.run(work, keep_going);

@@ -53,7 +53,8 @@ pub enum Goal {
 /// Work is counted, not timed: the same blocks get the same layout on every machine.
 #[derive(Clone, Copy)]
 pub struct PackingEffort<'a> {
-    /// Maximum work, in visits of a block in a section. A core does about thirty million per second.
+    /// Maximum work, in visits of a block in a section. A core does about thirty million per second. Without work, only
+    /// a few greedy orders are tried.
     pub work: u64,
     /// Polled to cancel the search. It is the only input other than the blocks that a layout depends on.
     pub keep_going: &'a dyn Fn() -> bool,
@@ -107,7 +108,8 @@ pub fn solve(blocks: &[Block], goal: Goal, effort: PackingEffort<'_>) -> Solutio
         Goal::Within(capacity) => (capacity.0 / unit).max(lower_bound.0 / unit),
     };
     let parts = parts(blocks, unit);
-    let mut packed: Vec<Packed<'_>> = parts.iter().map(|part| Packed::greedy(part, wanted)).collect();
+    let orders = if effort.work == 0 { greedy::SKETCHED } else { usize::MAX };
+    let mut packed: Vec<Packed<'_>> = parts.iter().map(|part| Packed::greedy(part, wanted, orders)).collect();
     let mut budget = WorkBudget { left: effort.work, keep_going: effort.keep_going, restarts: 0 };
     let least = match goal {
         Goal::Smallest => smallest(&mut packed, lower_bound.0 / unit, &mut budget),
@@ -133,8 +135,8 @@ struct Packed<'a> {
 }
 
 impl<'a> Packed<'a> {
-    fn greedy(part: &'a Partition, wanted: u64) -> Packed<'a> {
-        let offsets = greedy::pack(part, wanted.max(part.bound));
+    fn greedy(part: &'a Partition, wanted: u64, orders: usize) -> Packed<'a> {
+        let offsets = greedy::pack(part, wanted.max(part.bound), orders);
         let size = greedy::height(&part.pieces, &offsets);
         Packed { part, offsets, size }
     }

@@ -105,7 +105,7 @@ pub(super) fn stored_states<'a>(graphs: impl Iterator<Item = &'a Graph> + Clone,
                 {
                     let what =
                         format!("`{}` is in the backing store, but is read without being loaded", graph.states[state.0 as usize].name);
-                    return Err(GraphError { scope: node.scope.clone(), what });
+                    return Err(GraphError { scope: node.scope.to_string(), what });
                 }
             }
         }

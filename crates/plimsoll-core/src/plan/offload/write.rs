@@ -1,7 +1,7 @@
 //! Inserts loads and stores into a graph.
 
 use super::super::updates::root;
-use crate::ir::graph::{Graph, GraphError, Node, NodeId, Phase, StateId, Value, ValueId};
+use crate::ir::graph::{Graph, GraphError, Node, NodeId, Phase, Scope, StateId, Value, ValueId};
 use crate::ir::op::Op;
 use crate::ir::ops::{Load, Store};
 use std::collections::{HashMap, HashSet};
@@ -72,7 +72,7 @@ impl OffloadWriter<'_> {
         for i in becomes.into_values().flatten().collect::<std::collections::BTreeSet<_>>() {
             updates[i].1 = Some(self.store_state(i));
         }
-        let end = Node { op: Op::Store(Store), inputs: vec![], outputs: vec![], scope: String::new(), phase: Phase::Forward };
+        let end = Node { op: Op::Store(Store), inputs: vec![], outputs: vec![], scope: Scope::default(), phase: Phase::Forward };
         let outputs = old.outputs.iter().map(|(name, value)| (name.clone(), self.read(*value, &end))).collect();
         let updates = updates
             .into_iter()
@@ -91,7 +91,7 @@ impl OffloadWriter<'_> {
     /// Stores the new value of a state.
     fn store_state(&mut self, update: usize) -> ValueId {
         let (state, value) = self.old.updates[update];
-        let name = self.old.states[state.0 as usize].name.clone();
+        let name = Scope::from(&self.old.states[state.0 as usize].name);
         let node = Node { op: Op::Store(Store), inputs: vec![], outputs: vec![], scope: name.clone(), phase: Phase::Update };
         let source = self.read(value, &node);
         self.copy(Op::Store(Store), source, &name, Phase::Update)
@@ -113,9 +113,9 @@ impl OffloadWriter<'_> {
         }
         let copy = self.copies[value.index()].expect("nodes stand in an order in which they can run");
         let (backed, scope) = match &producer.op {
-            Op::State(state) if self.states.contains(state) => (Some(copy), self.old.states[state.0 as usize].name.clone()),
+            Op::State(state) if self.states.contains(state) => (Some(copy), Scope::from(&self.old.states[state.0 as usize].name)),
             _ if reader.phase != Phase::Forward => (self.values.get(&value).copied().flatten(), producer.scope.clone()),
-            _ => (None, String::new()),
+            _ => (None, Scope::default()),
         };
         let Some(backed) = backed else { return copy };
         if let Some(loaded) = self.loaded.get(&backed) {
@@ -126,9 +126,9 @@ impl OffloadWriter<'_> {
         loaded
     }
 
-    fn copy(&mut self, op: Op, of: ValueId, scope: &str, phase: Phase) -> ValueId {
+    fn copy(&mut self, op: Op, of: ValueId, scope: &Scope, phase: Phase) -> ValueId {
         let ty = self.made[of.index()].ty.clone();
-        self.push(Node { op, inputs: vec![of], outputs: Vec::new(), scope: scope.to_string(), phase }, vec![ty])[0]
+        self.push(Node { op, inputs: vec![of], outputs: Vec::new(), scope: scope.clone(), phase }, vec![ty])[0]
     }
 
     fn push(&mut self, mut node: Node, types: Vec<crate::base::shape::TensorType>) -> Vec<ValueId> {

@@ -74,9 +74,9 @@ impl Recomputation {
         let mut scopes: Vec<(String, usize)> = Vec::new();
         for id in self.nodes.iter() {
             let scope = &graph.node(*id).scope;
-            match scopes.iter_mut().find(|(known, _)| known == scope) {
+            match scopes.iter_mut().find(|(known, _)| *scope == *known) {
                 Some((_, count)) => *count += 1,
-                None => scopes.push((scope.clone(), 1)),
+                None => scopes.push((scope.to_string(), 1)),
             }
         }
         scopes

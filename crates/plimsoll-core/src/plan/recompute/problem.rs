@@ -78,9 +78,10 @@ impl Problem {
         let values = graph.values.len();
         let mut in_state = vec![false; values];
         let mut old = vec![NOBODY; values];
+        let states = graph.state_values();
         for (state, value) in &graph.updates {
             in_state[value.index()] = true;
-            old[value.index()] = graph.state_value(*state).map_or(NOBODY, |old| old.0);
+            old[value.index()] = states[state.0 as usize].map_or(NOBODY, |old| old.0);
         }
         let mut wanted = vec![false; values];
         graph.outputs.iter().for_each(|(_, value)| wanted[root(graph, *value).index()] = true);
