@@ -9,11 +9,14 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Untracked heap: graphs, plans, names, the ledger itself, and the C library.
-const HEAP_RESERVE: Bytes = Bytes::mib(1);
+const HEAP_RESERVE: Bytes = Bytes::kib(768);
 
-/// This fraction of the program file's pages is not resident at once: code of other commands, formats and processors, and tables for panics.
-/// What only planning uses is given back before a run starts.
-const UNUSED: u64 = 5;
+/// Percent of the program file's pages that are not resident at once: code of other commands, formats and processors, and tables for panics. What
+/// only planning uses is given back before a run starts.
+const UNUSED: u64 = 28;
+
+/// The page size that limits of control groups are rounded down to.
+const PAGE: u64 = 4096;
 
 /// The main thread's stack as far as it is touched.
 const MAIN_STACK: Bytes = Bytes::kib(256);
@@ -59,7 +62,7 @@ pub fn process_footprint() -> Bytes {
 /// The same with the libraries that are loaded now.
 pub(crate) fn footprint_now() -> Bytes {
     let mapped = fs::read_to_string("/proc/self/maps").map_or(Bytes::mib(16), |maps| mapped_files(&maps));
-    let unused = Bytes(program_pages().0 / UNUSED);
+    let unused = Bytes(program_pages().0 / 100 * UNUSED);
     (mapped - unused.min(mapped) + MAIN_STACK + HEAP_RESERVE).align_up(1 << 16)
 }
 
@@ -163,17 +166,19 @@ fn kilobytes(text: &str, field: &str) -> Option<Bytes> {
 fn free_in_control_group() -> Option<Bytes> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let read = |path: &str| fs::read_to_string(path).ok();
-    let kernel = groups.lines().filter_map(|line| own_kernel_memory(line, std::process::id(), &read)).max().unwrap_or_default();
-    let own = status("RssAnon:").unwrap_or_default() + kernel;
-    groups.lines().filter_map(|line| control_group_free(line, own, &read)).min()
+    let kernel = groups.lines().filter_map(|line| own_kernel_memory(line, std::process::id(), &read)).max();
+    let own = status("RssAnon:").unwrap_or_default() + kernel.unwrap_or_default();
+    groups.lines().filter_map(|line| control_group_free(line, own, kernel.is_some(), &read)).min()
 }
 
-/// The names of a version's files: where groups are, the limit, what is in use, and what of that is files, which the system gives up first.
+/// The names of a version's files: where groups are, the limit, and what is in use.
 struct Interface {
     root: &'static str,
     limit: &'static str,
-    usage: &'static str,
-    files: [&'static str; 2],
+    /// The file with the kernel's memory, where the statistics have none.
+    kernel: &'static str,
+    /// What holds memory that cannot be given up, in the statistics.
+    held: &'static [&'static str],
 }
 
 /// Kernel memory (page tables, stacks, open files) of this process, for one line of `/proc/self/cgroup`, where it is alone in its group; otherwise
@@ -197,20 +202,21 @@ fn own_kernel_memory(line: &str, own: u32, read: &dyn Fn(&str) -> Option<String>
     stat.lines().find_map(|line| line.strip_prefix("kernel ")?.trim().parse().ok()).map(Bytes)
 }
 
-/// What there is for a process that holds `own` bytes itself, for one line of `/proc/self/cgroup`.
-fn control_group_free(line: &str, own: Bytes, read: &dyn Fn(&str) -> Option<String>) -> Option<Bytes> {
+/// What there is for a process that holds `own` bytes itself and may be alone in its group, for one line of `/proc/self/cgroup`.
+fn control_group_free(line: &str, own: Bytes, alone: bool, read: &dyn Fn(&str) -> Option<String>) -> Option<Bytes> {
     let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
     let interface = match controllers {
-        "" => Interface { root: "/sys/fs/cgroup", limit: "memory.max", usage: "memory.current", files: ["active_file ", "inactive_file "] },
+        "" => Interface { root: "/sys/fs/cgroup", limit: "memory.max", kernel: "", held: &["anon ", "shmem ", "kernel "] },
         names if names.split(',').any(|name| name == "memory") => Interface {
             root: "/sys/fs/cgroup/memory",
             limit: "memory.limit_in_bytes",
-            usage: "memory.usage_in_bytes",
-            files: ["total_active_file ", "total_inactive_file "],
+            kernel: "memory.kmem.usage_in_bytes",
+            held: &["total_rss ", "total_shmem "],
         },
         _ => return None,
     };
-    let mut group = group.trim_end_matches('/');
+    let innermost = group.trim_end_matches('/');
+    let mut group = innermost;
     let mut least: Option<u64> = None;
     loop {
         let number = |file: &str| read(&format!("{}{group}/{file}", interface.root)).and_then(|text| text.trim().parse::<u64>().ok());
@@ -218,9 +224,11 @@ fn control_group_free(line: &str, own: Bytes, read: &dyn Fn(&str) -> Option<Stri
         if let Some(limit) = number(interface.limit).filter(|limit| *limit < 1 << 60) {
             let stat = read(&format!("{}{group}/memory.stat", interface.root)).unwrap_or_default();
             let of = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap_or(0);
-            let files: u64 = interface.files.iter().map(|name| of(name)).sum();
-            let others = number(interface.usage).unwrap_or(0).saturating_sub(files).saturating_sub(own.0);
-            let free = limit.saturating_sub(others);
+            // Not the usage: it includes files, which are given up first, and what each processor has charged ahead.
+            let held: u64 = interface.held.iter().map(|name| of(name)).sum::<u64>() + number(interface.kernel).unwrap_or(0);
+            // Statistics lag behind; alone in its group, a process holds all of it. A limit was rounded down to whole pages.
+            let others = if alone && group == innermost { 0 } else { held.saturating_sub(own.0) };
+            let free = (limit + PAGE - 1).saturating_sub(others);
             least = Some(least.map_or(free, |least| least.min(free)));
         }
         let Some(parent) = group.rfind('/') else { break };
@@ -245,7 +253,7 @@ mod tests {
             };
             Some(text.to_string())
         };
-        let free = |line: &str| control_group_free(line, Bytes::ZERO, &files);
+        let free = |line: &str| control_group_free(line, Bytes::ZERO, false, &files).map(|free| Bytes(free.0 / PAGE * PAGE));
         assert_eq!(free("0::/a/b"), Some(Bytes::mib(1)));
         assert_eq!(free("4:cpu,memory:/job"), Some(Bytes::mib(2)));
         assert_eq!(free("3:cpu:/job"), None);
@@ -257,15 +265,16 @@ mod tests {
         let files = |path: &str| {
             let text = match path {
                 "/sys/fs/cgroup/a/memory.max" => "1000000\n",
-                "/sys/fs/cgroup/a/memory.current" => "700000\n",
-                "/sys/fs/cgroup/a/memory.stat" => "anon 500000\nactive_file 50000\ninactive_file 150000\n",
+                "/sys/fs/cgroup/a/memory.stat" => "anon 450000\nkernel 40000\nshmem 10000\nactive_file 50000\ninactive_file 150000\n",
                 _ => return None,
             };
             Some(text.to_string())
         };
         // Half a million is held, a fifth of that by this process; files are given up for it.
-        assert_eq!(control_group_free("0::/a", Bytes(100_000), &files), Some(Bytes(600_000)));
-        assert_eq!(control_group_free("0::/a", Bytes(900_000), &files), Some(Bytes(1_000_000)), "never more than the limit");
+        let free = |own: u64, alone: bool| control_group_free("0::/a", Bytes(own), alone, &files);
+        assert_eq!(free(100_000, false), Some(Bytes(600_000 + PAGE - 1)));
+        assert_eq!(free(900_000, false), Some(Bytes(1_000_000 + PAGE - 1)), "never more than the limit");
+        assert_eq!(free(100_000, true), Some(Bytes(1_000_000 + PAGE - 1)), "statistics lag behind");
     }
 
     #[test]

@@ -142,12 +142,6 @@ impl Programs {
         Ok(Bytes(sources * SOURCE_PER_NODE + of_whole.max(of_micro_batches)).align_up(4096))
     }
 
-    /// Peak heap of planning, estimated before the graphs for micro-batches are built.
-    pub fn planning_heap_at_least(&self, batch: usize) -> Bytes {
-        let divided = if self.worth_dividing(batch) { ACCUMULATING_NODES } else { 0 };
-        Bytes(self.whole_nodes() * (SOURCE_PER_NODE * (1 + divided) + PLANNED_PER_NODE.max(divided * PLANNED_PER_NODE_ACCUMULATING)))
-    }
-
     /// Whether micro-batches can save more memory than it takes to plan them: all values of a step of `batch` rows are larger.
     pub fn worth_dividing(&self, batch: usize) -> bool {
         let accumulating = ACCUMULATING_NODES * self.whole_nodes();

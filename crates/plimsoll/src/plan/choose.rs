@@ -1,7 +1,7 @@
 //! The search for the fastest plan that fits: whole batches if possible, else micro-batches, splitting, recomputation and offloading,
 //! whichever has the shortest predicted step.
 
-use super::candidate::{Candidate, candidate, finish};
+use super::candidate::{Candidate, candidate, finish, planning};
 use super::least::{infeasible, minimum};
 use super::offload;
 use super::pipelines::{Pipelines, pipelines};
@@ -76,8 +76,8 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
 
 /// Refuses to plan a run whose planning would not fit into the free memory.
 fn refuse_planning_beyond_free_memory(request: &Request<'_>) -> Result<()> {
-    let (free, planning) = (request.machine.free_host, request.machine.process + request.programs.planning_heap_at_least(request.batch));
-    if request.minimum.get().is_none() && planning > free {
+    let (free, planning) = (request.machine.free_host, planning(request, 0, request.batch)?);
+    if planning > free {
         return Err(Error::PlanningInfeasible(PlanningInfeasible { free, planning }));
     }
     Ok(())
