@@ -48,13 +48,13 @@ impl Command for Train {
         if args.zoo.is_some() {
             progress.note("--zoo trains on random rows: memory and times are real, loss and metrics mean nothing");
         }
-        let data = trainer.spec().data_report();
+        let data = args.json.then(|| trainer.spec().data_report());
         let history = folder.train(trainer, plan, &signals::stop_handle(), |event| progress.show(event))?;
         rates.refine(prediction, &history);
         if args.json {
             let mut document = history.to_json();
             document["out"] = json!(folder.path());
-            document["data"] = data;
+            document["data"] = data.unwrap_or_default();
             document["heap_peak_bytes"] = json!(HEAP.peak().0);
             document["random_data"] = json!(args.zoo.is_some());
             print(&document)?;

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use plimsoll::{Bytes, Predicted, Preprocessing, Rows, Trained};
 use serde_json::{Map, Value, json};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -128,8 +129,9 @@ fn predict(args: &Predict) -> Result<()> {
     };
     let trained = open(&args.trained)?;
     let (rows, fitted) = (trained.rows(), trained.preprocessing().clone());
-    // Tried before anything is computed.
-    File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    // Tried before anything is computed. An earlier file stays until the new one is complete.
+    let probe = beside(path);
+    File::create(&probe).with_context(|| format!("cannot write {}", path.display()))?;
     let mut outs: Vec<Out> = Vec::new();
     let predicted = trained.predict(|piece| {
         if outs.is_empty() {
@@ -137,15 +139,10 @@ fn predict(args: &Predict) -> Result<()> {
         }
         outs.iter_mut().zip(piece.outputs).for_each(|(out, output)| out.add(output));
     });
-    let finished = predicted.map_err(anyhow::Error::from).and_then(|()| outs.iter_mut().try_for_each(Out::finish));
-    if finished.is_err() || outs.len() > 1 {
-        let _ = std::fs::remove_file(path);
-    }
-    if let Err(error) = finished {
-        // Half a file would pass for a whole one.
-        outs.iter().for_each(|out| drop(std::fs::remove_file(&out.path)));
-        return Err(error);
-    }
+    let complete = predicted.map_err(anyhow::Error::from).and_then(|()| outs.iter_mut().try_for_each(Out::finish));
+    let renamed = complete.and_then(|()| outs.iter().try_for_each(Out::rename));
+    outs.iter().map(|out| &out.temporary).chain([&probe]).for_each(|path| drop(std::fs::remove_file(path)));
+    renamed?;
     report(args, rows, &outs, &fitted)
 }
 
@@ -163,10 +160,19 @@ fn report(args: &Predict, rows: Rows, outs: &[Out], fitted: &Preprocessing) -> R
     Ok(())
 }
 
+/// The name of a file until it is complete.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().map(OsStr::to_os_string).unwrap_or_default();
+    name.push(format!(".{}.tmp", std::process::id()));
+    path.with_file_name(name)
+}
+
 /// Where one result of the model goes.
 struct Out {
     name: String,
     path: PathBuf,
+    /// The file until it is complete.
+    temporary: PathBuf,
     file: Option<BufWriter<File>>,
     table: bool,
     rows: u64,
@@ -187,8 +193,9 @@ impl Out {
                 path.with_file_name(format!("{}-{}.{extension}", stem.to_string_lossy(), output.name.replace('/', "-")))
             }
         };
-        let mut out = Out { name: output.name.clone(), file: None, path, table, rows: 0, shape: output.shape.clone(), failed: None };
-        match File::create(&out.path) {
+        let (name, shape, temporary) = (output.name.clone(), output.shape.clone(), beside(&path));
+        let mut out = Out { name, file: None, path, temporary, table, rows: 0, shape, failed: None };
+        match File::create(&out.temporary) {
             Ok(file) => out.file = Some(BufWriter::new(file)),
             Err(error) => out.failed = Some(error),
         }
@@ -207,8 +214,9 @@ impl Out {
         let per_row: usize = self.shape.iter().product();
         if self.rows == 0 {
             if self.table {
-                let columns: String = (0..per_row).map(|i| format!(",y{i}")).collect();
-                writeln!(file, "row,largest{columns}")?;
+                write!(file, "row,largest")?;
+                (0..per_row).try_for_each(|column| write!(file, ",y{column}"))?;
+                writeln!(file)?;
             } else {
                 file.write_all(&[0; Out::HEADER])?;
             }
@@ -247,6 +255,11 @@ impl Out {
             file.seek(SeekFrom::Start(0))?;
             file.write_all(&header)?;
         }
-        file.flush()
+        file.flush()?;
+        file.get_ref().sync_all()
+    }
+
+    fn rename(&self) -> Result<()> {
+        std::fs::rename(&self.temporary, &self.path).with_context(|| format!("cannot write {}", self.path.display()))
     }
 }

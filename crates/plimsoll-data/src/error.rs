@@ -91,11 +91,12 @@ pub enum DataError {
         /// The maximum per file.
         cap: Bytes,
     },
-    /// An image that does not fit in this memory limit, but in a larger one. It does not count as a bad row, because
-    /// the rows of a data set must not depend on the limit.
+    /// An image that takes more than the whole decode pool. It was not scanned before planning, or has changed since:
+    /// memory is reserved for the largest image that was scanned.
     #[error(
-        "{} is {width} × {height} pixels and takes {needed} to read and decode, but this memory limit leaves {cap} for a single item; \
-         raise the limit, or say what one may take (max_item), so that ignore_errors leaves out larger ones under any limit", .path.display()
+        "{} is {width} × {height} pixels and takes {needed} to read and decode, but the plan reserves {cap} for a single item: \
+         its header was not read before planning, or the file has changed since; raise the limit, \
+         or drop such rows with ignore_errors", .path.display()
     )]
     NoRoom {
         /// The file.

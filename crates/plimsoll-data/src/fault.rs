@@ -31,9 +31,7 @@ pub(crate) enum Loss {
 
 impl Fault {
     pub fn row(error: DataError) -> Fault {
-        // An image that needs a larger limit is not a bad row: dropping it would make the rows depend on the limit.
-        let loss = if let DataError::NoRoom { .. } = error { Loss::Rest } else { Loss::Row };
-        Fault { error: Box::new(error), loss, row: None }
+        Fault { error: Box::new(error), loss: Loss::Row, row: None }
     }
 
     pub fn part(error: DataError) -> Fault {
@@ -44,8 +42,8 @@ impl Fault {
     pub fn numbered(self, row: u64, whose: &'static str) -> Fault {
         use DataError as Of;
         let of_row = matches!(*self.error, Of::Label { .. } | Of::NotFinite { .. } | Of::Function { .. });
-        let of_file =
-            matches!(*self.error, Of::Image { .. } | Of::Io { .. } | Of::TooLarge { .. } | Of::TooSmall { .. } | Of::TooBig { .. });
+        let of_image = matches!(*self.error, Of::Image { .. } | Of::TooLarge { .. } | Of::NoRoom { .. });
+        let of_file = of_image || matches!(*self.error, Of::Io { .. } | Of::TooSmall { .. } | Of::TooBig { .. });
         Fault { row: (!of_row && !of_file).then_some((row, whose)), ..self }
     }
 

@@ -67,6 +67,7 @@ pub use block::{BlockLayout, BlockMut, ColumnMut, Rows};
 pub use cache::{Cache, CacheFile};
 pub use condition::{Condition, Relation};
 pub use dataset::{Dataset, Parallelism, Prefetch};
+pub use decode::ScanOptions;
 pub use error::DataError;
 pub use image::ImageReader;
 pub use memory::{ALIGNMENT, AlignedBuf};

@@ -251,7 +251,7 @@ fn what_such_pictures_may_take_is_said_and_planned() {
     assert!(told.contains("a single item may take 1.00 MiB"), "{told}");
     let plan = data(None).parallelism(Parallelism::Threads(2)).plan(None).unwrap();
     let decode = plan.stages().iter().find(|(name, _)| name.starts_with("decode")).unwrap();
-    assert_eq!((plan.workers(), decode.1), (2, Bytes::mib(256)));
+    assert!(plan.workers() == 2 && decode.1 > Bytes::mib(2) && decode.1 < Bytes::mib(5), "the large one and a small one: {plan}");
 }
 
 #[test]

@@ -94,17 +94,20 @@ pub struct History {
 /// How many epochs a history has at most: the memory of a run must not grow with its length.
 pub(crate) const MAX_EPOCHS: usize = 1000;
 
-/// Heap of an epoch, of each of its scalars, and of each of its values and counts per class: in memory, as JSON and as text.
+/// Heap of an epoch, of each of its scalars, and of each of its values and counts per class: in memory, as JSON and as text. Counts are
+/// integers, in checkpoints only, which makes their text shorter.
 const PER_EPOCH: u64 = 768;
 const PER_SCALAR: u64 = 320;
 const PER_CLASS_VALUE: u64 = 144;
+const PER_CLASS_COUNT: u64 = 64;
 
 impl History {
-    /// Heap of the history of a run with this many scalars and values per class in each epoch. Values per class are held for the last epoch
+    /// Heap of the history of a run with this many scalars, values per class and counts per class in each epoch. Values per class are held for the last epoch
     /// only.
-    pub(crate) fn footprint(epochs: u64, scalars: usize, class_values: usize) -> Bytes {
+    pub(crate) fn footprint(epochs: u64, scalars: usize, class_values: usize, class_counts: usize) -> Bytes {
         let epoch = PER_EPOCH + PER_SCALAR * scalars as u64;
-        let classes = PER_CLASS_VALUE.saturating_mul(class_values as u64);
+        let counts = PER_CLASS_COUNT.saturating_mul(class_counts as u64);
+        let classes = PER_CLASS_VALUE.saturating_mul(class_values as u64).saturating_add(counts);
         Bytes(epochs.min(MAX_EPOCHS as u64).saturating_mul(epoch).saturating_add(classes)).align_up(4096)
     }
 

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::tensors;
+use plimsoll_core::Bytes;
 use plimsoll_data::Dataset;
 use plimsoll_data::source::ColumnScale;
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,9 @@ pub struct Preprocessing {
     pub classes: Vec<String>,
 }
 
+/// Names that take less memory than this while they are written are not planned for.
+const WRITTEN_IN_RESERVE: Bytes = Bytes::kib(256);
+
 /// The key in the metadata of a safetensors file.
 const KEY: &str = "preprocessing";
 
@@ -33,6 +37,25 @@ impl Preprocessing {
     pub fn of(data: &Dataset) -> Preprocessing {
         let read = data.file_use();
         Preprocessing { features: read.used, targets: read.targets, scales: data.scales(), classes: data.class_names() }
+    }
+
+    /// The memory of writing the names of a dataset with checkpoints, weights and reports: as they are, as JSON documents and as text. Zero where
+    /// they are so few that the heap's reserve has space for them.
+    pub(crate) fn footprint(data: &Dataset) -> Bytes {
+        let fitted = Preprocessing::of(data);
+        let copies_of = |documents: u64, name: &String| {
+            let (length, allocated) = (name.len() as u64, (name.len() as u64 + 8).next_multiple_of(16).max(32));
+            documents * (allocated + 32) + 3 * (length + 8)
+        };
+        // Reports list the columns, of training and of validation data, but not the classes.
+        let copies = |name: &String| copies_of(3, name);
+        let classes = fitted.classes.iter().map(|name| copies_of(2, name)).sum::<u64>();
+        let names = fitted.features.iter().chain(&fitted.targets).map(copies).sum::<u64>() + classes;
+        let scales = fitted.scales.iter().map(|scale| copies(&scale.name) + 400).sum::<u64>();
+        drop(fitted);
+        let unused = data.file_use().unused.iter().map(|(name, reason)| copies(name) + copies(reason)).sum::<u64>();
+        let bytes = Bytes(names + scales + unused);
+        if bytes < WRITTEN_IN_RESERVE { Bytes::ZERO } else { bytes }
     }
 
     /// Whether nothing was fitted.

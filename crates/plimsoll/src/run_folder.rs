@@ -75,7 +75,8 @@ impl RunFolder {
     pub fn train(&self, trainer: Trainer, plan: RunPlan, stop: &StopHandle, mut observer: impl FnMut(&Event<'_>)) -> Result<History> {
         let mut trainer = trainer.offload_folder(self.file("."));
         let config = trainer.spec().config.clone();
-        let data = trainer.spec().data_report();
+        // The report has all names of columns, so it is made only while it is written.
+        let spec = trainer.spec().clone();
         let costs = trainer.spec().costs.clone();
         let averages = trainer.spec().optimization.average.is_some();
         self.remove_incomplete();
@@ -94,7 +95,9 @@ impl RunFolder {
                 Event::Planned { plan, .. } => self
                     .begin(checkpoints.as_ref(), csv_log)
                     .and_then(|()| self.write(CONFIG, config.as_bytes()))
-                    .and_then(|()| self.write(PLAN, pretty(&with_data(record_rates(plan.to_json(), costs.as_deref()), &data)).as_bytes()))
+                    .and_then(|()| {
+                        self.write(PLAN, pretty(&with_data(record_rates(plan.to_json(), costs.as_deref()), spec.data_report())).as_bytes())
+                    })
                     .and_then(|()| if resume { Ok(()) } else { log.begin() }),
                 Event::Resumed { epoch, .. } => log.go_on(*epoch),
                 Event::EpochEnd(epoch) => log.add(epoch),
@@ -116,7 +119,7 @@ impl RunFolder {
             return Err(error);
         }
         if !history.stopped {
-            self.write(REPORT, pretty(&with_data(history.to_json(), &data)).as_bytes())?;
+            self.write(REPORT, pretty(&with_data(history.to_json(), spec.data_report())).as_bytes())?;
         }
         Ok(history)
     }
@@ -361,8 +364,8 @@ fn lock(folder: &Path) -> Result<File> {
 }
 
 /// A document with what the run reads of its data.
-fn with_data(mut document: Value, data: &Value) -> Value {
-    document["data"] = data.clone();
+fn with_data(mut document: Value, data: Value) -> Value {
+    document["data"] = data;
     document
 }
 

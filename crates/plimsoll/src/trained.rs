@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
 use crate::preprocessing::Preprocessing;
+use crate::spec::{FitSpec, RunSpec};
 use crate::trainer::{Prediction, Trainer};
 use plimsoll_data::Dataset;
 use std::path::{Path, PathBuf};
@@ -50,7 +51,12 @@ impl Trained {
         }
         let spec = config.build()?;
         match (spec.fit.validation.clone(), rows) {
-            (Some(data), None | Some(Rows::HeldOut)) => Ok(Trained { trainer: spec.into(), data, rows: Rows::HeldOut, weights, fitted }),
+            (Some(data), None | Some(Rows::HeldOut)) => {
+                // The plan covers the rows that are read.
+                let fit = FitSpec { validation: None, ..spec.fit };
+                let trainer = Trainer::from(RunSpec { data: data.clone(), fit, ..spec });
+                Ok(Trained { trainer, data, rows: Rows::HeldOut, weights, fitted })
+            }
             (None, Some(Rows::HeldOut)) => {
                 Err(Error::Config("the run has no validation data: name some as `data.validation`, or use the training data".to_string()))
             }

@@ -80,7 +80,8 @@ const BUILT_IN: (&str, &str) = ("PLIMSOLL_NO_CALIBRATE", "1");
 
 fn command() -> Command {
     let mut command = Command::new(program());
-    command.envs([BUILT_IN]);
+    // Nothing is kept in the user's cache folder.
+    command.envs([BUILT_IN]).env("XDG_CACHE_HOME", "/dev/null");
     command
 }
 

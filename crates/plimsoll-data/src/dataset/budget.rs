@@ -1,6 +1,6 @@
 //! Memory budgets and holdings of the stages of a sequential pipeline.
 
-use crate::decode::{AUTO_ITEM, MIN_ITEM};
+use crate::decode::{AUTO_ITEM, ItemSizes, MIN_ITEM};
 use plimsoll_core::Bytes;
 
 /// How much memory the stages of a sequential pipeline may use for speed.
@@ -26,14 +26,19 @@ impl StreamBudget {
     pub const MINIMUM: StreamBudget =
         StreamBudget { minimal: true, limit: None, parallel_inputs: 0, ignores_errors: false, cache: Some(Bytes::ZERO), item: None };
 
-    /// Bytes for decoding images one at a time; `stated` is the user's setting.
-    pub fn item_bytes(&self, stated: Option<Bytes>) -> Bytes {
-        stated.unwrap_or(match (self.item, self.limit) {
+    /// Bytes for decoding images of these sizes on this many threads, or one at a time if there is no memory for more.
+    pub fn item_bytes(&self, sizes: &ItemSizes, threads: usize) -> Bytes {
+        if sizes.complete().is_some() {
+            let pool = sizes.pool(if self.minimal { 1 } else { threads }, AUTO_ITEM);
+            return self.limit.map_or(pool, |limit| pool.min(Bytes(limit.0 / 4).max(sizes.required())));
+        }
+        let assumed = match (self.item, self.limit) {
             _ if self.minimal => MIN_ITEM,
             (Some(item), _) => item,
             (None, Some(limit)) => Bytes(limit.0 / 4).clamp(MIN_ITEM, AUTO_ITEM),
             (None, None) => AUTO_ITEM,
-        })
+        };
+        sizes.stated.unwrap_or(assumed.max(sizes.required()))
     }
 
     /// Whether a cache may use this many bytes.

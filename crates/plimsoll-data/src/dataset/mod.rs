@@ -7,6 +7,7 @@
 //! | `deferred` | decoding files after the stages that select rows |
 //! | `order` | selecting and reordering rows by arithmetic on indices |
 //! | `recipe` | the compiled stages that are fused with reading rows |
+//! | `scan` | reading the headers of images before planning |
 //! | `settings` | settings of batches and threads |
 //! | `budget` | memory budgets of sequential stages |
 //! | `input` | inputs of sequential stages |
@@ -21,6 +22,7 @@ mod input;
 mod node;
 mod order;
 mod recipe;
+mod scan;
 mod settings;
 mod stage;
 

@@ -6,7 +6,7 @@ use super::input::BlockIterator;
 use super::order::Consumed;
 use super::stage::{OpenInput, Opening, Stage};
 use crate::meter::StageTimer;
-use crate::source::{ColumnScale, FileUse, Source};
+use crate::source::{ColumnScale, FileUse, ImageScans, Source};
 use crate::{DataError, Schema};
 use plimsoll_core::Ledger;
 use std::iter;
@@ -197,6 +197,10 @@ impl Source for NodeSource {
 
     fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
         self.node.inputs[0].source.file_part(row)
+    }
+
+    fn image_scans(&self) -> Option<(&dyn Source, &ImageScans)> {
+        self.node.inputs.first()?.source.image_scans()
     }
 
     fn class_names(&self) -> Vec<String> {

@@ -4,7 +4,7 @@ use super::order::{self, Consumed, IndexStep};
 use super::settings::{Settings, common_multiple};
 use super::{Dataset, Node};
 use crate::cache::{Cache, CacheBypass, Fingerprint, unversioned};
-use crate::decode::DecodeRecipe;
+use crate::decode::{self, DecodeRecipe, ItemSizes, ScanOptions};
 use crate::memory::ALIGNMENT;
 use crate::ops::{ItemStep, Op};
 use crate::schema::Extent;
@@ -13,7 +13,7 @@ use crate::span::Span;
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::hash::Hasher;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Everything that a plan and a feed need to know.
 pub(crate) struct Recipe {
@@ -45,6 +45,8 @@ pub(crate) struct Recipe {
     /// User code among the cached operations without a version.
     code: Option<String>,
     versioned: bool,
+    /// The sizes of images, once they are asked for.
+    sizes: OnceLock<ItemSizes>,
 }
 
 /// The maps before the cache, and the columns of cached rows.
@@ -172,6 +174,22 @@ impl Recipe {
         self.maps.iter().find_map(|column| column.item.as_ref())
     }
 
+    /// The sizes of the images that are decoded. Reads their headers, unless that was done for the same source before.
+    pub fn sizes(&self) -> &ItemSizes {
+        self.sizes.get_or_init(|| self.scanned(&ScanOptions::default()))
+    }
+
+    /// Like [`sizes`](Self::sizes), with these limits on reading headers.
+    pub fn scanned(&self, options: &ScanOptions) -> ItemSizes {
+        let unknown = ItemSizes { stated: self.settings.max_item, scan: None };
+        let (Some(item), Some((source, scans))) = (self.item(), self.source.image_scans()) else { return unknown };
+        // Rows of a stream may refer to any row of its source.
+        let rows = if self.node.is_none() { self.span.range() } else { 0..source.len() };
+        let name = decode::scan_name(item, unknown.cap(), &rows);
+        let scan = scans.get_or_scan(&name, || decode::scan(source, rows, item, unknown.cap(), options));
+        ItemSizes { scan: Some(scan), ..unknown }
+    }
+
     /// Bytes of a row as it comes from a stream.
     pub fn stream_row_bytes(&self) -> Bytes {
         self.source.schema().row_bytes() + Bytes(self.node.as_ref().map_or(0, |node| node.stage.reference_bytes()) as u64)
@@ -262,6 +280,7 @@ impl Dataset {
             cached_ops: String::new(),
             code: None,
             versioned: false,
+            sizes: OnceLock::new(),
         };
         self.stages.iter().try_for_each(|stage| stage.compile(&mut recipe, self))?;
         if recipe.settings.row_errors.is_some() {

@@ -7,9 +7,10 @@ use super::recipe::Recipe;
 use super::settings::Settings;
 use super::{Dataset, Node};
 use crate::cache::{Cache, CacheBypass};
+use crate::decode::ScanOptions;
 use crate::meter::StageTimer;
 use crate::ops::Op;
-use crate::source::{FileUse, RowIterator, merge_use};
+use crate::source::{FileUse, ImageScan, RowIterator, merge_use};
 use crate::{DataError, Schema};
 use plimsoll_core::{Bytes, Ledger};
 use std::any::Any;
@@ -185,6 +186,11 @@ pub(crate) trait Stage: Any + Send + Sync {
     /// This stage with a maximum number of bytes for decoding an image.
     fn with_max_item(&self, _bytes: Bytes) -> Option<Arc<dyn Stage>> {
         None
+    }
+
+    /// What the headers of its images say, read now unless that was done before.
+    fn scan_images(&self, _options: &ScanOptions) -> Result<Option<Arc<ImageScan>>, DataError> {
+        Ok(None)
     }
 
     /// The first random operation, and its column.

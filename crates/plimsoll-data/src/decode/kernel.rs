@@ -54,6 +54,11 @@ impl DecodeRecipe {
         Some(DecodeRecipe { decode, flips: flips.collect::<Option<_>>()?, end, output, factor: None })
     }
 
+    /// Whether the image of a header is transposed after decoding.
+    fn transposes(&self, probe: &Probe) -> bool {
+        self.decode.orient && probe.orientation.transposed
+    }
+
     /// Bytes of the tables of a kernel and of its path buffer.
     pub fn kernel_bytes(&self) -> Bytes {
         let bytes = |(height, width, method)| Resampler::bytes(method, height, width, self.decode.channels.count());
@@ -172,8 +177,8 @@ impl DecodeKernel {
             Encoded::File(file, part) => image::probe(*file, path, part.clone())?,
             Encoded::Held(bytes) => image::probe(bytes, path, 0..bytes.len() as u64)?,
         };
-        let transposed = self.recipe.decode.orient && probe.orientation.transposed;
-        let parts = Parts::new(&probe, self.recipe.decode.channels.count(), transposed, self.recipe.end);
+        let transposed = self.recipe.transposes(&probe);
+        let parts = Parts::new(&probe, &self.recipe);
         let needed = item_bytes(parts.total(), probe.work);
         if needed > u128::from(self.cap.here.min(self.cap.stated).0) {
             let (path, Probe { width, height, .. }, ItemCap { stated, here }) = (path.to_path_buf(), probe, self.cap);
@@ -282,7 +287,8 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(probe: &Probe, channels: usize, transposed: bool, end: ItemStep) -> Parts {
+    fn new(probe: &Probe, recipe: &DecodeRecipe) -> Parts {
+        let (channels, transposed, end) = (recipe.decode.channels.count(), recipe.transposes(probe), recipe.end);
         let size = if transposed { (probe.width, probe.height) } else { (probe.height, probe.width) };
         let words = resize(end).map_or(0, |(height, width, method)| Resampler::words(method, size, (height, width), channels));
         let area = probe.width as u128 * probe.height as u128;
@@ -298,6 +304,11 @@ impl Parts {
     fn total(&self) -> u128 {
         self.file + self.pixels + self.turned + self.weights + self.lines
     }
+}
+
+/// Bytes for reading and decoding an image.
+pub(super) fn needed_bytes(probe: &Probe, recipe: &DecodeRecipe) -> u128 {
+    item_bytes(Parts::new(probe, recipe).total(), probe.work)
 }
 
 /// A rectangle of the oriented image: its layout, and the offset of its first stored pixel.

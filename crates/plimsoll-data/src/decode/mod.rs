@@ -2,6 +2,12 @@
 
 mod kernel;
 mod pool;
+mod scan;
+mod sizes;
+
+pub use scan::ScanOptions;
+pub(crate) use scan::{StoredScan, encoded_bytes, scan, scan_name};
+pub(crate) use sizes::ItemSizes;
 
 pub(crate) use kernel::{DecodeKernel, DecodeRecipe, ItemCap, StartedImage};
 pub(crate) use pool::DecodePool;
@@ -13,8 +19,3 @@ pub(crate) const AUTO_ITEM: Bytes = Bytes::mib(128);
 
 /// Minimum that is reserved for a file by default: an image of about one megapixel.
 pub(crate) const MIN_ITEM: Bytes = Bytes::mib(4);
-
-/// The limit for one file without a budget: the user's setting or the default.
-pub(crate) fn stated_item_bytes(stated: Option<Bytes>) -> Bytes {
-    stated.unwrap_or(AUTO_ITEM)
-}

@@ -4,7 +4,7 @@ use super::slot_bytes;
 use crate::DataError;
 use crate::cache::Cache;
 use crate::dataset::{Parallelism, Prefetch, Recipe, StreamBudget};
-use crate::decode::{AUTO_ITEM, MIN_ITEM, stated_item_bytes};
+use crate::decode::{AUTO_ITEM, MIN_ITEM};
 use plimsoll_core::Bytes;
 use std::thread;
 
@@ -54,7 +54,7 @@ pub(crate) struct Geometry {
 impl Geometry {
     /// For the maps after a stream that run on the calling thread, in blocks of `rows` rows.
     pub fn of_block(recipe: &Recipe, rows: usize, budget: StreamBudget) -> Geometry {
-        let decode = if recipe.item().is_some() { budget.item_bytes(recipe.settings.max_item) } else { Bytes::ZERO };
+        let decode = if recipe.item().is_some() { budget.item_bytes(recipe.sizes(), 1) } else { Bytes::ZERO };
         let budget = StreamBudget { parallel_inputs: 0, ..budget };
         Geometry { slots: 0, slot_rows: rows, chunk_rows: rows, decode, cache_rows: 0, budget, ..smallest(recipe, 1) }.bounded(recipe)
     }
@@ -67,7 +67,7 @@ impl Geometry {
     /// This geometry with `max_item` bounded by the available memory.
     pub fn bounded(self, recipe: &Recipe) -> Geometry {
         let there = self.decode + cached_bytes(recipe, self.cache_rows);
-        Geometry { max_item: stated_item_bytes(recipe.settings.max_item).min(there), ..self }
+        Geometry { max_item: if recipe.item().is_some() { recipe.sizes().cap().min(there) } else { Bytes::ZERO }, ..self }
     }
 
     /// Rows per claim. A single worker claims a whole slot, which saves locking.
@@ -153,7 +153,7 @@ pub(crate) fn for_speed(recipe: &Recipe, group: usize) -> Result<Geometry, DataE
     {
         return absurd(format!("a cache of {} rows", recipe.span.rows));
     }
-    let each = if recipe.item().is_some() { stated_item_bytes(recipe.settings.max_item) } else { Bytes::ZERO };
+    let each = if recipe.item().is_some() { recipe.sizes().cap() } else { Bytes::ZERO };
     if workers as u128 * (u128::from(each.0) + chunk_rows as u128 * u128::from(work_row.0)) > ABSURD {
         return absurd(format!("{workers} threads with their buffers"));
     }
@@ -181,13 +181,9 @@ fn sweeps(recipe: &Recipe) -> bool {
         && recipe.source.schema().row_bytes() < Bytes::kib(4)
 }
 
-/// The decode pool for this many workers with `each` bytes each, and at least the configured maximum for one file.
+/// The decode pool for this many workers with at most `each` bytes each, and at least what one image requires.
 fn decode_bytes(recipe: &Recipe, workers: usize, each: Bytes) -> Bytes {
-    match recipe.item() {
-        Some(_) => (recipe.settings.max_item.map_or(each, |said| said.min(each)) * workers as u64)
-            .max(recipe.settings.max_item.unwrap_or_default()),
-        None => Bytes::ZERO,
-    }
+    if recipe.item().is_some() { recipe.sizes().pool(workers, each) } else { Bytes::ZERO }
 }
 
 /// The rows of a cache in a file: all of them, with only a flag each in memory.
@@ -292,6 +288,17 @@ fn shrink_ring(recipe: &Recipe, group: usize, geometry: Geometry) -> Geometry {
     Geometry { slots: geometry.slots - 1, ..geometry }
 }
 
+/// Whether the sizes of some images are not known, and no cache in memory could make way for a large one.
+pub(crate) fn has_unknown_images(recipe: &Recipe) -> bool {
+    recipe.item().is_some() && recipe.sizes().complete().is_none() && recipe.cached_row().is_none()
+}
+
+/// Assigns what is left of a limit to the decode pool, up to what it has without a limit.
+pub(crate) fn with_larger_pool(recipe: &Recipe, group: usize, geometry: Geometry, left: Bytes) -> Result<Geometry, DataError> {
+    let most = for_speed(recipe, group)?.decode.max(geometry.decode);
+    Ok(Geometry { decode: (geometry.decode + left).min(most), ..geometry }.bounded(recipe))
+}
+
 /// Assigns what is left of a limit to the cache. A cached row takes a tenth of the time of a decoded one, so a cache
 /// that can hold all rows gets its memory before extra slots and unusually large files (for which it evicts rows if
 /// needed). A cache that cannot hold all rows gets what large files would.
@@ -305,11 +312,11 @@ pub(crate) fn with_cache(recipe: &Recipe, geometry: Geometry, left: impl Fn(Geom
     let fill = |each: Bytes, slots: usize| {
         // Settings of the user are kept, and the memory for one file must be available in the pool or the cache.
         let slots = if recipe.settings.prefetch == Prefetch::Auto { geometry.slots.min(slots) } else { geometry.slots };
-        let decode = geometry.decode.min(each * geometry.workers as u64);
+        let decode = geometry.decode.min(recipe.sizes().together(geometry.workers, each));
         let leaner = Geometry { slots, decode, ..geometry };
         let cache_rows = left(leaner).map_or(rows, |left| rows.min(left.0 / row));
         let filled = Geometry { cache_rows, ..leaner }.bounded(recipe);
-        (filled.max_item == recipe.settings.max_item.unwrap_or(filled.max_item)).then_some(filled)
+        (filled.max_item >= recipe.sizes().required()).then_some(filled)
     };
     let all = geometry.slots;
     let steps = [(AUTO_ITEM, all), (Bytes::mib(16), all), (Bytes::mib(8), all), (Bytes::mib(8), 2), (MIN_ITEM, 2), (MIN_ITEM, 1)];

@@ -132,6 +132,12 @@ impl Dataset {
                 stages = costs.of(geometry)?;
             }
         }
+        if let Some(limit) = limit
+            && geometry::has_unknown_images(&recipe)
+        {
+            geometry = geometry::with_larger_pool(&recipe, group, geometry, limit - total(&stages))?;
+            stages = costs.of(geometry)?;
+        }
         // What no other stage can use.
         let left = limit.map(|limit| limit - total(&stages));
         geometry.resident = geometry::resident(&recipe, left);

@@ -4,6 +4,7 @@ use super::geometry::{self, Geometry};
 use super::{Keep, PipelinePlan};
 use crate::block::column_bytes;
 use crate::dataset::{Concern, Dataset, Holding, Node, Parallelism, Recipe, StreamBudget};
+use crate::decode::ItemSizes;
 use crate::fault::RowErrors;
 use crate::{Cache, DataError};
 use plimsoll_core::Bytes;
@@ -119,7 +120,7 @@ fn route(data: &Dataset, recipe: &Recipe, budget: StreamBudget) -> Result<Route,
         // Another thread may decode images as large as the calling thread could, unless many inputs are read in
         // parallel.
         let decodes = budget.parallel_inputs == 0 && recipe.node.as_ref().is_some_and(|node| node.decodes_within_limit());
-        let item = decodes.then(|| budget.item_bytes(None));
+        let item = decodes.then(|| budget.item_bytes(&ItemSizes::default(), 1));
         if let Ok(plan) = batched.plan_keeping(limit, Keep::UpTo(budget.cache), item)
             && !(decodes && plan.geometry.budget.minimal)
         {

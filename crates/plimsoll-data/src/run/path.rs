@@ -4,7 +4,7 @@ use super::ring::Claim;
 use crate::block::Rows;
 use crate::cache::Store;
 use crate::dataset::{ColumnRecipe, Recipe};
-use crate::decode::{DecodeKernel, DecodePool, DecodeRecipe, ItemCap, stated_item_bytes};
+use crate::decode::{DecodeKernel, DecodePool, DecodeRecipe, ItemCap};
 use crate::memory::AlignedBuf;
 use crate::meter::Meter;
 use crate::ops::Kernel;
@@ -170,7 +170,7 @@ impl Path {
 
 /// The operations on each column in every epoch, for one thread. Files are decoded in `pool`.
 pub(super) fn paths(recipe: &Recipe, geometry: Geometry, pool: Option<&Arc<DecodePool>>, meter: &Arc<Meter>) -> Vec<Path> {
-    let cap = ItemCap { stated: stated_item_bytes(recipe.settings.max_item), here: geometry.max_item };
+    let cap = ItemCap { stated: recipe.sizes().cap(), here: geometry.max_item };
     let kernel = |(item, pool): (&DecodeRecipe, &Arc<DecodePool>)| {
         DecodeKernel::new(Arc::clone(&recipe.source), item.clone(), cap, Arc::clone(pool), Arc::clone(meter))
     };

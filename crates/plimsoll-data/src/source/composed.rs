@@ -1,6 +1,6 @@
 //! `zip` and `concatenate` of indexed sources, with random access.
 
-use super::{ColumnScale, FileUse, Gather, Source, class_column};
+use super::{ColumnScale, FileUse, Gather, ImageScans, Source, class_column};
 use crate::block::{BlockMut, ColumnMut};
 use crate::{DataError, Schema};
 use std::hash::Hasher;
@@ -17,6 +17,7 @@ struct Zipped {
 /// Rows of several sources, one source after the other.
 struct Concatenated {
     sources: Vec<Arc<dyn Source>>,
+    scans: ImageScans,
 }
 
 /// Joins the columns of several sources.
@@ -28,7 +29,7 @@ pub(crate) fn zipped(sources: Vec<Arc<dyn Source>>) -> Result<Arc<dyn Source>, D
 /// Concatenates sources, if they have the same schema.
 pub(crate) fn concatenated(sources: Vec<Arc<dyn Source>>) -> Option<Arc<dyn Source>> {
     let alike = sources.iter().all(|source| source.schema() == sources[0].schema());
-    alike.then(|| Arc::new(Concatenated { sources }) as Arc<dyn Source>)
+    alike.then(|| Arc::new(Concatenated { sources, scans: ImageScans::default() }) as Arc<dyn Source>)
 }
 
 fn describe(what: &str, sources: &[Arc<dyn Source>]) -> String {
@@ -212,6 +213,10 @@ impl Source for Concatenated {
     /// Rows are read one by one.
     fn wants_ascending(&self) -> bool {
         false
+    }
+
+    fn image_scans(&self) -> Option<(&dyn Source, &ImageScans)> {
+        self.sources.iter().all(|source| source.image_scans().is_some()).then_some((self, &self.scans))
     }
 
     fn file(&self, row: u64, path: &mut PathBuf) {

@@ -1,6 +1,6 @@
 //! Lists of files by pattern.
 
-use super::Source;
+use super::{ImageScans, Source};
 use crate::block::{BlockMut, Rows};
 use crate::{Column, DataError, Schema};
 use plimsoll_core::Bytes;
@@ -14,6 +14,7 @@ pub struct ImageFiles {
     pattern: PathBuf,
     files: Vec<PathBuf>,
     schema: Schema,
+    scans: ImageScans,
 }
 
 impl ImageFiles {
@@ -22,7 +23,8 @@ impl ImageFiles {
         let mut files = files(pattern)?;
         files.shrink_to_fit();
         files.iter_mut().for_each(PathBuf::shrink_to_fit);
-        Ok(ImageFiles { pattern: pattern.to_path_buf(), files, schema: Schema::new(vec![Column::files("x")])? })
+        let schema = Schema::new(vec![Column::files("x")])?;
+        Ok(ImageFiles { pattern: pattern.to_path_buf(), files, schema, scans: ImageScans::default() })
     }
 }
 
@@ -43,6 +45,10 @@ impl Source for ImageFiles {
 
     fn write_rows(&self, _rows: Rows<'_>, _scratch: &mut [u8], _out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
         Ok(())
+    }
+
+    fn image_scans(&self) -> Option<(&dyn Source, &ImageScans)> {
+        Some((self, &self.scans))
     }
 
     fn file(&self, row: u64, path: &mut PathBuf) {

@@ -8,6 +8,7 @@ mod file_use;
 mod folder;
 mod function;
 mod generator;
+mod image_scan;
 mod list;
 mod npy;
 mod parquet;
@@ -29,6 +30,7 @@ pub use folder::ImageFolder;
 pub use function::{Function, RowMut};
 pub use generator::Elements;
 pub(crate) use generator::Generator;
+pub use image_scan::{ImageScan, ImageScans};
 pub use list::{ImageFiles, files};
 pub use npy::Npy;
 pub use parquet::ParquetSpec;
@@ -128,6 +130,12 @@ pub trait Source: Send + Sync {
     /// The byte range of the row in that file, if it is not the whole file.
     fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
         part_with_files(self.parts()).map_or(Ok(None), |part| part.file_part(row))
+    }
+
+    /// The source that the [files](Self::file) come from, and what is known about them as images. Sources without it are
+    /// not scanned before planning.
+    fn image_scans(&self) -> Option<(&dyn Source, &ImageScans)> {
+        part_with_files(self.parts())?.image_scans()
     }
 
     /// The file and byte offset of a column of a row, for errors.

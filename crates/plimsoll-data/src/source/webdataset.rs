@@ -1,6 +1,6 @@
 //! WebDataset: tar files in which the files of a sample are adjacent and share a name up to the first dot.
 
-use super::{Source, identify_named, named};
+use super::{ImageScans, Source, identify_named, named};
 use crate::block::{BlockMut, Rows};
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
@@ -16,6 +16,7 @@ pub struct WebDataset {
     schema: Schema,
     shards: Vec<Shard>,
     samples: Vec<ImageSample>,
+    scans: ImageScans,
 }
 
 struct Shard {
@@ -49,7 +50,7 @@ impl WebDataset {
     /// Indexes the samples of tar files.
     pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<WebDataset, DataError> {
         let schema = Schema::new(vec![Column::files("x"), Column::new("y", DType::I32, [])])?;
-        let mut data = WebDataset { schema, shards: Vec::new(), samples: Vec::new() };
+        let mut data = WebDataset { schema, shards: Vec::new(), samples: Vec::new(), scans: ImageScans::default() };
         for path in paths {
             data.list(path.as_ref())?;
         }
@@ -216,6 +217,10 @@ impl Source for WebDataset {
 
     fn held_name(&self) -> &'static str {
         "index"
+    }
+
+    fn image_scans(&self) -> Option<(&dyn Source, &ImageScans)> {
+        Some((self, &self.scans))
     }
 
     fn file(&self, row: u64, path: &mut PathBuf) {

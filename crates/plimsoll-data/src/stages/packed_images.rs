@@ -1,17 +1,22 @@
 //! Compressed records with images, which are decoded when the records are read, because no later stage can buffer
 //! images of variable size.
 
+use crate::cache::Fingerprint;
 use crate::dataset::{BlockIterator, Dataset, Holding, Opening, Recipe, Stage, StreamBudget};
-use crate::decode::{DecodeKernel, DecodePool, ItemCap, StartedImage, stated_item_bytes};
+use crate::decode::{
+    DecodeKernel, DecodePool, DecodeRecipe, ItemCap, ItemSizes, ScanOptions, StartedImage, StoredScan, encoded_bytes, scan_name,
+};
 use crate::fault::Fault;
 use crate::meter::Meter;
 use crate::ops::Op;
-use crate::source::{PackedRecords, RecordPosition, RecordReader, RowIterator};
+use crate::source::{ImageScan, ImageScans, PackedRecords, RecordPosition, RecordReader, RowIterator};
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
 
 /// The records, and the operations on their images up to a fixed size.
 #[derive(Clone)]
@@ -20,16 +25,57 @@ pub(crate) struct PackedImages {
     /// A data set without rows that tracks the schema.
     columns: Dataset,
     max_item: Option<Bytes>,
+    scans: Arc<ImageScans>,
 }
 
 impl PackedImages {
     pub fn new(records: Arc<PackedRecords>, schema: Schema) -> PackedImages {
-        PackedImages { records, columns: Dataset::from_fn(schema, 0, |_, _| Ok(())), max_item: None }
+        PackedImages { records, columns: Dataset::from_fn(schema, 0, |_, _| Ok(())), max_item: None, scans: Arc::default() }
     }
 
     /// The files.
     pub fn name(&self) -> String {
         self.records.name()
+    }
+
+    /// The sizes of its images. Unpacks them to read their headers, unless that was done before.
+    fn sizes(&self) -> Result<ItemSizes, DataError> {
+        let scan = self.scan_images(&ScanOptions::default())?;
+        Ok(ItemSizes { stated: self.max_item, scan })
+    }
+
+    /// Reads the headers of the images of all records that can be unpacked in the time. They are not a random sample.
+    fn scan(&self, recipes: &[Option<DecodeRecipe>], cap: Bytes, name: &str, options: &ScanOptions) -> ImageScan {
+        let start = Instant::now();
+        let mut hash = Fingerprint::new();
+        let known = self.records.identify(&mut hash).is_ok();
+        let stored = options.cache.as_ref().filter(|_| known).map(|folder| StoredScan::new(folder, &self.name(), name, hash.bytes()));
+        if let Some(scan) = stored.as_ref().and_then(StoredScan::load) {
+            return scan;
+        }
+        let (mut scan, mut reader) = (ImageScan::of(u64::MAX), RecordReader::new(Arc::clone(&self.records)));
+        reader.begin();
+        while scan.scanned < options.files && start.elapsed() <= options.time {
+            // Damaged records are bad rows, and have no image to decode.
+            let read = reader.next();
+            if let Ok(false) = read {
+                scan.images = scan.scanned;
+                break;
+            }
+            let Some(record) = read.ok().and_then(|_| reader.record().ok()) else { continue };
+            for (column, recipe) in recipes.iter().enumerate() {
+                let Some(recipe) = recipe else { continue };
+                let encoded = self.records.image(record, column).ok();
+                let bytes = encoded.and_then(|encoded| encoded_bytes(self.records.path(record.position), encoded, recipe));
+                bytes.filter(|bytes| *bytes <= cap).into_iter().for_each(|bytes| scan.add(bytes));
+            }
+            scan.scanned += 1;
+        }
+        if let Some(stored) = stored {
+            // Without it, the records are unpacked again.
+            let _ = stored.save(&scan);
+        }
+        scan
     }
 
     /// Memory of each additional decoding thread.
@@ -45,9 +91,9 @@ impl PackedImages {
         threads: usize,
         meter: &Arc<Meter>,
     ) -> Result<(RecordReader, Vec<RecordDecoder>), DataError> {
-        let (recipe, here) = (self.columns.recipe()?, budget.item_bytes(self.max_item));
+        let (recipe, here) = (self.columns.recipe()?, budget.item_bytes(&self.sizes()?, cores()));
         let pool = Arc::new(DecodePool::new(here, Bytes::ZERO, threads, None));
-        let cap = ItemCap { stated: stated_item_bytes(self.max_item), here };
+        let cap = ItemCap { stated: self.sizes()?.cap(), here };
         let decoder = |_| RecordDecoder::new(&self.records, &recipe, cap, &pool, meter);
         Ok((RecordReader::new(Arc::clone(&self.records)), (0..threads).map(decoder).collect()))
     }
@@ -76,7 +122,7 @@ impl Stage for PackedImages {
     }
 
     fn holdings(&self, _inputs: &[Dataset], _row: Bytes, budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
-        let decode = budget.item_bytes(self.max_item);
+        let decode = budget.item_bytes(&self.sizes()?, cores());
         Ok(vec![
             Holding::here(format!("packed records (each ≤ {})", PackedRecords::LONGEST), PackedRecords::HELD),
             Holding::here(format!("decode (each ≤ {decode})"), decode + self.decoder_bytes()?),
@@ -97,6 +143,17 @@ impl Stage for PackedImages {
         Some(Arc::new(PackedImages { max_item: Some(bytes), ..self.clone() }))
     }
 
+    fn scan_images(&self, options: &ScanOptions) -> Result<Option<Arc<ImageScan>>, DataError> {
+        let recipes: Vec<Option<DecodeRecipe>> = self.columns.recipe()?.maps.iter().map(|map| map.item.clone()).collect();
+        if recipes.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        let cap = ItemSizes { stated: self.max_item, scan: None }.cap();
+        let ways = recipes.iter().map(|recipe| recipe.as_ref().map(|recipe| scan_name(recipe, cap, &(0..0))));
+        let name = format!("{:?}", ways.collect::<Vec<_>>());
+        Ok(Some(self.scans.get_or_scan(&name, || self.scan(&recipes, cap, &name, options))))
+    }
+
     fn random_op(&self) -> Option<(String, String)> {
         self.columns.stages.iter().find_map(|stage| stage.random_op())
     }
@@ -104,6 +161,11 @@ impl Stage for PackedImages {
     fn decodes(&self) -> Option<Option<Bytes>> {
         Some(self.max_item)
     }
+}
+
+/// Threads that may decode at the same time.
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Decodes records to rows on one thread.

@@ -7,6 +7,7 @@ mod inspect;
 
 use crate::error::{Error, Result};
 use crate::infeasible::PipelineInfeasible;
+use crate::spec::scan_images;
 use crate::system;
 use plimsoll_core::budget::Owner;
 use plimsoll_core::{Bytes, Ledger};
@@ -52,6 +53,7 @@ impl Pipeline {
     fn plan(&self, data: &Dataset) -> Result<Planned> {
         let budget = self.budget.unwrap_or_else(system::available_memory);
         let process = system::process_footprint();
+        scan_images(data)?;
         match data.plan(Some(budget.saturating_sub(process))) {
             Ok(plan) => Ok(Planned { plan, process, budget }),
             Err(DataError::OverLimit { minimum, stages, .. }) => {

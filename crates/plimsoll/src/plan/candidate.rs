@@ -172,6 +172,7 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     fixed.push((Owner::Graphs, Programs::heap(&memory)));
     fixed.extend(checkpoint_owner(request.spec, memory.states.len()));
     fixed.extend(history_owner(request.spec, &request.programs.interface));
+    fixed.extend(prediction_owner(request.spec, &request.programs.interface, micro_batch));
     let pipeline = pipelines(request.data, feed_rows, None)?;
     let mut least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
     // Planning ends before the run allocates; it counts only if it takes more memory than the run.
@@ -200,8 +201,19 @@ pub(crate) fn history_owner(spec: &RunSpec, interface: &ProgramInterface) -> Opt
     let metrics = &interface.model_metrics;
     let datasets = if spec.fit.validation.is_some() { 2 } else { 1 };
     let (values, counts) = metrics.class_values();
-    let size = History::footprint(spec.fit.epochs, datasets * metrics.scalars(), datasets * values + counts);
+    let size = History::footprint(spec.fit.epochs, datasets * metrics.scalars(), datasets * values, counts);
     (!spec.inference_only).then_some((Owner::History, size))
+}
+
+/// The memory of the predictions of a micro-batch, of a run that predicts.
+pub(crate) fn prediction_owner(spec: &RunSpec, interface: &ProgramInterface, micro_batch: usize) -> Option<(Owner, Bytes)> {
+    spec.inference_only.then_some((Owner::Predictions, prediction_bytes(interface, micro_batch)))
+}
+
+/// Bytes of all outputs of the model for some rows.
+pub(crate) fn prediction_bytes(interface: &ProgramInterface, rows: usize) -> Bytes {
+    let per_row: usize = interface.outputs.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+    Bytes((rows * per_row * size_of::<f32>()) as u64)
 }
 
 /// The memory of writing checkpoints, or of reading the state or weights that a run starts from.

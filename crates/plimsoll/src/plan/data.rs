@@ -1,8 +1,10 @@
 //! The data of a run, summarized once before planning.
 
 use crate::error::{Error, Result};
-use crate::spec::RunSpec;
+use crate::preprocessing::Preprocessing;
+use crate::spec::{RunSpec, scan_images};
 use plimsoll_core::Bytes;
+use plimsoll_data::source::ImageScan;
 use plimsoll_data::{Dataset, Extent, Schema};
 
 /// A summary of the data of a run: rows, types and sizes. A value: planning opens and reads no file.
@@ -12,6 +14,8 @@ pub struct DataSummary {
     pub training: DatasetSummary,
     /// The validation data, if the run validates.
     pub validation: Option<DatasetSummary>,
+    /// Memory of the names of columns and classes while they are written with checkpoints and weights.
+    pub names: Bytes,
 }
 
 /// One dataset.
@@ -29,13 +33,16 @@ pub struct DatasetSummary {
     pub epoch_rows: Option<u64>,
     /// Rows of a batch, if the dataset has a batch size.
     pub batch: Option<usize>,
+    /// What the headers of its images say, if it decodes any: memory is reserved for the largest.
+    pub images: Option<ImageScan>,
 }
 
 impl DataSummary {
     /// Summarizes the datasets of a run.
     pub fn read(spec: &RunSpec) -> Result<DataSummary> {
         let training = DatasetSummary::read(&spec.data)?;
-        Ok(DataSummary { training, validation: spec.fit.validation.as_ref().map(DatasetSummary::read).transpose()? })
+        let validation = spec.fit.validation.as_ref().map(DatasetSummary::read).transpose()?;
+        Ok(DataSummary { training, validation, names: Preprocessing::footprint(&spec.data) })
     }
 }
 
@@ -47,6 +54,7 @@ impl DatasetSummary {
             max_rows: dataset.len(),
             epoch_rows: epoch_rows(dataset),
             batch: dataset.batch_size(),
+            images: scan_images(dataset)?,
             schema,
             dataset: dataset.clone(),
         })

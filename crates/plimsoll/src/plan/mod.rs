@@ -41,9 +41,10 @@ pub use machine::{Assumptions, Machine};
 pub use split::SplitLayers;
 pub use sweep::{Sweep, SweepPoint};
 
-pub(crate) use candidate::{checkpoint_owner, history_owner};
+pub(crate) use candidate::{checkpoint_owner, history_owner, prediction_bytes};
 pub(crate) use data::epoch_rows;
 pub(crate) use machine::Budgets;
+pub(crate) use pipelines::NAMES;
 
 /// The memory of a run by owner, and the strategies that make it fit. Covers training, validation, checkpoints and
 /// restored state. Displays as one screen; [`Trainer::run`](crate::Trainer::run) executes it.

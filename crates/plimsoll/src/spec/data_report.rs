@@ -1,8 +1,10 @@
 //! What a run reads of its data, what it leaves out, and how rows are held out: a few lines, and one JSON object.
 
 use super::RunSpec;
+use crate::devices;
 use crate::error::Result;
-use plimsoll_data::Dataset;
+use plimsoll_data::source::ImageScan;
+use plimsoll_data::{Dataset, ScanOptions};
 use serde_json::{Value, json};
 
 /// How validation rows were chosen.
@@ -35,11 +37,29 @@ impl HeldOut {
     }
 }
 
+/// Reads the headers of the images of a dataset, unless that was done before. Results of large folders are kept in the user's cache folder.
+pub(crate) fn scan_images(data: &Dataset) -> Result<Option<ImageScan>> {
+    let cache = devices::cache_folder().map(|cache| cache.join("images"));
+    Ok(data.scan_images(&ScanOptions { cache, ..ScanOptions::default() })?)
+}
+
+/// How many headers of images were read, and what the largest image takes.
+fn scan_text(scan: &ImageScan) -> String {
+    let largest = format!("the largest takes {} to decode", scan.largest());
+    match scan.is_complete() {
+        true => format!("{} headers read; {largest}", scan.images),
+        false if scan.images == u64::MAX => format!("the first {} headers read; {largest}", scan.scanned),
+        false => format!("{} of {} headers read, a random sample; {largest}", scan.scanned, scan.images),
+    }
+}
+
 impl RunSpec {
     /// Lines about the data, each with a label. They are few and of limited length.
     pub fn data_notes(&self) -> Vec<(&'static str, String)> {
         let mut notes = self.data.file_use().lines();
         notes.extend(self.data.skipped_files().map(|files| ("not read", files)));
+        // Datasets that cannot be planned are reported when they are.
+        notes.extend(scan_images(&self.data).ok().flatten().map(|scan| ("images", scan_text(&scan))));
         notes.extend(self.held_out.text().map(|text| ("validation", text)));
         notes
     }
@@ -64,6 +84,9 @@ impl RunSpec {
                 "targets": read.targets,
                 "unused": unused,
                 "skipped_files": data.skipped_files(),
+                "images": scan_images(data).ok().flatten().map(|scan| {
+                    json!({ "files": (scan.images < u64::MAX).then_some(scan.images), "scanned": scan.scanned, "largest_bytes": scan.largest().0 })
+                }),
             })
         };
         json!({

@@ -19,7 +19,7 @@ use crate::plan::{DataSummary, LargestBatch, Machine, RunPlan, Sweep};
 use crate::preprocessing::Preprocessing;
 use crate::schedule::ScheduleState;
 use crate::session::Session;
-use crate::spec::{Count, FitSpec, RunSpec};
+use crate::spec::{Count, FitSpec, RunSpec, scan_images};
 use crate::stop::StopHandle;
 use crate::{system, tensors};
 use plimsoll_core::Graph;
@@ -136,6 +136,7 @@ impl Trainer {
         if self.spec.inference_only {
             return Err(Error::Config("this trainer is for predictions only; it cannot evaluate".to_string()));
         }
+        scan_images(data)?;
         let session = self.opened()?;
         let pipeline = data.clone().rebatch(session.plan.feed_rows).plan(session.ledger.available())?;
         let scores = Validation::start(Role::Evaluate, data, &pipeline, session, 1)?.evaluate(session, &StopHandle::new())?;

@@ -3,11 +3,13 @@
 use super::Trainer;
 use crate::error::{Error, Result};
 use crate::fit::Validation;
+use crate::plan::prediction_bytes;
 use crate::session::{Session, Tally};
+use crate::spec::scan_images;
 use crate::stop::StopHandle;
+use plimsoll_core::Reservation;
 use plimsoll_core::budget::Owner;
 use plimsoll_core::step::Role;
-use plimsoll_core::{Bytes, Reservation};
 use plimsoll_data::Dataset;
 
 /// The predictions for some rows, in the order of the data.
@@ -53,8 +55,7 @@ pub(super) struct Results {
 impl Results {
     pub fn new(session: &Session, rows: usize) -> Result<Results> {
         let outputs = &session.plan.interface.outputs;
-        let per_row: usize = outputs.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
-        let reservation = session.ledger.reserve(Owner::Predictions, Bytes((rows * per_row * 4) as u64))?;
+        let reservation = session.ledger.reserve(Owner::Predictions, prediction_bytes(&session.plan.interface, rows))?;
         let make = |(name, shape): &(String, Vec<usize>)| Predicted {
             name: name.clone(),
             shape: shape.clone(),
@@ -103,6 +104,7 @@ impl Trainer {
         scales: Vec<(f64, f64)>,
         mut sink: impl FnMut(&Prediction<'_>),
     ) -> Result<()> {
+        scan_images(data)?;
         let session = self.opened()?;
         let mut results = Results { scales, ..Results::new(session, session.plan.micro_batch)? };
         let pipeline = data.clone().rebatch(session.plan.feed_rows).plan(session.ledger.available())?;

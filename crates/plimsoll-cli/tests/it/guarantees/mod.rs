@@ -3,6 +3,7 @@
 mod budgets;
 mod certificate;
 mod checkpoints;
+mod data_memory;
 mod files;
 mod first_minute;
 mod holdout;

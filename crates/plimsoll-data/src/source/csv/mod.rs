@@ -1,5 +1,6 @@
 //! Columns of a CSV file, as rows or as time-series windows.
 
+mod names;
 mod records;
 mod table;
 
@@ -12,7 +13,7 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use table::{CsvTable, Read};
+use table::{CsvTable, Read, UsedColumn};
 
 /// Which columns of a CSV file are read, and how they form rows.
 ///
@@ -141,10 +142,6 @@ impl CsvSpec {
         self.lenient = true;
         self
     }
-
-    fn type_of(&self, name: &str) -> Option<CsvType> {
-        self.types.iter().rev().find(|(other, _)| other == name).map(|(_, kind)| *kind)
-    }
 }
 
 /// Columns of a CSV file: `x` is f32 `[features]`, `y` the targets. Opening reads the file once, checks every used
@@ -160,6 +157,9 @@ pub struct Csv {
     /// The converted rows, if they are in memory.
     matrix: Option<Arc<[[u8; 4]]>>,
 }
+
+/// Columns that a description names.
+const DESCRIBED: usize = 64;
 
 /// Bytes of a matrix element.
 const WORD: usize = 4;
@@ -192,10 +192,11 @@ impl Csv {
     /// The same columns of another file, with the standardization of this one.
     pub fn other_file(&self, path: &Path) -> Result<Csv, DataError> {
         let mut spec = CsvSpec { part: RowSelection::Whole, ..self.spec.clone() };
-        spec.features = Some(self.table.features.iter().map(|&at| self.table.used[at].name.clone()).collect());
-        spec.types = self.table.targets.iter().map(|&at| &self.table.used[at]).map(|used| (used.name.clone(), kind(used.whole))).collect();
+        spec.features = Some(self.names(&self.table.features));
+        let whole = self.table.targets.iter().map(|&at| kind(self.table.used[at as usize].whole));
+        spec.types = self.names(&self.table.targets).into_iter().zip(whole).collect();
         let mut table = CsvTable::open(path, &spec)?;
-        table.used.clone_from(&self.table.used);
+        table.convert_like(&self.table);
         spec.scales = Some(self.statistics());
         let rows = 0..table.rows;
         Csv::new(Arc::new(table), spec, rows)
@@ -204,16 +205,22 @@ impl Csv {
     /// The standardization of each column, as (name, mean, standard deviation): multiply a prediction by the
     /// deviation and add the mean to get the units of the file.
     pub fn scales(&self) -> Vec<(&str, f64, f64)> {
-        self.table.used.iter().map(|used| (used.name.as_str(), used.mean, 1.0 / used.factor)).collect()
+        let scale = |(at, used): (usize, &UsedColumn)| (self.table.name(at), used.mean, 1.0 / used.factor);
+        self.table.used.iter().enumerate().map(scale).collect()
     }
 
     fn statistics(&self) -> Vec<ColumnScale> {
         self.scales().into_iter().map(|(name, mean, std)| ColumnScale { name: name.to_string(), mean, std }).collect()
     }
 
+    /// The names of some used columns.
+    fn names(&self, columns: &[u32]) -> Vec<String> {
+        columns.iter().map(|&at| self.table.name(at as usize).to_string()).collect()
+    }
+
     fn new(table: Arc<CsvTable>, spec: CsvSpec, rows: Range<u64>) -> Result<Csv, DataError> {
         let (features, targets) = (table.features.len(), table.targets.len());
-        let dtype = if table.targets.iter().any(|&at| table.used[at].whole) { DType::I32 } else { DType::F32 };
+        let dtype = if table.targets.iter().any(|&at| table.used[at as usize].whole) { DType::I32 } else { DType::F32 };
         let count = rows.end - rows.start;
         let refuse = |problem: String| DataError::csv(&table.path, 1, problem);
         let (x, y, len) = match spec.window {
@@ -308,10 +315,10 @@ impl Csv {
 }
 
 /// Writes the chosen columns of rows of `used` elements.
-fn pick(words: &[[u8; 4]], used: usize, columns: &[usize], out: &mut [[u8; 4]]) {
+fn pick(words: &[[u8; 4]], used: usize, columns: &[u32], out: &mut [[u8; 4]]) {
     for (row, out) in words.chunks_exact(used).zip(out.chunks_exact_mut(columns.len())) {
         for (out, &column) in out.iter_mut().zip(columns) {
-            *out = row[column];
+            *out = row[column as usize];
         }
     }
 }
@@ -361,9 +368,7 @@ impl Source for Csv {
     }
 
     fn held_bytes(&self) -> Bytes {
-        // The columns with their names and statistics, and the offsets of rows.
-        let names: usize = self.table.used.iter().map(|used| size_of_val(used) + used.name.len()).sum();
-        Bytes((size_of_val(&self.table.places[..]) + names) as u64)
+        Bytes(self.table.held() as u64)
     }
 
     fn resident_bytes(&self) -> Bytes {
@@ -386,6 +391,7 @@ impl Source for Csv {
 
     fn classes(&self, visit: &mut dyn FnMut(i64)) -> Result<bool, DataError> {
         let &[target] = &self.table.targets[..] else { return Ok(false) };
+        let target = target as usize;
         if self.spec.window.is_some() || !self.table.used[target].whole {
             return Ok(false);
         }
@@ -412,8 +418,8 @@ impl Source for Csv {
     }
 
     fn file_use(&self) -> FileUse {
-        let names = |columns: &[usize]| columns.iter().map(|&at| self.table.used[at].name.clone()).collect();
-        FileUse { used: names(&self.table.features), targets: names(&self.table.targets), unused: self.table.unused.clone() }
+        let unused = self.table.unused().map(|(name, reason)| (name.to_string(), reason.to_string()));
+        FileUse { used: self.names(&self.table.features), targets: self.names(&self.table.targets), unused: unused.collect() }
     }
 
     fn scales(&self) -> Vec<ColumnScale> {
@@ -427,12 +433,23 @@ impl Source for Csv {
     fn fingerprint(&self, _rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
         identify_open(&self.table.path, &self.table.file, hash)?;
         // `used` contains what was derived from the whole file, such as types and standardization.
-        hash.write(format!("{:?} {:?} {:?}", self.spec, self.rows, self.table.used).as_bytes());
+        hash.write(format!("{:?} {:?}", self.spec, self.rows).as_bytes());
+        for (at, used) in self.table.used.iter().enumerate() {
+            hash.write(self.table.name(at).as_bytes());
+            hash.write(&[u8::from(used.whole)]);
+            [used.mean, used.factor].iter().for_each(|number| hash.write(&number.to_bits().to_le_bytes()));
+        }
         Ok(true)
     }
 
     fn describe(&self) -> String {
-        let names = |columns: &[usize]| columns.iter().map(|&at| self.table.used[at].name.as_str()).collect::<Vec<_>>().join(", ");
+        let names = |columns: &[u32]| {
+            let names = columns.iter().take(DESCRIBED).map(|&at| self.table.name(at as usize)).collect::<Vec<_>>().join(", ");
+            match columns.len().saturating_sub(DESCRIBED) {
+                0 => names,
+                more => format!("{names} and {more} more"),
+            }
+        };
         let mut text = format!("csv {} (rows {} to {}", self.table.path.display(), self.rows.start, self.rows.end);
         text += &format!(", {}", names(&self.table.features));
         if !self.table.targets.is_empty() {

@@ -1,9 +1,11 @@
 //! The index of a CSV file after one pass: its columns, its number of rows, and the offset of every nth row.
 
+use super::names::{ColumnNames, SortedNames};
 use super::records::{FIELD, PIECE, RecordScanner, RecordStart};
 use super::{ColumnScale, CsvSpec, CsvType, Standardize};
 use crate::DataError;
 use crate::source::file_use::is_index_name;
+use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -14,21 +16,27 @@ pub(super) const INTERVAL: u64 = 16;
 pub(super) struct CsvTable {
     pub path: PathBuf,
     pub file: File,
-    /// For each column of the file, its index among the used columns.
-    pub map: Vec<Option<usize>>,
+    /// The names of all columns of the file.
+    names: ColumnNames,
+    /// What they hold.
+    kinds: Vec<ColumnKind>,
+    /// For each column of the file, its index among the used columns, or [`UNUSED`].
+    map: Vec<u32>,
     pub used: Vec<UsedColumn>,
-    pub features: Vec<usize>,
-    pub targets: Vec<usize>,
-    /// The other columns, each with the reason.
-    pub unused: Vec<(String, String)>,
+    pub features: Vec<u32>,
+    pub targets: Vec<u32>,
     pub rows: u64,
     pub places: Vec<RecordStart>,
 }
 
+/// The index of a column that is not used.
+const UNUSED: u32 = u32::MAX;
+
 /// A used column.
 #[derive(Clone, Debug)]
 pub(super) struct UsedColumn {
-    pub name: String,
+    /// Its position in the file.
+    column: u32,
     /// Whether it is read as integers.
     pub whole: bool,
     /// A value is converted to (value − mean) · factor.
@@ -54,28 +62,32 @@ impl CsvTable {
         if records.next_record()?.is_none() {
             return Err(refuse(1, "there is nothing here; the first line names the columns".into()));
         }
-        let mut header = Vec::new();
+        let mut names = ColumnNames::default();
         loop {
             let field = records.field()?;
-            header.push(field.text().trim().to_string());
+            names.push(String::from_utf8_lossy(field.bytes).trim(), path)?;
             if field.ends_record {
                 break;
             }
         }
+        names.settle();
         let Some(first) = records.next_record()? else {
             return Err(refuse(1, "there are no rows after the names of the columns".into()));
         };
         // Default columns are chosen by the first value of each column.
-        let kinds = column_kinds(&mut records, header.len())?;
-        let chosen = Chosen::new(path, spec, &header, &kinds)?;
+        let kinds = column_kinds(&mut records, names.len())?;
+        let chosen = ChosenColumns::new(path, spec, &names, &kinds)?;
+        let types: HashMap<&str, CsvType> = spec.types.iter().map(|(name, kind)| (name.as_str(), *kind)).collect();
+        let used_name = |column: usize| names.get(chosen.used[column] as usize);
 
         let mut table = CsvTable {
             path: path.to_path_buf(),
-            map: header.iter().map(|name| chosen.used.iter().position(|used| used == name)).collect(),
+            names: ColumnNames::default(),
+            kinds,
+            map: chosen.map,
             used: Vec::new(),
             features: chosen.features,
             targets: chosen.targets,
-            unused: chosen.unused,
             rows: 0,
             places: Vec::new(),
             file,
@@ -87,10 +99,10 @@ impl CsvTable {
                 table.places.push(place);
             }
             let mut not_whole = None;
-            let read = record(&mut records, path, place.line, &table.map, &chosen.used, |column, value| {
+            let read = record(&mut records, path, place.line, &table.map, &used_name, |column, value| {
                 if value.fract() != 0.0 || value.abs() > f64::from(i32::MAX) {
                     whole[column] = false;
-                    if spec.type_of(&chosen.used[column]) == Some(CsvType::Int) {
+                    if types.get(used_name(column)) == Some(&CsvType::Int) {
                         not_whole = Some((column, value));
                     }
                 }
@@ -100,24 +112,25 @@ impl CsvTable {
                 read => read?,
             }
             if let Some((column, value)) = not_whole {
-                let problem = format!("column `{}` is {value}, which is no integer of 32 bits; read it as float", chosen.used[column]);
+                let problem = format!("column `{}` is {value}, which is no integer of 32 bits; read it as float", used_name(column));
                 return Err(refuse(place.line, problem));
             }
             table.rows += 1;
         }
         table.places.shrink_to_fit();
-        let labels = spec.window.is_none() && table.targets.iter().all(|&target| whole[target]);
-        table.used = (chosen.used.into_iter().enumerate())
-            .map(|(index, name)| {
-                let is_label = labels && table.targets.contains(&index) && !table.features.contains(&index);
-                let whole = match spec.type_of(&name) {
-                    Some(kind) => kind == CsvType::Int && table.targets.contains(&index),
-                    None => is_label,
-                };
-                UsedColumn { name, whole, mean: 0.0, factor: 1.0 }
-            })
-            .collect();
-        let kinds: Vec<bool> = table.targets.iter().map(|&target| table.used[target].whole).collect();
+        let labels = spec.window.is_none() && table.targets.iter().all(|&target| whole[target as usize]);
+        let (is_target, is_feature) = (flags(&table.targets, whole.len()), flags(&table.features, whole.len()));
+        let used = chosen.used.iter().enumerate().map(|(index, &column)| {
+            let is_label = labels && is_target[index] && !is_feature[index];
+            let whole = match types.get(names.get(column as usize)) {
+                Some(kind) => *kind == CsvType::Int && is_target[index],
+                None => is_label,
+            };
+            UsedColumn { column, whole, mean: 0.0, factor: 1.0 }
+        });
+        table.used = used.collect();
+        table.names = names;
+        let kinds: Vec<bool> = table.targets.iter().map(|&target| table.used[target as usize].whole).collect();
         if kinds.iter().any(|kind| *kind != kinds[0]) {
             let problem = "its targets are partly integers and partly not; give them one type, such as float";
             return Err(refuse(1, problem.into()));
@@ -153,8 +166,9 @@ impl CsvTable {
             Read::End(Err(error)) => Err(error),
         })?;
         let count = count.max(1.0);
+        let is_feature = flags(&self.features, self.used.len());
         for (index, used) in self.used.iter_mut().enumerate() {
-            let wanted = which == Standardize::All || self.features.contains(&index);
+            let wanted = which == Standardize::All || is_feature[index];
             if wanted && !used.whole {
                 let deviation = (squares[index] / count).sqrt();
                 used.mean = means[index];
@@ -166,10 +180,12 @@ impl CsvTable {
 
     /// Standardizes each column that has statistics; every other one stays as it is.
     pub fn standardize_with(&mut self, scales: &[ColumnScale]) -> Result<(), DataError> {
+        let by_name: HashMap<&str, &ColumnScale> = scales.iter().map(|scale| (scale.name.as_str(), scale)).collect();
         for used in &mut self.used {
-            let Some(scale) = scales.iter().find(|scale| scale.name == used.name) else {
+            let name = self.names.get(used.column as usize);
+            let Some(scale) = by_name.get(name) else {
                 let have = scales.iter().map(|scale| scale.name.as_str()).collect::<Vec<_>>().join(", ");
-                let problem = format!("column `{}` was not standardized in training; the columns that were are {have}", used.name);
+                let problem = format!("column `{name}` was not standardized in training; the columns that were are {have}");
                 return Err(DataError::csv(&self.path, 1, problem));
             };
             if !used.whole {
@@ -177,6 +193,31 @@ impl CsvTable {
             }
         }
         Ok(())
+    }
+
+    /// The name of a used column.
+    pub fn name(&self, used: usize) -> &str {
+        self.names.get(self.used[used].column as usize)
+    }
+
+    /// The types and the statistics of the same used columns of another file.
+    pub fn convert_like(&mut self, other: &CsvTable) {
+        for (used, like) in self.used.iter_mut().zip(&other.used) {
+            (used.whole, used.mean, used.factor) = (like.whole, like.mean, like.factor);
+        }
+    }
+
+    /// The columns that are not read, each with the reason.
+    pub fn unused(&self) -> impl Iterator<Item = (&str, &'static str)> {
+        let unused = self.names.iter().enumerate().filter(|(at, _)| self.map[*at] == UNUSED);
+        unused.map(|(at, name)| (name, if is_index(name, at) { "index column" } else { self.kinds[at].reason() }))
+    }
+
+    /// Bytes of the index: the columns with their names and statistics, and the offsets of rows.
+    pub fn held(&self) -> usize {
+        let columns = size_of_val(&self.used[..]) + size_of_val(&self.map[..]) + size_of_val(&self.kinds[..]);
+        let roles = size_of_val(&self.features[..]) + size_of_val(&self.targets[..]);
+        self.names.held() + columns + roles + size_of_val(&self.places[..])
     }
 
     /// The line that a row begins on.
@@ -210,7 +251,7 @@ impl CsvTable {
     ) -> Result<(), DataError> {
         let known = rows.start / INTERVAL;
         let mut records = RecordScanner::at(&self.file, &self.path, self.places[known as usize], memory);
-        let names = |column: usize| self.used[column].name.as_str();
+        let names = |column: usize| self.name(column);
         for row in known * INTERVAL..rows.end {
             let Some(place) = records.next_record()? else {
                 let problem = format!("row {row} was there when the file was opened and is not now; start again");
@@ -221,7 +262,7 @@ impl CsvTable {
                 continue;
             };
             let mut told = Ok(());
-            let read = record_with(&mut records, &self.path, place.line, &self.map, &names, |column, value| {
+            let read = record(&mut records, &self.path, place.line, &self.map, &names, |column, value| {
                 if told.is_ok() {
                     told = sink(index, Read::Value(column, value));
                 }
@@ -231,6 +272,13 @@ impl CsvTable {
         }
         Ok(())
     }
+}
+
+/// Whether each of the used columns is among `columns`.
+fn flags(columns: &[u32], used: usize) -> Vec<bool> {
+    let mut flags = vec![false; used];
+    columns.iter().for_each(|column| flags[*column as usize] = true);
+    flags
 }
 
 /// An event of `walk`.
@@ -296,30 +344,19 @@ fn skip(records: &mut RecordScanner<'_>) -> Result<(), DataError> {
     Ok(())
 }
 
-fn record(
-    records: &mut RecordScanner<'_>,
-    path: &Path,
-    line: u64,
-    map: &[Option<usize>],
-    names: &[String],
-    sink: impl FnMut(usize, f64),
-) -> Result<(), DataError> {
-    record_with(records, path, line, map, &|column| names[column].as_str(), sink)
-}
-
 /// Reads the rest of a record and emits the used columns.
-fn record_with<'n>(
+fn record<'n>(
     records: &mut RecordScanner<'_>,
     path: &Path,
     line: u64,
-    map: &[Option<usize>],
+    map: &[u32],
     name: &dyn Fn(usize) -> &'n str,
     mut sink: impl FnMut(usize, f64),
 ) -> Result<(), DataError> {
     let (mut fields, mut wrong) = (0, None);
     loop {
         let field = records.field()?;
-        if let Some(&Some(column)) = map.get(fields) {
+        if let Some(column) = map.get(fields).filter(|column| **column != UNUSED).map(|column| *column as usize) {
             match field.number() {
                 Ok(number) => sink(column, number),
                 Err(problem) => wrong = wrong.or_else(|| Some(format!("column `{}` {problem}", name(column)))),
@@ -336,52 +373,71 @@ fn record_with<'n>(
     wrong.map_or(Ok(()), |problem| Err(DataError::csv(path, line, problem)))
 }
 
-/// Names of columns, and their roles.
-struct Chosen {
-    used: Vec<String>,
-    features: Vec<usize>,
-    targets: Vec<usize>,
-    /// The other columns, each with the reason.
-    unused: Vec<(String, String)>,
+/// Whether pandas wrote the column as its index: first and without a name; when such a file is written again, the name is
+/// its position.
+fn is_index(name: &str, position: usize) -> bool {
+    is_index_name(name) || name.is_empty() && position == 0
 }
 
-impl Chosen {
-    fn new(path: &Path, spec: &CsvSpec, header: &[String], kinds: &[ColumnKind]) -> Result<Chosen, DataError> {
-        let kind = |name: &String| header.iter().position(|other| other == name).map_or(ColumnKind::Empty, |at| kinds[at]);
-        // pandas writes the index first, without a name; when such a file is written again, the name is its position.
-        let is_index = |name: &String| is_index_name(name) || name.is_empty() && header.first() == Some(name);
-        let is_number = |name: &String| kind(name) == ColumnKind::Number && !is_index(name);
-        // With a window, past values of the targets are features as well.
-        let by_default = |name: &String| is_number(name) && (spec.window.is_some() || !spec.targets.contains(name));
+/// The columns that are read, by their positions in the file, and their roles.
+struct ChosenColumns {
+    used: Vec<u32>,
+    /// For each column of the file, its index among the used ones.
+    map: Vec<u32>,
+    features: Vec<u32>,
+    targets: Vec<u32>,
+}
+
+impl ChosenColumns {
+    fn new(path: &Path, spec: &CsvSpec, names: &ColumnNames, kinds: &[ColumnKind]) -> Result<ChosenColumns, DataError> {
+        let sorted = names.sorted();
+        let refuse = |problem: String| DataError::csv(path, 1, problem);
+        let find = |name: &str| find(&sorted, name, names).map_err(refuse);
+        let targets = spec.targets.iter().map(|name| find(name)).collect::<Result<Vec<u32>, _>>();
         let features = match &spec.features {
-            Some(features) => features.clone(),
-            None => header.iter().filter(|name| by_default(name)).cloned().collect(),
-        };
-        let mut chosen = Chosen { used: Vec::new(), features: Vec::new(), targets: Vec::new(), unused: Vec::new() };
-        let typed = spec.types.iter().map(|(name, _)| name);
-        for name in features.iter().chain(&spec.targets).chain(typed) {
-            match header.iter().filter(|other| *other == name).count() {
-                1 => {}
-                0 => return Err(DataError::csv(path, 1, format!("there is no column `{name}`; the columns are {}", header.join(", ")))),
-                _ => return Err(DataError::csv(path, 1, format!("there is more than one column `{name}`; give each its own name"))),
-            }
-        }
-        if features.is_empty() {
-            return Err(DataError::csv(path, 1, "no column is left to train on; name some as features"));
-        }
-        let mut place = |name: &String| match chosen.used.iter().position(|used| used == name) {
-            Some(place) => place,
+            Some(features) => features.iter().map(|name| find(name)).collect::<Result<Vec<u32>, _>>()?,
             None => {
-                chosen.used.push(name.clone());
-                chosen.used.len() - 1
+                let mut is_target = vec![false; names.len()];
+                // With a window, past values of the targets are features as well.
+                let excluded = spec.targets.iter().filter(|_| spec.window.is_none());
+                excluded.flat_map(|name| sorted.of(name)).for_each(|at| is_target[*at as usize] = true);
+                let is_number = |at: usize| kinds[at] == ColumnKind::Number && !is_index(names.get(at), at);
+                let by_default = (0..names.len()).filter(|at| is_number(*at) && !is_target[*at]);
+                let features: Vec<u32> = by_default.map(|at| at as u32).collect();
+                if let Some(twice) = features.iter().find(|at| !sorted.is_unique(**at)) {
+                    return Err(refuse(more_than_one(names.get(*twice as usize))));
+                }
+                features
             }
         };
-        let (features, targets): (Vec<usize>, Vec<usize>) =
-            (features.iter().map(&mut place).collect(), spec.targets.iter().map(&mut place).collect());
-        let unused = header.iter().filter(|name| !chosen.used.contains(name)).map(|name| {
-            let reason = if is_index(name) { "index column" } else { kind(name).reason() };
-            (name.clone(), reason.to_string())
-        });
-        Ok(Chosen { features, targets, unused: unused.collect(), ..chosen })
+        let targets = targets?;
+        spec.types.iter().try_for_each(|(name, _)| find(name).map(|_| ()))?;
+        if features.is_empty() {
+            return Err(refuse("no column is left to train on; name some as features".to_string()));
+        }
+        let (mut used, mut map) = (Vec::with_capacity(features.len() + targets.len()), vec![UNUSED; names.len()]);
+        let mut place = |column: &u32| {
+            let place = &mut map[*column as usize];
+            if *place == UNUSED {
+                *place = used.len() as u32;
+                used.push(*column);
+            }
+            *place
+        };
+        let (features, targets) = (features.iter().map(&mut place).collect(), targets.iter().map(&mut place).collect());
+        Ok(ChosenColumns { used, map, features, targets })
     }
+}
+
+/// The position of the only column of this name.
+fn find(sorted: &SortedNames<'_>, name: &str, names: &ColumnNames) -> Result<u32, String> {
+    match sorted.of(name) {
+        [at] => Ok(*at),
+        [] => Err(format!("there is no column `{name}`; the columns are {}", names.listed())),
+        _ => Err(more_than_one(name)),
+    }
+}
+
+fn more_than_one(name: &str) -> String {
+    format!("there is more than one column `{name}`; give each its own name")
 }

@@ -2,12 +2,14 @@
 
 mod names;
 
-use super::{Source, identify_named};
+use super::{ImageScans, Source, identify_named};
 use crate::block::{BlockMut, Rows};
 use crate::{Column, DataError, Schema};
 use names::Names;
 use plimsoll_core::{Bytes, DType};
-use std::ffi::OsStr;
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirEntry};
 use std::hash::Hasher;
 use std::ops::Range;
@@ -23,13 +25,20 @@ pub struct ImageFolder {
     schema: Schema,
     /// The number of files without an image extension, and the first of them.
     others: (u64, Option<PathBuf>),
+    scans: ImageScans,
 }
 
 struct Class {
-    name: String,
-    folder: PathBuf,
+    /// The name of its folder.
+    folder: OsString,
     /// One past its last row.
     end: u64,
+}
+
+impl Class {
+    fn name(&self) -> Cow<'_, str> {
+        self.folder.to_string_lossy()
+    }
 }
 
 impl ImageFolder {
@@ -46,7 +55,7 @@ impl ImageFolder {
         for entry in entries(root)? {
             let entry = entry?;
             if !hidden(&entry.file_name()) && is_dir(&entry) {
-                folders.push(entry.path());
+                folders.push(entry.file_name());
             }
         }
         if folders.is_empty() {
@@ -54,25 +63,24 @@ impl ImageFolder {
         }
         folders.sort_unstable();
         if let Some(known) = classes {
-            let name = |folder: &PathBuf| folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if let Some(strange) = folders.iter().map(name).find(|name| !known.contains(name)) {
-                let problem =
-                    format!("its class `{strange}` is not one of the training classes ({}); rename or remove it", known.join(", "));
+            let names: HashSet<&str> = known.iter().map(String::as_str).collect();
+            if let Some(strange) = folders.iter().map(|folder| folder.to_string_lossy()).find(|name| !names.contains(&**name)) {
+                let problem = format!("its class `{strange}` is not one of the training classes ({}); rename or remove it", listed(known));
                 return Err(refuse(problem));
             }
-            folders = known.iter().map(|name| root.join(name)).collect();
+            folders = known.iter().map(OsString::from).collect();
         }
         let (mut found, mut names, mut others) = (Vec::with_capacity(folders.len()), Names::default(), (0, None));
-        for folder in folders {
-            let first = names.len();
+        for name in folders {
+            let (first, folder) = (names.len(), root.join(&name));
             // With given classes, some folders may be missing.
             let listed = if classes.is_some() && !folder.exists() { None } else { Some(entries(&folder)?) };
             for entry in listed.into_iter().flatten() {
                 let entry = entry?;
-                let name = entry.file_name();
-                match is_image(&name) {
-                    _ if hidden(&name) || is_dir(&entry) => {}
-                    true => names.push(&name).map_err(|_| refuse("its names take more than 4 GiB; split it".into()))?,
+                let file = entry.file_name();
+                match is_image(&file) {
+                    _ if hidden(&file) || is_dir(&entry) => {}
+                    true => names.push(&file).map_err(|_| refuse("its names take more than 4 GiB; split it".into()))?,
                     false => {
                         others.0 += 1;
                         others.1.get_or_insert_with(|| entry.path());
@@ -85,25 +93,34 @@ impl ImageFolder {
                 return Err(refuse(problem));
             }
             names.sort_from(first);
-            let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            found.push(Class { name, folder, end: names.len() as u64 });
+            found.push(Class { folder: name, end: names.len() as u64 });
         }
         names.settle();
         if names.len() == 0 {
             return Err(refuse("its folders hold no .jpg, .jpeg, .png, .webp or .gif files".into()));
         }
-        let known: Vec<String> = found.iter().map(|class: &Class| class.name.clone()).collect();
+        let known: Vec<String> = found.iter().map(|class: &Class| class.name().into_owned()).collect();
         let schema = Schema::new(vec![Column::files("x"), Column::new("y", DType::I32, []).with_classes(known)])?;
-        Ok(ImageFolder { root: root.to_path_buf(), classes: found, names, schema, others })
+        Ok(ImageFolder { root: root.to_path_buf(), classes: found, names, schema, others, scans: ImageScans::default() })
     }
 
     /// The names of the classes, by label.
-    pub fn classes(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.classes.iter().map(|class| class.name.as_str())
+    pub fn classes(&self) -> impl ExactSizeIterator<Item = Cow<'_, str>> {
+        self.classes.iter().map(Class::name)
     }
 
     fn class(&self, row: u64) -> usize {
         self.classes.partition_point(|class| class.end <= row)
+    }
+}
+
+/// Class names in a line of limited length.
+fn listed(names: &[String]) -> String {
+    const LISTED: usize = 64;
+    let first = names.iter().take(LISTED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(LISTED) {
+        0 => first,
+        more => format!("{first} and {more} more"),
     }
 }
 
@@ -140,7 +157,10 @@ impl Source for ImageFolder {
     }
 
     fn held_bytes(&self) -> Bytes {
-        Bytes(self.names.held() as u64)
+        // Class names are held here and in the schema, each in an allocation of its own.
+        let allocated = |name: &OsString| (name.len() + 16).next_multiple_of(16) + size_of::<Class>();
+        let classes: usize = self.classes.iter().map(|class| 2 * allocated(&class.folder)).sum();
+        Bytes((self.names.held() + classes) as u64)
     }
 
     fn write_rows(&self, rows: Rows<'_>, _scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
@@ -150,8 +170,13 @@ impl Source for ImageFolder {
         Ok(())
     }
 
+    fn image_scans(&self) -> Option<(&dyn Source, &ImageScans)> {
+        Some((self, &self.scans))
+    }
+
     fn file(&self, row: u64, path: &mut PathBuf) {
         path.as_mut_os_string().clear();
+        path.push(&self.root);
         path.push(&self.classes[self.class(row)].folder);
         path.push(self.names.get(row as usize));
     }
@@ -180,7 +205,7 @@ impl Source for ImageFolder {
     }
 
     fn class_names(&self) -> Vec<String> {
-        self.classes().map(str::to_string).collect()
+        self.classes().map(Cow::into_owned).collect()
     }
 
     fn skipped_files(&self) -> Option<String> {

@@ -7,7 +7,7 @@ mod packed;
 
 pub(crate) use packed::{PackedRecords, RecordPosition, RecordReader};
 
-use super::{Source, identify_open, named};
+use super::{ImageScans, Source, identify_open, named};
 use crate::block::{BlockMut, Rows};
 use crate::{Column, DataError, Schema};
 use flate2::read::MultiGzDecoder;
@@ -120,6 +120,7 @@ pub struct TfRecord {
     places: Vec<u64>,
     /// Bytes of the longest record.
     longest: usize,
+    scans: ImageScans,
 }
 
 struct RecordFile {
@@ -138,7 +139,7 @@ impl TfRecord {
     /// Opens the files; features are given with their column names.
     pub fn open<P: AsRef<Path>>(paths: &[P], features: &[(&str, Feature)]) -> Result<TfRecord, DataError> {
         let (schema, features) = columns(features)?;
-        let mut records = TfRecord { schema, features, files: Vec::new(), places: Vec::new(), longest: 0 };
+        let mut records = TfRecord { schema, features, files: Vec::new(), places: Vec::new(), longest: 0, scans: ImageScans::default() };
         for path in paths {
             records.index(path.as_ref())?;
         }
@@ -265,6 +266,10 @@ impl Source for TfRecord {
 
     fn held_name(&self) -> &'static str {
         "index"
+    }
+
+    fn image_scans(&self) -> Option<(&dyn Source, &ImageScans)> {
+        Some((self, &self.scans))
     }
 
     fn file(&self, row: u64, path: &mut PathBuf) {
