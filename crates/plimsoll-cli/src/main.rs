@@ -8,7 +8,9 @@ mod devices;
 mod generate;
 mod output;
 mod plan;
+mod profile;
 mod progress;
+mod report;
 mod run_args;
 mod selftest;
 mod signals;
@@ -39,6 +41,8 @@ const COMMANDS: &[Entry] = &[
     Entry::of::<plan::Plan>(),
     Entry::of::<calibrate::Calibrate>(),
     Entry::of::<check::Check>(),
+    Entry::of::<report::Report>(),
+    Entry::of::<profile::Profile>(),
     Entry::of::<data::Data>(),
     Entry::of::<trained::Evaluate>(),
     Entry::of::<trained::Predict>(),

@@ -88,7 +88,7 @@ impl Progress {
                 // Clears what is left of a longer line before.
                 say(&format!("\r{line}\x1b[K"));
             }
-            Event::Progress { .. } => {}
+            Event::FirstBatch(_) | Event::Progress { .. } => {}
             Event::Resumed { epoch, step, .. } => say(&format!("resumed after step {step}, {epoch} epochs done\n\n")),
             Event::Replanned { .. } | Event::Warning(_) | Event::Stopped { .. } => {}
             Event::EpochEnd(epoch) => self.end(epoch),
