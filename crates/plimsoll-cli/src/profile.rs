@@ -2,7 +2,7 @@
 
 use crate::Command;
 use crate::calibrate::Rates;
-use crate::output::{print, say};
+use crate::output::{create_binary, print, say};
 use crate::run_args::RunArgs;
 use anyhow::Result;
 use clap::Args;
@@ -29,10 +29,6 @@ pub struct Profile {
     /// Write a snapshot for PyTorch's memory viewer
     #[arg(long, value_name = "FILE.pickle")]
     memory_viz: Option<PathBuf>,
-
-    /// Write the report of the plan with this profile
-    #[arg(long, value_name = "FILE.html")]
-    report: Option<PathBuf>,
 }
 
 impl Command for Profile {
@@ -51,7 +47,7 @@ impl Command for Profile {
         if let Some(path) = &self.memory_viz {
             write(path, |file| profile.write_memory_snapshot(file))?;
         }
-        if let Some(path) = &self.report {
+        if let Some(path) = &args.report {
             Report::of_plan(profile.plan.clone(), &config).profile(profile.to_json()).write(path)?;
         }
         if args.json {
@@ -69,10 +65,6 @@ impl Command for Profile {
 
 /// Writes a file through a buffer.
 fn write(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<()> {
-    let written = File::create(path).and_then(|file| {
-        let mut writer = BufWriter::new(file);
-        fill(&mut writer)?;
-        writer.flush()
-    });
-    written.map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))
+    let mut writer = BufWriter::new(create_binary(path)?);
+    fill(&mut writer).and_then(|()| writer.flush()).map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))
 }

@@ -1,6 +1,6 @@
 //! `evaluate` and `predict`: what a run trained, used.
 
-use crate::output::{print, say};
+use crate::output::{create_binary, print, say};
 use crate::run_args::whole;
 use crate::{Command, text};
 use anyhow::{Context, Result, bail};
@@ -129,7 +129,11 @@ fn predict(args: &Predict) -> Result<()> {
     let trained = open(&args.trained)?;
     let (rows, fitted) = (trained.rows(), trained.preprocessing().clone());
     // Tried before anything is computed.
-    File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    if table {
+        File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    } else {
+        create_binary(path)?;
+    }
     let mut outs: Vec<Out> = Vec::new();
     let predicted = trained.predict(|piece| {
         if outs.is_empty() {

@@ -15,7 +15,7 @@
 //! | front end | `config`: TOML to a `RunSpec`; `pipeline`: its data alone |
 //! | one plan | `graphs`: the programs of a run; `plan`: a pure function of `RunSpec`, `Machine` and `DataSummary` |
 //! | execution | `session`: the memory of a plan; `fit`: epochs, validation, checkpoints |
-//! | fronts | `trainer`, `report`, `profile`, then `run_folder`, `trained`, `generate`, `plan_file`, `calibration` |
+//! | fronts | `trainer`, `report`, `profile`, then `run_folder`, `run_status`, `trained`, `generate`, `plan_file`, `calibration` |
 
 mod allow;
 pub mod calibration;
@@ -49,6 +49,7 @@ mod profile;
 mod reader;
 mod report;
 mod run_folder;
+mod run_status;
 mod schedule;
 mod session;
 mod spec;
@@ -92,6 +93,7 @@ pub use preprocessing::Preprocessing;
 pub use profile::{MemorySample, Profile, ProfiledOp, StepSpan};
 pub use report::{Change, Refusal, Report, cheapest_changes};
 pub use run_folder::{Existing, RunFolder};
+pub use run_status::{RunState, RunStatus};
 pub use schedule::{ReduceOnPlateau, Schedule, ScheduleState};
 pub use spec::{Count, FitSpec, HeldOut, InitialWeights, Optimization, RunSpec};
 pub use stop::StopHandle;

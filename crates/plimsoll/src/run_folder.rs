@@ -172,7 +172,8 @@ impl RunFolder {
     /// Counts predictions by class over the validation data.
     fn write_classes(&self, trainer: &mut Trainer, validation: &Dataset) -> Result<()> {
         let Some(classes) = trainer.count_classes(validation)? else { return Ok(()) };
-        self.stream(report::CLASSES, |writer| classes.write(writer, |row| validation.row_name(row)))
+        self.stream(report::CLASSES, |writer| classes.write(writer))?;
+        self.stream(report::WORST, |writer| classes.write_worst(writer, |row| validation.row_name(row)))
     }
 
     /// Writes a file as it comes.

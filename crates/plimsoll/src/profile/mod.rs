@@ -7,17 +7,18 @@ mod trace;
 use crate::error::Result;
 use crate::pipeline::Explain;
 use crate::plan::{RunPlan, epoch_rows};
-use crate::session::{Rows, Session, Tally, feed, place_in_batch};
+use crate::session::{Rows, Session, feed, place_in_batch};
 use crate::system;
 use crate::trainer::Trainer;
 use plimsoll_core::Bytes;
+use plimsoll_core::device::NodeSpan;
 use plimsoll_core::step::Role;
 use plimsoll_data::{Feed, Options, Schema};
 use serde_json::{Value, json};
 use std::fmt;
 use std::time::Instant;
 
-/// Traced batches, at most; their times are averaged.
+/// Batches of which every node is in the trace, at most.
 const TRACED: u64 = 20;
 
 /// Nodes on the screen.
@@ -49,7 +50,7 @@ pub struct Profile {
     pub pipeline: Explain,
     /// Memory over time.
     pub memory: Vec<MemorySample>,
-    /// The last traced batch: when it began, and when each of its nodes ran.
+    /// When each node of the last batches ran.
     spans: Vec<Span>,
     /// Time that each stage of the pipeline took within each step.
     stages: Vec<StageTime>,
@@ -96,7 +97,7 @@ pub struct MemorySample {
     pub on_device: Option<Bytes>,
 }
 
-/// A node in the last traced batch.
+/// A node in a traced batch.
 struct Span {
     role: Role,
     /// The position in the order of its program.
@@ -141,14 +142,20 @@ impl Trainer {
         let (mut spans, mut memory, mut stages) = (Vec::new(), Vec::new(), Vec::new());
         let mut before = Vec::new();
         // The first step touches memory for the first time.
-        profiler.step()?;
+        profiler.step(&mut None)?;
+        // Where the host's clock times nodes, the steps themselves are traced; else a batch after them is.
+        let mut tracing = (!profiler.session.lags).then(|| Traced::new(&plan));
         for _ in 0..steps {
-            let span = profiler.step()?;
+            let span = profiler.step(&mut tracing)?;
             profiler.add_stages(&span, &mut before, &mut stages);
             memory.push(profiler.memory());
             spans.push(span);
         }
-        let traced = profiler.traced(&plan, steps.clamp(1, TRACED))?;
+        if tracing.is_none() {
+            tracing = Some(Traced::new(&plan));
+            profiler.step(&mut tracing)?;
+        }
+        let traced = tracing.map_or((Vec::new(), Vec::new()), |traced| traced.finish(&plan));
         let activity = profiler.feed.activity();
         let pipeline = Explain::new(&plan.pipeline_stages, plan.pipeline.slots(), &activity);
         let most = |of: &dyn Fn(&ProfiledOp) -> f64| traced.0.iter().map(of).fold(0.0, f64::max);
@@ -193,11 +200,12 @@ impl Profiler<'_> {
         MemorySample { time_s: self.now(), resident: system::resident(), on_device }
     }
 
-    /// Trains on one batch.
-    fn step(&mut self) -> Result<StepSpan> {
+    /// Trains on one batch, or traces it.
+    fn step(&mut self, tracing: &mut Option<Traced>) -> Result<StepSpan> {
         let (begin_s, mut waited_s) = (self.now(), 0.0);
         let mut tally = self.session.begin()?;
         let began = self.begin;
+        let now = || began.elapsed().as_secs_f64();
         loop {
             let asked = Instant::now();
             let Some(block) = self.feed.next()? else {
@@ -207,21 +215,25 @@ impl Profiler<'_> {
             waited_s += asked.elapsed().as_secs_f64();
             let mut at = 0;
             while at < block.rows {
-                let (role, piece) = place_in_batch(
-                    self.session.plan.micro_batch,
-                    Rows::Fed(&block),
-                    at,
-                    block.first_row,
-                    block.rows,
-                    self.batch,
-                    self.epoch_rows,
-                );
-                self.session.run(role, &piece, self.schema, &mut tally)?;
+                let micro_batch = self.session.plan.micro_batch;
+                let (role, piece) =
+                    place_in_batch(micro_batch, Rows::Fed(&block), at, block.first_row, block.rows, self.batch, self.epoch_rows);
+                match tracing {
+                    Some(traced) => {
+                        let start_s = now();
+                        let spans = self.session.trace(role, &piece, self.schema)?;
+                        // The end of an epoch may be smaller than the planned micro-batch.
+                        traced.add(&self.session.plan, role, start_s, spans, piece.rows == micro_batch);
+                    }
+                    None => self.session.run(role, &piece, self.schema, &mut tally)?,
+                }
                 at += piece.rows;
                 if matches!(role, Role::Step | Role::Last) {
                     self.session.step += 1;
-                    self.session.settle(self.schema, &mut tally)?;
-                    return Ok(StepSpan { begin_s, waited_s, end_s: began.elapsed().as_secs_f64() });
+                    if tracing.is_none() {
+                        self.session.settle(self.schema, &mut tally)?;
+                    }
+                    return Ok(StepSpan { begin_s, waited_s, end_s: now() });
                 }
             }
         }
@@ -238,75 +250,65 @@ impl Profiler<'_> {
             stages.push(StageTime { stage, from_s: span.begin_s, to_s: span.end_s, busy_s });
         }
     }
+}
 
-    /// Traces whole batches: the mean time of every node, and the spans of the last batch.
-    fn traced(&mut self, plan: &RunPlan, batches: u64) -> Result<(Vec<ProfiledOp>, Vec<Span>)> {
-        // A device that is timed node by node is asked once.
-        let batches = if self.session.lags { 1 } else { batches };
-        let programs = &plan.memory.programs;
-        let mut sums: Vec<Vec<(f64, u64, u64)>> = programs.iter().map(|program| vec![(0.0, 0, 0); program.order.len()]).collect();
-        let mut spans = Vec::new();
-        let mut done = 0;
-        while done < batches {
-            if !self.session.lags {
-                self.session.begin()?;
-            }
-            let begin = self.begin;
-            let Some(block) = self.feed.next()? else {
-                self.session.epochs += 1;
-                continue;
-            };
-            let mut at = 0;
-            while at < block.rows {
-                let micro_batch = self.session.plan.micro_batch;
-                let (role, piece) =
-                    place_in_batch(micro_batch, Rows::Fed(&block), at, block.first_row, block.rows, self.batch, self.epoch_rows);
-                // Ragged ends of an epoch have other sizes.
-                let whole = piece.rows == micro_batch;
-                let start = begin.elapsed().as_secs_f64();
-                if matches!(role, Role::Step | Role::First) {
-                    spans.clear();
-                }
-                let program = programs.iter().position(|program| program.role == role).unwrap_or(0);
-                let mut place = 0;
-                for span in self.session.trace(role, &piece, self.schema)? {
-                    let order = &programs[program].order;
-                    while place < order.len() && order[place] != span.node {
-                        place += 1;
-                    }
-                    if place == order.len() {
-                        break;
-                    }
-                    if whole {
-                        let sum = &mut sums[program][place];
-                        *sum = (sum.0 + span.end_s - span.start_s, sum.1 + 1, piece.rows as u64);
-                    }
-                    spans.push(Span { role, at: place, start_s: start + span.start_s, end_s: start + span.end_s });
-                }
-                at += piece.rows;
-                if matches!(role, Role::Step | Role::Last) {
-                    self.session.step += 1;
-                    done += 1;
-                }
+/// Times of nodes, summed over batches.
+struct Traced {
+    /// Of every program and node: seconds, and runs with whole micro-batches.
+    sums: Vec<Vec<(f64, u64)>>,
+    batches: u64,
+    /// The nodes of the last batches.
+    spans: Vec<Span>,
+}
+
+impl Traced {
+    fn new(plan: &RunPlan) -> Traced {
+        let sums = plan.memory.programs.iter().map(|program| vec![(0.0, 0); program.order.len()]).collect();
+        Traced { sums, batches: 0, spans: Vec::new() }
+    }
+
+    /// Adds the nodes of a micro-batch that began at `start_s`; only those of `whole` ones are averaged.
+    fn add(&mut self, plan: &RunPlan, role: Role, start_s: f64, spans: Vec<NodeSpan>, whole: bool) {
+        if matches!(role, Role::Step | Role::First) {
+            self.batches += 1;
+            if self.batches > TRACED {
+                self.spans.clear();
             }
         }
+        let Some(program) = plan.memory.programs.iter().position(|program| program.role == role) else { return };
+        let order = &plan.memory.programs[program].order;
+        let mut place = 0;
+        for span in spans {
+            // Nodes come in the order of the program; some are not timed.
+            let Some(found) = order[place..].iter().position(|id| *id == span.node) else { break };
+            place += found;
+            if whole {
+                let sum = &mut self.sums[program][place];
+                *sum = (sum.0 + span.end_s - span.start_s, sum.1 + 1);
+            }
+            self.spans.push(Span { role, at: place, start_s: start_s + span.start_s, end_s: start_s + span.end_s });
+        }
+    }
+
+    /// Mean times of nodes per batch, and the spans of the last batches.
+    fn finish(self, plan: &RunPlan) -> (Vec<ProfiledOp>, Vec<Span>) {
         let mut ops = Vec::new();
-        for (program, sums) in programs.iter().zip(&sums) {
-            for (id, (seconds, runs, rows)) in program.order.iter().zip(sums).filter(|(_, (_, runs, _))| *runs > 0) {
+        for (program, sums) in plan.memory.programs.iter().zip(&self.sums) {
+            for (id, (seconds, runs)) in program.order.iter().zip(sums).filter(|(_, (_, runs))| *runs > 0) {
                 let node = program.graph.node(*id);
-                let calls = runs.div_ceil(done.max(1));
+                let calls = runs.div_ceil(self.batches.max(1));
                 ops.push(ProfiledOp {
                     role: program.role,
                     op: node.op.rules().name(),
                     scope: node.scope.clone(),
                     seconds: seconds / *runs as f64 * calls as f64,
-                    flops: program.graph.node_flops(node, *rows as usize) * calls,
-                    bytes: program.graph.moved(node, *rows as usize) * calls,
+                    flops: program.graph.node_flops(node, plan.micro_batch) * calls,
+                    bytes: program.graph.moved(node, plan.micro_batch) * calls,
                     calls,
                 });
             }
         }
-        Ok((ops, spans))
+        (ops, self.spans)
     }
 }
 

@@ -48,7 +48,7 @@ impl Profile {
         trace.finish().map(drop)
     }
 
-    /// The ops of the last traced batch, with the memory of the plan as each begins.
+    /// The ops of the traced batches, with the memory of the plan as each begins.
     fn write_ops<W: Write>(&self, trace: &mut TraceWriter<W>) -> io::Result<()> {
         let mut fixed: Vec<(String, f64)> = Vec::new();
         for state in self.plan.memory.states.iter().filter(|state| !state.stored) {

@@ -105,18 +105,23 @@ impl Classes {
         }
     }
 
-    /// Writes one JSON document.
-    pub fn write(&self, writer: &mut impl Write, row_name: impl Fn(u64) -> Option<String>) -> io::Result<()> {
+    /// Writes the counts as one JSON document.
+    pub fn write(&self, writer: &mut impl Write) -> io::Result<()> {
         write!(writer, "{{\"rows\":{},\"names\":[", self.rows)?;
         for (i, name) in self.names.iter().enumerate() {
             writer.write_all(if i > 0 { b"," } else { b"" })?;
             write_string(writer, name)?;
         }
-        write!(writer, "],\"labels\":{:?},\"right\":{:?},\"matrix\":{:?}", self.labels, self.right, self.matrix)?;
+        writeln!(writer, "],\"labels\":{:?},\"right\":{:?},\"matrix\":{:?}}}", self.labels, self.right, self.matrix)
+    }
+
+    /// Writes the worst rows as one JSON document, with their pictures.
+    pub fn write_worst(&self, writer: &mut impl Write, row_name: impl Fn(u64) -> Option<String>) -> io::Result<()> {
+        writer.write_all(b"{")?;
         if let Some((height, width, channels)) = self.pictures.map(|pictures| pictures.shown()) {
-            write!(writer, ",\"image\":[{height},{width},{channels}]")?;
+            write!(writer, "\"image\":[{height},{width},{channels}],")?;
         }
-        writer.write_all(b",\"worst\":[")?;
+        writer.write_all(b"\"rows\":[")?;
         for (i, worst) in self.worst.iter().enumerate() {
             let Worst { row, label, predicted, .. } = worst;
             writer.write_all(if i > 0 { b"," } else { b"" })?;
@@ -167,13 +172,14 @@ mod tests {
         let values = [4.0, 0.0, 3.0, 0.0, 0.0, 2.0, 9.0, 9.0];
         let predicted = Predicted { first_row: 10, rows: 4, values: &values };
         classes.add(&schema, &predicted, |index| if index == 1 { &labels } else { &pixels });
-        let mut text = Vec::new();
-        classes.write(&mut text, |row| Some(format!("row {row}"))).unwrap();
-        let document: Value = serde_json::from_slice(&text).unwrap();
+        let (mut text, mut rows) = (Vec::new(), Vec::new());
+        classes.write(&mut text).unwrap();
+        classes.write_worst(&mut rows, |row| Some(format!("row {row}"))).unwrap();
+        let [document, rows] = [text, rows].map(|text| serde_json::from_slice::<Value>(&text).unwrap());
         assert_eq!(document["rows"], 3, "an ignored label is not counted");
         assert_eq!(document["matrix"], serde_json::json!([1, 0, 1, 1]));
         assert_eq!(document["right"], serde_json::json!([1, 1]));
-        let worst = &document["worst"][0];
+        let worst = &rows["rows"][0];
         assert_eq!((&worst["row"], &worst["label"], &worst["predicted"]), (&11.into(), &1.into(), &0.into()));
         assert_eq!(worst["name"], "row 11");
         assert!(worst["pixels"].as_str().unwrap().len() == 8);

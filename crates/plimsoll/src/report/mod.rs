@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use classes::{Classes, MAX_ROWS, Predicted as PredictedRows};
 pub(crate) use map::write_map;
-pub(crate) use progress_log::ProgressLog;
+pub(crate) use progress_log::{ProgressLog, STATUS};
 pub use refused::{Change, Refusal, cheapest_changes};
 pub(crate) use samples::{Sampled, write_samples};
 
@@ -30,10 +30,12 @@ pub(crate) const PAGE: &str = "report.html";
 /// The folder of a run with what only the page shows.
 pub(crate) const DETAILS: &str = "details";
 
-/// Its files: the memory of the programs, rows of the first batch, predictions by class, loss within epochs, and a profile.
+/// Its files: the memory of the programs, rows of the first batch, predictions by class, rows with the largest loss, loss within epochs, and a
+/// profile.
 pub(crate) const MEMORY: &str = "details/memory.json";
 pub(crate) const SAMPLES: &str = "details/samples.json";
 pub(crate) const CLASSES: &str = "details/classes.json";
+pub(crate) const WORST: &str = "details/worst.json";
 pub(crate) const PROGRESS: &str = "details/progress.jsonl";
 pub(crate) const PROFILE: &str = "details/profile.json";
 
@@ -151,6 +153,7 @@ impl Report {
                 }
                 if self.samples {
                     page.file("samples", &folder.join(SAMPLES))?;
+                    page.file("worst", &folder.join(WORST))?;
                 }
                 if !given("profile") {
                     page.file("profile", &folder.join(PROFILE))?;

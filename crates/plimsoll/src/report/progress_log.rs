@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The file with the state of a run, for those who watch it.
-const STATUS: &str = "details/status.json";
+pub(crate) const STATUS: &str = "details/status.json";
 
 /// How often that is written, at most.
 const EVERY: Duration = Duration::from_secs(1);

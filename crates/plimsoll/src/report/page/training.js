@@ -87,13 +87,13 @@ function confusion(classes) {
   return parts;
 }
 
-function worstRows(classes) {
-  if (!classes.worst.length) return [];
-  const text = worst => [h("b", {}, className(classes.names, worst.label)), ` read as ${className(classes.names, worst.predicted)}, ${percent(worst.probability)}`];
-  const caption = worst => `row ${worst.row + 1}${worst.name ? ", " + worst.name : ""}: ${className(classes.names, worst.label)}, predicted ${className(classes.names, worst.predicted)}`;
-  return [h("h3", {}, "Rows with the largest loss"), classes.image
-    ? h("ul", { class: "samples" }, classes.worst.map(worst => h("li", {}, picture(worst.pixels, classes.image, caption(worst)), text(worst), h("br", {}), `loss ${short(worst.loss)}`)))
-    : table(classes.worst, [["row", worst => count(worst.row + 1), worst => worst.row, true], ["label", worst => className(classes.names, worst.label)], ["predicted", worst => className(classes.names, worst.predicted)], ["probability", worst => percent(worst.probability), worst => worst.probability, true], ["loss", worst => short(worst.loss), worst => worst.loss, true]], { caption: "Rows with the largest loss" })];
+function worstRows(worst, names) {
+  if (!worst.rows.length) return [];
+  const text = row => [h("b", {}, className(names, row.label)), ` read as ${className(names, row.predicted)}, ${percent(row.probability)}`];
+  const caption = row => `row ${row.row + 1}${row.name ? ", " + row.name : ""}: ${className(names, row.label)}, predicted ${className(names, row.predicted)}`;
+  return [h("h3", {}, "Rows with the largest loss"), worst.image
+    ? h("ul", { class: "samples" }, worst.rows.map(row => h("li", {}, picture(row.pixels, worst.image, caption(row)), text(row), h("br", {}), `loss ${short(row.loss)}`)))
+    : table(worst.rows, [["row", row => count(row.row + 1), row => row.row, true], ["label", row => className(names, row.label)], ["predicted", row => className(names, row.predicted)], ["probability", row => percent(row.probability), row => row.probability, true], ["loss", row => short(row.loss), row => row.loss, true]], { caption: "Rows with the largest loss" })];
 }
 
 function pipelineSection(run) {
@@ -107,6 +107,7 @@ function pipelineSection(run) {
   ], { caption: "Stages of the input pipeline" }));
   if (measured) parts.push(h("p", { class: "soft" }, `Limited by ${measured.limit}. ${measured.active_workers} of ${measured.workers} threads and ${measured.slots_in_use} of ${measured.slots} slots were in use; the consumer waited ${percent(measured.consumer_waited)} of the time.`));
   if (run.samples) parts.push(h("h3", {}, "The first batch, as the model gets it"), sampleGrid(run.samples));
-  if (run.classes) parts.push(...confusion(run.classes), ...worstRows(run.samples || !run.samplesLeftOut ? run.classes : { worst: [] }));
+  if (run.classes) parts.push(...confusion(run.classes));
+  if (run.worst) parts.push(...worstRows(run.worst, run.classes && run.classes.names));
   return parts;
 }
