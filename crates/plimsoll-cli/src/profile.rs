@@ -12,7 +12,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Measure some steps of a run: time per op, FLOP/s, bytes/s, roofline, memory, input pipeline
+/// Measure some steps of a run: time per op, roofline, memory, input pipeline
 #[derive(Args)]
 pub struct Profile {
     #[command(flatten)]

@@ -20,17 +20,17 @@ pub struct Progress {
     epochs: Option<u64>,
     /// Lines about the data, after the plan.
     notes: String,
-    pace: Pace,
+    interval: LineInterval,
 }
 
 /// When the next line within an epoch is due, where the output is not a terminal.
-struct Pace {
+struct LineInterval {
     last: Instant,
     epoch: u64,
     step: u64,
 }
 
-impl Pace {
+impl LineInterval {
     /// Whether enough time and, where its length is known, at least a tenth of the epoch have passed since the last line.
     fn due(&self, since: Duration, epoch: u64, step: u64, steps: Option<u64>) -> bool {
         let before = if self.epoch == epoch { self.step } else { 0 };
@@ -40,9 +40,9 @@ impl Pace {
 
 impl Progress {
     pub fn new(quiet: bool, folder: &Path, notes: String) -> Progress {
-        let pace = Pace { last: Instant::now(), epoch: 0, step: 0 };
+        let interval = LineInterval { last: Instant::now(), epoch: 0, step: 0 };
         let terminal = stderr().is_terminal();
-        Progress { notes, quiet, folder: folder.to_path_buf(), terminal, budget: Bytes::ZERO, batch: 0, epochs: None, pace }
+        Progress { notes, quiet, folder: folder.to_path_buf(), terminal, budget: Bytes::ZERO, batch: 0, epochs: None, interval }
     }
 
     /// Says something about the run as a whole.
@@ -93,10 +93,10 @@ impl Progress {
                 self.say(&format!("{plan}\n{}\n", self.notes));
             }
             Event::Progress { epoch, step, steps, scores, learning_rate, examples_per_s, resident } => {
-                if !self.terminal && !self.pace.due(self.pace.last.elapsed(), *epoch, *step, *steps) {
+                if !self.terminal && !self.interval.due(self.interval.last.elapsed(), *epoch, *step, *steps) {
                     return;
                 }
-                self.pace = Pace { last: Instant::now(), epoch: *epoch, step: *step };
+                self.interval = LineInterval { last: Instant::now(), epoch: *epoch, step: *step };
                 let rows_left =
                     steps.zip(self.epochs).map(|(steps, epochs)| ((epochs - epoch + 1) * steps).saturating_sub(*step) * self.batch);
                 let line = Line {
@@ -120,7 +120,7 @@ impl Progress {
     }
 
     fn end(&mut self, epoch: &Epoch) {
-        self.pace = Pace { last: Instant::now(), epoch: epoch.epoch + 1, step: 0 };
+        self.interval = LineInterval { last: Instant::now(), epoch: epoch.epoch + 1, step: 0 };
         self.line(&ended(epoch, self.epochs, self.columns()), true);
     }
 
@@ -157,12 +157,12 @@ mod tests {
 
     #[test]
     fn redirected_lines_are_ten_seconds_and_a_tenth_of_an_epoch_apart() {
-        let pace = Pace { last: Instant::now(), epoch: 2, step: 100 };
+        let interval = LineInterval { last: Instant::now(), epoch: 2, step: 100 };
         let seconds = Duration::from_secs;
-        assert!(!pace.due(seconds(9), 2, 900, Some(1000)), "too soon");
-        assert!(!pace.due(seconds(60), 2, 199, Some(1000)), "less than a tenth");
-        assert!(pace.due(seconds(10), 2, 200, Some(1000)));
-        assert!(pace.due(seconds(10), 2, 101, None), "of an epoch of unknown length, every ten seconds");
-        assert!(pace.due(seconds(10), 3, 100, Some(1000)), "a new epoch begins at its first step");
+        assert!(!interval.due(seconds(9), 2, 900, Some(1000)), "too soon");
+        assert!(!interval.due(seconds(60), 2, 199, Some(1000)), "less than a tenth");
+        assert!(interval.due(seconds(10), 2, 200, Some(1000)));
+        assert!(interval.due(seconds(10), 2, 101, None), "of an epoch of unknown length, every ten seconds");
+        assert!(interval.due(seconds(10), 3, 100, Some(1000)), "a new epoch begins at its first step");
     }
 }

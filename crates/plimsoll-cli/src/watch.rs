@@ -22,7 +22,7 @@ pub struct Watch {
     once: bool,
 }
 
-/// How often the run is looked at.
+/// How often the files of the run are read.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Lines of a curve, and the widest it gets.
@@ -100,6 +100,7 @@ fn curve(names: [&str; 2], series: &[Vec<f64>; 2], width: usize, colour: bool) -
     let (across, up) = (2 * width, 4 * LINES);
     let mut dots = vec![[[0u8; 2]; WIDEST]; LINES];
     for (which, values) in series.iter().enumerate().filter(|(_, values)| !values.is_empty()) {
+        let mut before_y = None;
         for x in 0..across {
             // The value at this place, between its two neighbours.
             let at = x as f64 * (values.len() - 1) as f64 / (across - 1) as f64;
@@ -108,8 +109,12 @@ fn curve(names: [&str; 2], series: &[Vec<f64>; 2], width: usize, colour: bool) -
             if !value.is_finite() {
                 continue;
             }
-            let y = (((high - value) / span) * (up - 1) as f64).round() as usize;
-            dots[y.min(up - 1) / 4][x / 2][which] |= BRAILLE[y.min(up - 1) % 4][x % 2];
+            let y = ((((high - value) / span) * (up - 1) as f64).round() as usize).min(up - 1);
+            // Steep parts are drawn without gaps.
+            let from = before_y.replace(y).unwrap_or(y);
+            for y in from.min(y)..=from.max(y) {
+                dots[y / 4][x / 2][which] |= BRAILLE[y % 4][x % 2];
+            }
         }
     }
     let colours = if colour { ["\x1b[34m", "\x1b[33m"] } else { ["", ""] };
@@ -145,19 +150,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_curve_falls_from_the_left_to_the_right() {
+    fn a_curve_has_a_dot_in_every_column_and_falls_to_the_right() {
         let text = curve(["loss", "val_loss"], &[vec![2.0, 1.0, 0.5], vec![]], 12, false);
-        insta::assert_snapshot!(text, @r"
-          loss
-           2.000 ⢣
-                  ⢣
-                   ⢣
-                    ⢣
-                     ⢣
-                      ⠑⠢⢄
-                         ⠉⠒⠤⡀
-           0.500             ⠈⠉
-        ");
+        let lines: Vec<Vec<char>> = text.lines().map(|line| line.chars().collect()).collect();
+        assert_eq!(lines[0].iter().collect::<String>(), "  loss");
+        assert_eq!(
+            (lines[1][..9].iter().collect::<String>(), lines[8][..9].iter().collect::<String>()),
+            ("   2.000 ".into(), "   0.500 ".into())
+        );
+        let drawn =
+            |column: usize| (1..=8).filter(|line| lines[*line].get(9 + column).is_some_and(|cell| *cell > '\u{2800}')).collect::<Vec<_>>();
+        let mut lowest = 0;
+        for column in 0..12 {
+            let cells = drawn(column);
+            assert!(!cells.is_empty() && cells[cells.len() - 1] >= lowest, "column {column} of\n{text}");
+            lowest = cells[cells.len() - 1];
+        }
+        assert_eq!((drawn(0)[0], lowest), (1, 8), "from the top to the bottom");
         assert!(!curve(["a", "b"], &[vec![1.0; 3], vec![0.0; 2]], 20, false).contains('\x1b'), "no colours unless they are wanted");
     }
 }

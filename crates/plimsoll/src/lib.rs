@@ -8,7 +8,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | values and errors | `suggest`, `named`, `system`, `precision`, `numerics`, `allow`, `infeasible`, `error`, `reader`, `files`, `stop`, `pictures` |
+//! | values and errors | `suggest`, `named`, `system`, `precision`, `numerics`, `allow`, `infeasible`, `error`, `reader`, `files`, `stop`, `thumbnails` |
 //! | devices and files | `devices`, `offload_file`, `tensors`, `preprocessing`, `checkpoint`, `cost` |
 //! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `zoo`, `history`, `callbacks` |
 //! | one description | `spec`: what the user wants, as plain data |
@@ -39,7 +39,6 @@ mod numerics;
 mod offload_file;
 pub mod optim;
 mod output_loss;
-mod pictures;
 mod pipeline;
 mod plan;
 mod plan_file;
@@ -57,6 +56,7 @@ mod stop;
 mod suggest;
 pub mod system;
 mod tensors;
+mod thumbnails;
 mod trained;
 mod trainer;
 pub mod zoo;

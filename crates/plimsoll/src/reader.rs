@@ -19,19 +19,19 @@ pub(crate) struct Key {
     /// Its default as TOML, where it has one.
     pub default: Option<String>,
     /// What its value may be.
-    pub kind: Kind,
+    pub kind: ValueType,
 }
 
 /// What the value of a key may be, as far as the reader is asked for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ValueType {
     /// Not read yet.
     Unknown,
     /// Read as it is, by the code that asked.
     Any,
     Text,
     /// A string, or a list of them.
-    Texts,
+    TextList,
     /// An integer of at least this.
     Count(u64),
     Number,
@@ -47,15 +47,15 @@ pub(crate) enum Kind {
     Tables,
 }
 
-impl Kind {
+impl ValueType {
     /// What a key may be that is read in two ways.
-    fn or(self, other: Kind) -> Kind {
+    fn or(self, other: ValueType) -> ValueType {
         match (self, other) {
-            (Kind::Unknown, kind) | (kind, Kind::Unknown) => kind,
+            (ValueType::Unknown, kind) | (kind, ValueType::Unknown) => kind,
             (kind, other) if kind == other => kind,
             // The words of a text.
-            (Kind::Text, choice @ Kind::Choice(_)) | (choice @ Kind::Choice(_), Kind::Text) => choice,
-            _ => Kind::Any,
+            (ValueType::Text, choice @ ValueType::Choice(_)) | (choice @ ValueType::Choice(_), ValueType::Text) => choice,
+            _ => ValueType::Any,
         }
     }
 }
@@ -92,25 +92,25 @@ impl<'a> Reader<'a> {
     }
 
     pub fn value(&self, key: &'static str) -> Option<&'a Value> {
-        self.get(key, Kind::Any)
+        self.get(key, ValueType::Any)
     }
 
-    fn get(&self, key: &'static str, kind: Kind) -> Option<&'a Value> {
+    fn get(&self, key: &'static str, kind: ValueType) -> Option<&'a Value> {
         self.note(key, None, Some(kind));
         self.table.get(key)
     }
 
     /// Remembers that a key may be there, and what it may be.
-    fn note(&self, name: &'static str, default: Option<String>, kind: Option<Kind>) {
+    fn note(&self, name: &'static str, default: Option<String>, kind: Option<ValueType>) {
         let mut read = self.read.borrow_mut();
         let at = read.iter().position(|key| key.name == name).unwrap_or_else(|| {
-            read.push(Key { name, default: None, kind: kind.clone().unwrap_or(Kind::Unknown) });
+            read.push(Key { name, default: None, kind: kind.clone().unwrap_or(ValueType::Unknown) });
             read.len() - 1
         });
         let key = &mut read[at];
         key.default = key.default.take().or(default);
         if let Some(kind) = kind {
-            key.kind = std::mem::replace(&mut key.kind, Kind::Any).or(kind);
+            key.kind = std::mem::replace(&mut key.kind, ValueType::Any).or(kind);
         }
         RECORDED.with_borrow_mut(|recorded| recorded.iter_mut().for_each(|all| all.push((self.path.clone(), key.clone()))));
     }
@@ -126,7 +126,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn text(&self, key: &'static str) -> Result<Option<&'a str>> {
-        match self.get(key, Kind::Text) {
+        match self.get(key, ValueType::Text) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
             Some(other) => Err(self.wrong(key, other, "text in quotes")),
@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
 
     /// A word, or a list of them.
     pub fn texts(&self, key: &'static str) -> Result<Option<Vec<String>>> {
-        let Some(value) = self.get(key, Kind::Texts) else { return Ok(None) };
+        let Some(value) = self.get(key, ValueType::TextList) else { return Ok(None) };
         let texts = match value {
             Value::Array(list) => list.iter().map(|item| item.as_str().map(String::from)).collect(),
             single => single.as_str().map(|text| vec![text.to_string()]),
@@ -145,7 +145,7 @@ impl<'a> Reader<'a> {
 
     /// An integer of at least `least`.
     pub fn count(&self, key: &'static str, least: u64) -> Result<Option<u64>> {
-        match self.get(key, Kind::Count(least)) {
+        match self.get(key, ValueType::Count(least)) {
             None => Ok(None),
             Some(Value::Integer(number)) if *number >= 0 && *number as u64 >= least => Ok(Some(*number as u64)),
             Some(other) => Err(self.wrong(key, other, &format!("an integer, {least} or more"))),
@@ -153,7 +153,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn number(&self, key: &'static str) -> Result<Option<f64>> {
-        match self.get(key, Kind::Number) {
+        match self.get(key, ValueType::Number) {
             None => Ok(None),
             Some(Value::Float(number)) if number.is_finite() => Ok(Some(*number)),
             Some(Value::Integer(number)) => Ok(Some(*number as f64)),
@@ -162,7 +162,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn flag(&self, key: &'static str) -> Result<Option<bool>> {
-        match self.get(key, Kind::Flag) {
+        match self.get(key, ValueType::Flag) {
             None => Ok(None),
             Some(Value::Boolean(flag)) => Ok(Some(*flag)),
             Some(other) => Err(self.wrong(key, other, "true or false")),
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
 
     /// A list of integers.
     pub fn counts(&self, key: &'static str) -> Result<Option<Vec<usize>>> {
-        let Some(value) = self.get(key, Kind::Counts) else { return Ok(None) };
+        let Some(value) = self.get(key, ValueType::Counts) else { return Ok(None) };
         let numbers = value.as_array().map(|list| list.iter().map(|n| n.as_integer().and_then(|n| usize::try_from(n).ok())).collect());
         match numbers {
             Some(Some(numbers)) => Ok(Some(numbers)),
@@ -186,7 +186,7 @@ impl<'a> Reader<'a> {
 
     /// The same, as they are written.
     pub fn exact_numbers(&self, key: &'static str) -> Result<Option<Vec<f64>>> {
-        let Some(value) = self.get(key, Kind::Numbers) else { return Ok(None) };
+        let Some(value) = self.get(key, ValueType::Numbers) else { return Ok(None) };
         let number = |value: &Value| value.as_float().or(value.as_integer().map(|n| n as f64));
         let numbers = match value {
             Value::Array(list) => list.iter().map(number).collect(),
@@ -197,7 +197,7 @@ impl<'a> Reader<'a> {
 
     /// An integer for both directions, or one for each.
     pub fn pair(&self, key: &'static str) -> Result<Option<(usize, usize)>> {
-        let Some(value) = self.get(key, Kind::Pair) else { return Ok(None) };
+        let Some(value) = self.get(key, ValueType::Pair) else { return Ok(None) };
         let count = |value: &Value| value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
         let pair = match value {
             Value::Array(list) => match &list[..] {
@@ -218,7 +218,7 @@ impl<'a> Reader<'a> {
 
     /// A table inside this one.
     pub fn section(&self, key: &'static str) -> Result<Option<Reader<'a>>> {
-        match self.get(key, Kind::Table) {
+        match self.get(key, ValueType::Table) {
             None => Ok(None),
             Some(Value::Table(table)) => Ok(Some(Reader::within(self.name(key), table))),
             Some(other) => Err(self.wrong(key, other, "a table")),
@@ -235,7 +235,7 @@ impl<'a> Reader<'a> {
 
     /// A list of tables.
     pub fn sections(&self, key: &'static str) -> Result<Option<Vec<Reader<'a>>>> {
-        let Some(value) = self.get(key, Kind::Tables) else { return Ok(None) };
+        let Some(value) = self.get(key, ValueType::Tables) else { return Ok(None) };
         let list = value.as_array().ok_or_else(|| self.wrong(key, value, "a list of tables"))?;
         let readers = list.iter().enumerate().map(|(i, item)| match item {
             Value::Table(table) => Ok(Reader::within(format!("{}[{i}]", self.name(key)), table)),
@@ -327,8 +327,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn choices<T>(names: &[(&'static str, T)]) -> Kind {
-    Kind::Choice(names.iter().map(|(name, _)| *name).collect())
+fn choices<T>(names: &[(&'static str, T)]) -> ValueType {
+    ValueType::Choice(names.iter().map(|(name, _)| *name).collect())
 }
 
 /// A number as TOML writes it.

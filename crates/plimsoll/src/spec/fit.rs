@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Value;
 
-/// Heap of writing TensorBoard's events: a few pictures, their compression, and one event.
+/// Heap of writing TensorBoard's events: a few images, their compression, and one event.
 const EVENTS: Bytes = Bytes::kib(768);
 
 /// Epochs, validation, checkpoints and callbacks of a run.

@@ -1,5 +1,4 @@
 // The memory of a program: live bytes by layer over its steps, and the largest tensors at any of them.
-const GROUPS = PALETTE - 1;
 
 // The buffers of a program as typed arrays, their layers in groups, and the bytes of every group at every step.
 function Timeline(memory, program) {
@@ -10,15 +9,13 @@ function Timeline(memory, program) {
   for (let t = 1; t <= T; t++) live[t] += live[t - 1];
   let peakStep = 0;
   for (let t = 1; t < T; t++) if (live[t] > live[peakStep]) peakStep = t;
-  // Layers by what they hold at the peak, then by what they hold at all.
-  const weight = new Map(), layer = i => layerOf(memory.names[program.owner[i]]);
+  const weight = new Map(), begins = new Map(), layer = i => layerOf(memory.names[program.owner[i]]);
   for (let i = 0; i < N; i++) {
-    const atPeak = first[i] <= peakStep && peakStep <= last[i];
-    weight.set(layer(i), (weight.get(layer(i)) || 0) + size[i] * (atPeak ? 1e6 : 1e-6 * (last[i] - first[i] + 1)));
+    const name = layer(i), atPeak = first[i] <= peakStep && peakStep <= last[i];
+    weight.set(name, (weight.get(name) || 0) + size[i] * (atPeak ? 1e6 : 1e-6 * (last[i] - first[i] + 1)));
+    begins.set(name, Math.min(begins.has(name) ? begins.get(name) : T, first[i]));
   }
-  const ranked = [...weight.entries()].sort((a, b) => b[1] - a[1]).map(entry => entry[0]);
-  const names = ranked.length > GROUPS + 1 ? ranked.slice(0, GROUPS).concat(`${ranked.length - GROUPS} more`) : ranked;
-  const index = new Map(ranked.map((name, i) => [name, Math.min(i, names.length - 1)]));
+  const { names, index } = groupsOf(weight, begins);
   const group = new Uint8Array(N);
   const bands = names.map(() => new Float64Array(T + 1));
   for (let i = 0; i < N; i++) {
@@ -28,6 +25,29 @@ function Timeline(memory, program) {
   }
   for (const band of bands) for (let t = 1; t <= T; t++) band[t] += band[t - 1];
   return { memory, program, T, N, first, last, size, offset, live, peakStep, peak: live[peakStep] || 0, names, group, bands };
+}
+// At most twelve groups of layers: each layer by itself, or blocks by the beginning of their names, or stretches of the network with about
+// the same weight.
+function groupsOf(weight, begins) {
+  const byWeight = [...weight.keys()].sort((a, b) => weight.get(b) - weight.get(a)), index = new Map();
+  if (byWeight.length <= PALETTE) { byWeight.forEach((name, i) => index.set(name, i)); return { names: byWeight, index }; }
+  const deepest = Math.max(...byWeight.map(name => name.split("/").length));
+  for (let depth = deepest - 1; depth > 0; depth--) {
+    const block = name => name.split("/").slice(0, depth).join("/");
+    const blocks = [...new Set(byWeight.map(block))];
+    if (blocks.length >= 3 && blocks.length <= PALETTE) { byWeight.forEach(name => index.set(name, blocks.indexOf(block(name)))); return { names: blocks, index }; }
+  }
+  const inOrder = [...byWeight].sort((a, b) => begins.get(a) - begins.get(b)), total = [...weight.values()].reduce((sum, value) => sum + value, 0);
+  const stretches = [];
+  let sum = 0;
+  for (const name of inOrder) {
+    const g = Math.min(PALETTE - 1, Math.floor(sum / total * PALETTE));
+    if (!stretches.length || stretches[stretches.length - 1].g !== g) stretches.push({ g, from: name, to: name });
+    stretches[stretches.length - 1].to = name;
+    index.set(name, stretches.length - 1);
+    sum += weight.get(name);
+  }
+  return { names: stretches.map(({ from, to }) => from === to ? from : `${from} … ${to}`), index };
 }
 function layerOf(owner) { return owner === "" ? "other" : owner; }
 function opName(timeline, step) {

@@ -1,15 +1,15 @@
-//! Rows of a batch as small pictures: reduced to a few pixels, from 0 to 255, in base64.
+//! Rows of a batch as thumbnails: reduced to a few pixels, from 0 to 255, in base64.
 
 use plimsoll_core::DType;
 use plimsoll_data::{Column, Extent, numbers};
 use std::io::{self, Write};
 
-/// The largest side of a picture.
+/// The largest side of a thumbnail.
 const SIDE: usize = 96;
 
-/// The pictures of a column: height, width and channels of its rows, and of what is shown.
+/// The thumbnails of a column: height, width and channels of its rows, and of what is shown.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pictures {
+pub(crate) struct Thumbnails {
     height: usize,
     width: usize,
     channels: usize,
@@ -18,16 +18,16 @@ pub(crate) struct Pictures {
     range: (f32, f32),
 }
 
-impl Pictures {
+impl Thumbnails {
     /// Of a column of images, if it is one; black and white are the extremes of these rows.
-    pub fn of(column: &Column, bytes: &[u8]) -> Option<Pictures> {
+    pub fn of(column: &Column, bytes: &[u8]) -> Option<Thumbnails> {
         let [height, width, channels @ (1 | 3)] = column.shape[..] else { return None };
         if column.extent != Extent::Fixed || height * width < 4 {
             return None;
         }
         let range = numbers(column.dtype, bytes).map(|value| value as f32).filter(|value| value.is_finite());
         let range = range.fold((f32::INFINITY, f32::NEG_INFINITY), |(min, max), value| (min.min(value), max.max(value)));
-        Some(Pictures { height, width, channels, dtype: column.dtype, range })
+        Some(Thumbnails { height, width, channels, dtype: column.dtype, range })
     }
 
     /// Height, width and channels of what is shown.
@@ -90,11 +90,11 @@ mod tests {
     fn large_images_are_reduced_and_scaled_to_bytes() {
         let column = Column::new("x", DType::F32, [192, 192, 1]);
         let bytes: Vec<u8> = (0..192 * 192).flat_map(|i| (i as f32 / 10.0).to_ne_bytes()).collect();
-        let pictures = Pictures::of(&column, &bytes).unwrap();
-        assert_eq!(pictures.shown(), (96, 96, 1));
-        let pixels: Vec<u8> = pictures.pixels(&bytes, 0).collect();
+        let thumbnails = Thumbnails::of(&column, &bytes).unwrap();
+        assert_eq!(thumbnails.shown(), (96, 96, 1));
+        let pixels: Vec<u8> = thumbnails.pixels(&bytes, 0).collect();
         assert_eq!((pixels.len(), pixels[0]), (96 * 96, 0));
         assert!(pixels[95 * 96 + 95] >= 252, "{}", pixels[95 * 96 + 95]);
-        assert!(Pictures::of(&Column::new("x", DType::F32, [5]), &bytes).is_none());
+        assert!(Thumbnails::of(&Column::new("x", DType::F32, [5]), &bytes).is_none());
     }
 }
