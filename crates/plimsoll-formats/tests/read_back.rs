@@ -11,7 +11,7 @@ fn records(mut file: &[u8]) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let masked = |bytes: &[u8]| {
         let crc = crc32c::crc32c(bytes);
-        ((crc >> 15) | (crc << 17)).wrapping_add(0xa282_ead8).to_le_bytes()
+        crc.rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
     };
     while !file.is_empty() {
         let length = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;

@@ -211,3 +211,42 @@ fn kind_name(kind: BufferKind) -> &'static str {
         BufferKind::Workspace => "workspace",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// A plan of 60,000 buffers over as many steps, with long names.
+    fn large() -> Certificate {
+        let scope = |i: u64| format!("encoder/block{}/attention/layer{}", i / 120, i % 120);
+        let steps: Vec<Value> = (0..60_000)
+            .map(|i| {
+                json!({ "node": i, "op": "pointwise", "scope": scope(i / 4), "reads": [], "writes": [], "workspace_offset": 0,
+                        "workspace_size": 0 })
+            })
+            .collect();
+        let buffers: Vec<Value> = (0..60_000u64)
+            .map(|i| json!([scope(i / 4), "activation", i * 1_048_576, 1_048_576 + 64 * i, i, (i + 40).min(59_999)]))
+            .collect();
+        let claim = json!({ "role": "step", "steps": steps, "outputs": [], "buffers": buffers });
+        let whole = json!({ "rows": 8, "alignment": 64, "arena": 1u64 << 40, "lower_bound": 1, "resident": 0, "states": [],
+                            "programs": [claim] });
+        serde_json::from_value(whole).unwrap()
+    }
+
+    #[test]
+    fn a_map_of_many_buffers_is_small_and_has_all_of_them() {
+        let mut text = Vec::new();
+        write_map_of(&mut text, &large()).unwrap();
+        assert!(text.len() < 12 << 20, "{} bytes, of 15 MB for the page", text.len());
+        let map: Value = serde_json::from_slice(&text).unwrap();
+        let program = &map["programs"][0];
+        for key in ["owner", "kind", "type", "offset", "size", "first", "last"] {
+            assert_eq!(program[key].as_array().map(Vec::len), Some(60_000), "{key}");
+        }
+        assert_eq!((&program["size"][7], &program["offset"][7]), (&json!(1_048_576 + 448), &json!(7_340_032)));
+        let owner = program["owner"][59_999].as_u64().unwrap() as usize;
+        assert_eq!(map["names"][owner], "encoder/block124/attention/layer119");
+    }
+}

@@ -51,7 +51,7 @@ impl Refusal {
 const CHANGES: usize = 3;
 
 /// The plan of the smallest budget that works, and the three cheapest changes with their exact peaks. Changes that fit the refused budget come
-/// first, then those that leave results as they are, then the fastest.
+/// first: those that leave results as they are, then the fastest. If fewer fit, the budget that would, and the changes that save most.
 ///
 /// # Errors
 /// If even the smallest budget cannot be planned.
@@ -82,9 +82,12 @@ pub fn cheapest_changes(trainer: Trainer, infeasible: &Infeasible) -> Result<(Ru
         changes.extend(change(&changed, infeasible, on_host, what, format!("--batch {batch}"), false));
     }
     changes.retain(|change| change.peak < infeasible.minimum || change.flag.starts_with(raise));
-    changes.sort_by(|a, b| {
-        let key = |change: &Change| (!change.fits, !change.same_results);
-        key(a).cmp(&key(b)).then(a.seconds_per_row.total_cmp(&b.seconds_per_row))
+    // Of those that do not fit, a larger budget changes least; the others are worth as much as they save.
+    let raises = |change: &Change| change.flag.starts_with(raise);
+    changes.sort_by(|a, b| match (a.fits, b.fits) {
+        (true, true) => (!a.same_results).cmp(&!b.same_results).then(a.seconds_per_row.total_cmp(&b.seconds_per_row)),
+        (false, false) => (!raises(a)).cmp(&!raises(b)).then(a.peak.cmp(&b.peak)),
+        (a, b) => b.cmp(&a),
     });
     changes.truncate(CHANGES);
     Ok((smallest, Refusal { infeasible: infeasible.clone(), changes }))

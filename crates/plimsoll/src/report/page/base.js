@@ -83,7 +83,12 @@ function showTip(text, x, y) {
 function hideTip() { tip.hidden = true; }
 
 // A table whose headers sort it. Columns: [title, cell of a row, value to sort by or null, numeric].
+const captions = new Map();
 function table(rows, columns, options = {}) {
+  // Two runs have the same tables; their names have to differ.
+  const named = options.caption || "Table", before = captions.get(named) || 0;
+  captions.set(named, before + 1);
+  const caption = before ? `${named}, ${before + 1}` : named;
   const body = h("tbody", {});
   const fill = list => body.replaceChildren(...list.slice(0, options.limit || 4000).map(row => h("tr", {}, columns.map(([, cell, , numeric], i) =>
     h(i === 0 ? "th" : "td", { class: (numeric ? "n" : "") + (options.wrap === i ? " wrapany" : ""), scope: i === 0 ? "row" : null }, cell(row))))));
@@ -100,9 +105,9 @@ function table(rows, columns, options = {}) {
     return th;
   });
   fill(rows);
-  const element = h("table", {}, h("caption", { class: "soft", style: "text-align:left;position:absolute;left:-9999px" }, options.caption || "Table"), h("thead", {}, h("tr", {}, heads)), body);
+  const element = h("table", {}, h("caption", { class: "soft", style: "text-align:left;position:absolute;left:-9999px" }, caption), h("thead", {}, h("tr", {}, heads)), body);
   const tall = rows.length > 14;
-  return h("div", { class: tall ? "scroll tall" : "scroll", tabindex: 0, role: "region", "aria-label": options.caption || "Table" }, element);
+  return h("div", { class: tall ? "scroll tall" : "scroll", tabindex: 0, role: "region", "aria-label": caption }, element);
 }
 function legend(entries) {
   return h("ul", { class: "key" }, entries.map(([name, text, fill, dash]) => h("li", {}, h("span", { class: dash ? "swatch dash" : "swatch", style: (dash ? "border-color:" : "background:") + fill }), h("span", {}, h("b", {}, name), text ? " " + text : ""))));

@@ -34,12 +34,13 @@ function lineChart({ title, unit, series, limits = [], xName = "epoch", xFormat 
   const ticks = inBytes ? roundTicks(x1, 5, true) : span > 0 ? roundTicks(x1, 6 * x1 / span).filter(t => !whole || Number.isInteger(t)) : [x0];
   const xTicks = ticks.filter(t => t >= x0);
   if (!inBytes && xTicks[0] > x0 + span / 12) xTicks.unshift(x0);
+  if (inBytes && xTicks.length < 3) xTicks.splice(0, 2, x0, x1);
   for (const tick of xTicks) chart.append(svg("text", { x: X(tick), y: H - 7, "text-anchor": X(tick) > W - 40 ? "end" : "middle" }, xFormat(tick)));
   for (const limit of limits) chart.append(svg("path", { class: "line", d: `M${L} ${Y(limit.y)}H${W - R}`, style: `stroke:var(--bad)`, "stroke-dasharray": "5 4", "stroke-width": 1.4 }));
   for (const s of series) {
     const d = s.points.map((p, i) => (i ? "L" : "M") + X(p[0]).toFixed(1) + " " + Y(p[1]).toFixed(1)).join("");
     chart.append(svg("path", { class: "line", d, style: `stroke:${s.colour}`, "stroke-dasharray": s.dash ? "6 4" : "none" }));
-    if (s.points.length < 2) chart.append(svg("circle", { cx: X(s.points[0][0]), cy: Y(s.points[0][1]), r: 3.5, style: `fill:${s.colour}` }));
+    for (const p of s.points.length < 2 || inBytes ? s.points : []) chart.append(svg("circle", { cx: X(p[0]), cy: Y(p[1]), r: 3.5, style: `fill:${s.colour}` }));
   }
   const cursor = svg("path", { class: "cursor", d: "", visibility: "hidden" });
   chart.append(cursor);

@@ -28,7 +28,7 @@ function build() {
   const any = part => RUNS.some(run => part(run).length > 0);
   if (!one) section("compare", "Comparison", "What differs between the two.", compareSection(RUNS));
   section("refused", "The budget is too small", run.refusal && "What the run needs at least, and the changes that would make it fit, each planned to the byte.", refusalSection(run));
-  section("budget", "Memory budget", run.refusal ? "The smallest plan that works." : "What the plan holds at its peak, by owner, within the budget.", both(budgetSection));
+  if (!run.refusal) section("budget", "Memory budget", "What the plan holds at its peak, by owner, within the budget.", both(budgetSection));
   section("memory", "Memory of a step", "Live bytes over the ops of a program, by layer. Move along the chart, or use the arrow keys, to see which tensors are live.", RUNS.some(run => run.memory && run.memory.programs.length) ? both(memorySection) : []);
   section("strategy", "Strategy", "How the run is made to fit, and what that costs.", both(strategySection));
   section("curves", "Training", "Scores, speed and memory of every epoch.", curvesSection(RUNS));
@@ -37,7 +37,7 @@ function build() {
   section("pipeline", "Input pipeline", "Stages, what they hold and how long they take, and the rows that come out.", both(pipelineSection));
   if (any(modelSection)) section("model", "Model", "Layers with their parameters, and their part of a training step.", both(modelSection));
   const configs = RUNS.filter(run => run.config);
-  if (configs.length) section("configuration", "Configuration", "What was run.", configs.map((run, r) => h("div", {}, one ? null : h("h3", {}, `${NAMES_AB[r]} · ${run.name}`), h("pre", { tabindex: 0, "aria-label": "Configuration" }, run.config.trim()))));
+  if (configs.length) section("configuration", "Configuration", "What was run.", configs.map((run, r) => h("div", {}, one ? null : h("h3", {}, `${NAMES_AB[r]} · ${run.name}`), h("pre", { tabindex: 0, "aria-label": one ? "Configuration" : `Configuration of ${NAMES_AB[r]}` }, run.config.trim()))));
   document.getElementById("nav").append(...sections.map(({ id, title }) => h("a", { href: "#" + id }, title)));
   document.documentElement.dataset.ready = "true";
 }

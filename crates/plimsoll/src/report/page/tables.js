@@ -89,7 +89,7 @@ function compareSection(runs) {
     ...scoreNames(runs).flatMap(name => [[name, run => last(run)[name], short], ["val_" + name, run => last(run)["val_" + name], short]]),
   ].filter(([, of]) => of(a) != null || of(b) != null);
   const difference = of => { const x = of(a), y = of(b); return x == null || y == null || x === 0 ? "–" : (y >= x ? "+" : "−") + percent(Math.abs(y / x - 1)); };
-  const element = table(rows, [["", row => row[0]], [`A · ${a.name}`, row => row[1](a) == null ? "–" : row[2](row[1](a)), null, true], [`B · ${b.name}`, row => row[1](b) == null ? "–" : row[2](row[1](b)), null, true], ["B against A", row => difference(row[1]), null, true]], { caption: "Both runs in numbers" });
+  const element = table(rows, [["figure", row => row[0]], [`A · ${a.name}`, row => row[1](a) == null ? "–" : row[2](row[1](a)), null, true], [`B · ${b.name}`, row => row[1](b) == null ? "–" : row[2](row[1](b)), null, true], ["B against A", row => difference(row[1]), null, true]], { caption: "Both runs in numbers" });
   element.classList.remove("tall");
   const keys = run => Object.fromEntries((run.config || "").split("\n").reduce((state, line) => { const table = line.match(/^\[(.+)\]$/); if (table) state.table = table[1] + "."; else if (line.includes("=")) { const at = line.indexOf("="); state.list.push([state.table + line.slice(0, at).trim(), line.slice(at + 1).trim()]); } return state; }, { table: "", list: [] }).list);
   const ka = keys(a), kb = keys(b), different = [...new Set([...Object.keys(ka), ...Object.keys(kb)])].filter(key => ka[key] !== kb[key]);

@@ -69,6 +69,7 @@ function sampleGrid(samples) {
   return table(rows, [["row", row => count(row + 1), null, true], ...samples.columns.map(column => [column.name, row => cell(column, row)])], { caption: "Rows of the first batch" });
 }
 
+let matrices = 0;
 function confusion(classes) {
   const n = classes.labels.length, parts = [], right = classes.right.reduce((a, b) => a + b, 0);
   parts.push(h("h3", {}, "Predictions by class"), h("p", { class: "soft" }, `${percent(right / Math.max(classes.rows, 1))} of ${count(classes.rows)} validation rows are predicted right. Rows are labels, columns predictions.`));
@@ -79,7 +80,7 @@ function confusion(classes) {
       const tint = value === 0 ? "" : `background:color-mix(in srgb, ${i === j ? "var(--c2)" : "var(--c7)"} ${Math.round(12 + 38 * share)}%, var(--card))`;
       return h("td", { style: tint }, value || "");
     };
-    parts.push(h("div", { class: "scroll matrix", tabindex: 0, role: "region", "aria-label": "Confusion matrix" }, h("table", {}, h("thead", {}, h("tr", {}, h("td", {}), classes.labels.map((_, j) => h("th", { scope: "col" }, className(classes.names, j))))), h("tbody", {}, classes.labels.map((_, i) => h("tr", {}, h("th", { scope: "row" }, className(classes.names, i)), classes.labels.map((_, j) => cell(i, j))))))));
+    parts.push(h("div", { class: "scroll matrix", tabindex: 0, role: "region", "aria-label": `Confusion matrix of ${count(classes.rows)} rows${++matrices > 1 ? ", " + matrices : ""}` }, h("table", {}, h("thead", {}, h("tr", {}, h("td", {}), classes.labels.map((_, j) => h("th", { scope: "col" }, className(classes.names, j))))), h("tbody", {}, classes.labels.map((_, i) => h("tr", {}, h("th", { scope: "row" }, className(classes.names, i)), classes.labels.map((_, j) => cell(i, j))))))));
   } else {
     const rows = classes.labels.map((total, i) => ({ i, total, right: classes.right[i] })).filter(row => row.total > 0).sort((a, b) => a.right / a.total - b.right / b.total);
     parts.push(table(rows, [["class", row => className(classes.names, row.i)], ["rows", row => count(row.total), row => row.total, true], ["right", row => percent(row.right / row.total), row => row.right / row.total, true]], { caption: "Accuracy by class", limit: 1000 }));
