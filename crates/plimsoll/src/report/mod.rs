@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-pub(crate) use classes::{Classes, MAX_ROWS, Predicted as PredictedRows};
+pub(crate) use classes::{Classes, Predicted as PredictedRows, rows_to_count};
 pub(crate) use map::write_map;
 pub(crate) use progress_log::{ProgressLog, STATUS};
 pub use refused::{Change, Refusal, cheapest_changes};
@@ -30,14 +30,12 @@ pub(crate) const PAGE: &str = "report.html";
 /// The folder of a run with what only the page shows.
 pub(crate) const DETAILS: &str = "details";
 
-/// Its files: the memory of the programs, rows of the first batch, predictions by class, rows with the largest loss, loss within epochs, and a
-/// profile.
+/// Its files: the memory of the programs, rows of the first batch, predictions by class, rows with the largest loss, and loss within epochs.
 pub(crate) const MEMORY: &str = "details/memory.json";
 pub(crate) const SAMPLES: &str = "details/samples.json";
 pub(crate) const CLASSES: &str = "details/classes.json";
 pub(crate) const WORST: &str = "details/worst.json";
 pub(crate) const PROGRESS: &str = "details/progress.jsonl";
-pub(crate) const PROFILE: &str = "details/profile.json";
 
 /// Bytes that are copied at a time.
 const COPIED: usize = 16 << 10;
@@ -138,7 +136,6 @@ impl Report {
 
     fn write_subject<W: Write>(&self, subject: &Subject, page: &mut Page<W>) -> Result<()> {
         let extras = [("curve", &self.curve), ("refusal", &self.refusal), ("profile", &self.profile)];
-        let given = |key: &str| extras.iter().any(|(name, value)| *name == key && value.is_some());
         let written = |done: io::Result<()>| done.map_err(|source| Error::Io { action: "write", path: "the report".into(), source });
         written(page.value("name", &json!(subject.name())))?;
         for (key, value) in extras {
@@ -154,9 +151,6 @@ impl Report {
                 if self.samples {
                     page.file("samples", &folder.join(SAMPLES))?;
                     page.file("worst", &folder.join(WORST))?;
-                }
-                if !given("profile") {
-                    page.file("profile", &folder.join(PROFILE))?;
                 }
                 page.lines("log", &folder.join("log.jsonl"))?;
                 page.lines("progress", &folder.join(PROGRESS))?;

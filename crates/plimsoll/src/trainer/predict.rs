@@ -4,7 +4,7 @@ use super::Trainer;
 use crate::error::{Error, Result};
 use crate::fit::Validation;
 use crate::graphs::ValueKind;
-use crate::report::{Classes, MAX_ROWS, PredictedRows};
+use crate::report::{Classes, PredictedRows, rows_to_count};
 use crate::session::{Piece, Session, Tally};
 use crate::stop::StopHandle;
 use plimsoll_core::budget::Owner;
@@ -145,12 +145,12 @@ impl Trainer {
         let schema = data.output_schema()?;
         let Some(mut classes) = Classes::new(&schema, data.class_names(), labels.column, shape) else { return Ok(None) };
         let Ok(_reserved) = session.ledger.reserve(Owner::Predictions, classes.footprint()) else { return Ok(None) };
-        let stop = StopHandle::new();
+        let (stop, rows) = (StopHandle::new(), rows_to_count(session.plan.predicted_s / session.plan.batch as f64));
         let sizes: Vec<usize> = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
         let counted = self.predict_pieces(data, Vec::new(), &stop, |prediction, piece| {
             let predicted = PredictedRows { first_row: prediction.first_row, rows: prediction.rows, values: prediction.values };
             classes.add(&schema, &predicted, |index| &piece.batch.column(index)[piece.at * sizes[index]..]);
-            if prediction.first_row + prediction.rows as u64 >= MAX_ROWS {
+            if prediction.first_row + prediction.rows as u64 >= rows {
                 stop.stop();
             }
         });
