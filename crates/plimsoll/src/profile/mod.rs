@@ -300,7 +300,7 @@ impl Traced {
                 ops.push(ProfiledOp {
                     role: program.role,
                     op: node.op.rules().name(),
-                    scope: node.scope.clone(),
+                    scope: node.scope.to_string(),
                     seconds: seconds / *runs as f64 * calls as f64,
                     flops: program.graph.node_flops(node, plan.micro_batch) * calls,
                     bytes: program.graph.moved(node, plan.micro_batch) * calls,
