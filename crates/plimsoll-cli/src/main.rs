@@ -3,27 +3,34 @@
 mod arena;
 mod calibrate;
 mod check;
+mod completions;
 mod data;
 mod devices;
 mod generate;
 mod output;
 mod plan;
+mod profile;
 mod progress;
+mod progress_line;
+mod refused;
+mod report;
 mod run_args;
+mod runs;
+mod schema;
 mod selftest;
 mod signals;
 mod sweep;
 mod text;
 mod train;
 mod trained;
+mod watch;
 mod zoo;
 
 use anyhow::Result;
 use clap::ArgMatches;
-use output::{print, say};
+use output::{complain, print, say};
 use plimsoll::{CountingAllocator, Error, return_freed_memory_early};
 use serde_json::json;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// Counts the heap, so that allocations outside the plan are measured too.
@@ -39,6 +46,10 @@ const COMMANDS: &[Entry] = &[
     Entry::of::<plan::Plan>(),
     Entry::of::<calibrate::Calibrate>(),
     Entry::of::<check::Check>(),
+    Entry::of::<report::Report>(),
+    Entry::of::<profile::Profile>(),
+    Entry::of::<watch::Watch>(),
+    Entry::of::<runs::Runs>(),
     Entry::of::<data::Data>(),
     Entry::of::<trained::Evaluate>(),
     Entry::of::<trained::Predict>(),
@@ -47,6 +58,9 @@ const COMMANDS: &[Entry] = &[
     Entry::of::<arena::Arena>(),
     Entry::of::<devices::Devices>(),
     Entry::of::<selftest::Selftest>(),
+    Entry::of::<schema::Schema>(),
+    Entry::of::<completions::Completions>(),
+    Entry::of::<completions::Man>(),
 ];
 
 /// A subcommand: the type holds its arguments, and the type's comment is its line in `--help`.
@@ -122,7 +136,7 @@ fn run<C: Command>(matches: &ArgMatches) -> ExitCode {
 
 /// One line that says what is wrong; with `--json` a document too. A refused budget is an answer: its document has the numbers.
 fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "error: {error}");
+    complain(&format!("error: {error}\n"));
     let (document, status) = match error.downcast_ref() {
         Some(Error::Infeasible(infeasible)) => (infeasible.to_json(), ExitCode::from(INFEASIBLE)),
         Some(Error::PlanningInfeasible(refusal)) => (refusal.to_json(), ExitCode::from(INFEASIBLE)),
@@ -131,7 +145,7 @@ fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
     };
     let printed = if json { print(&document) } else { Ok(()) };
     if let Some(unprinted) = printed.err().map(|error| error.to_string()).filter(|unprinted| *unprinted != error.to_string()) {
-        let _ = writeln!(std::io::stderr(), "error: {unprinted}");
+        complain(&format!("error: {unprinted}\n"));
     }
     status
 }

@@ -1,8 +1,12 @@
-//! Standard output. What is asked for must arrive: a full disk is an error. A reader that has closed the pipe has seen enough.
+//! Standard output and files. What is asked for must arrive: a full disk is an error. A reader that has closed the pipe has seen enough. A
+//! terminal gets text only: bytes that would change its state are replaced.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde_json::Value;
-use std::io::{ErrorKind, Write};
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
+use std::path::Path;
 
 /// Prints one JSON document.
 pub fn print(document: &Value) -> Result<()> {
@@ -11,9 +15,52 @@ pub fn print(document: &Value) -> Result<()> {
 
 /// Writes to standard output.
 pub fn say(text: &str) -> Result<()> {
-    let mut stream = std::io::stdout();
+    let mut stream = stdout();
+    let text = if stream.is_terminal() { printable(text) } else { Cow::Borrowed(text) };
     match stream.write_all(text.as_bytes()).and_then(|()| stream.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(anyhow::anyhow!("cannot write to standard output: {error}")),
         _ => Ok(()),
+    }
+}
+
+/// Writes to standard error, as far as somebody reads it.
+pub fn complain(text: &str) {
+    let mut stream = stderr();
+    let text = if stream.is_terminal() { printable(text) } else { Cow::Borrowed(text) };
+    let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
+}
+
+/// Text without control characters other than line ends and tabs, such as those in names and in the contents of files.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let harmless = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
+    if text.chars().all(harmless) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.chars().map(|letter| if harmless(letter) { letter } else { char::REPLACEMENT_CHARACTER }).collect())
+}
+
+/// Creates a file for bytes that are no text; a terminal is refused.
+pub fn create_binary(path: &Path) -> Result<File> {
+    let file = File::create(path).map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?;
+    if file.is_terminal() {
+        bail!("{} is a terminal, which cannot show binary data; name a file", path.display());
+    }
+    Ok(file)
+}
+
+/// Whether colours are wanted on a stream that may be a terminal: not if NO_COLOR is set, and not on a terminal without them.
+pub fn colours(terminal: bool) -> bool {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_gets_no_control_characters() {
+        assert_eq!(printable("weights 1.5 MiB\n\tα"), "weights 1.5 MiB\n\tα");
+        assert_eq!(printable("a\x1b[2Jb\0\r\u{9b}c"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}\u{fffd}c");
     }
 }

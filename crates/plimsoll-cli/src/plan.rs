@@ -3,10 +3,10 @@
 use crate::calibrate::Rates;
 use crate::output::{print, say};
 use crate::run_args::RunArgs;
-use crate::{Command, HEAP, sweep, text};
+use crate::{Command, HEAP, refused, sweep, text};
 use anyhow::Result;
 use clap::Args;
-use plimsoll::{Count, RunPlan, Trainer, plan_file};
+use plimsoll::{Count, Report, RunPlan, Trainer, plan_file};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -42,6 +42,16 @@ impl Command for Plan {
     const NAME: &'static str = "plan";
 
     fn run(&self) -> Result<ExitCode> {
+        refused::explained(&self.run, self.plan())
+    }
+
+    fn json(&self) -> bool {
+        self.run.json
+    }
+}
+
+impl Plan {
+    fn plan(&self) -> Result<ExitCode> {
         let (mut trainer, rates) = Rates::stored(self.run.config()?.build()?.into(), &self.run, None)?;
         if self.count == "weights+activations" {
             trainer = trainer.count(Count::WeightsAndActivations);
@@ -65,6 +75,9 @@ impl Command for Plan {
             let document = plan_file(trainer.spec(), &plan)?;
             std::fs::write(path, format!("{document:#}\n")).map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?;
         }
+        if let Some(path) = &self.run.report {
+            Report::of_plan(plan.clone(), &trainer.spec().config).write(path)?;
+        }
         if self.run.json {
             let mut document = plan.to_json();
             document["data"] = trainer.spec().data_report();
@@ -80,10 +93,6 @@ impl Command for Plan {
             }
         }
         Ok(ExitCode::SUCCESS)
-    }
-
-    fn json(&self) -> bool {
-        self.run.json
     }
 }
 

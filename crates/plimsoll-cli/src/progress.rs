@@ -1,39 +1,60 @@
-//! Progress on standard error: a live line per epoch on a terminal, one line per epoch elsewhere.
+//! Progress on standard error: a live line per epoch on a terminal; elsewhere a line per epoch, and some within long ones.
 
-use crate::{signals, text};
+use crate::output::{colours, printable};
+use crate::progress_line::{Line, ended};
+use crate::signals;
 use plimsoll::{Bytes, Epoch, Event};
 use std::io::{IsTerminal, Write, stderr};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-/// Cells of the epoch's bar and of the memory gauge.
-const BAR: usize = 20;
-const GAUGE: usize = 8;
+/// Where the output is not a terminal, lines within an epoch are at least this far apart.
+const APART: Duration = Duration::from_secs(10);
 
 pub struct Progress {
     quiet: bool,
     folder: PathBuf,
     terminal: bool,
     budget: Bytes,
+    batch: u64,
     epochs: Option<u64>,
     /// Lines about the data, after the plan.
     notes: String,
+    interval: LineInterval,
+}
+
+/// When the next line within an epoch is due, where the output is not a terminal.
+struct LineInterval {
+    last: Instant,
+    epoch: u64,
+    step: u64,
+}
+
+impl LineInterval {
+    /// Whether enough time and, where its length is known, at least a tenth of the epoch have passed since the last line.
+    fn due(&self, since: Duration, epoch: u64, step: u64, steps: Option<u64>) -> bool {
+        let before = if self.epoch == epoch { self.step } else { 0 };
+        since >= APART && steps.is_none_or(|steps| 10 * (step - before.min(step)) >= steps)
+    }
 }
 
 impl Progress {
     pub fn new(quiet: bool, folder: &Path, notes: String) -> Progress {
-        Progress { notes, quiet, folder: folder.to_path_buf(), terminal: stderr().is_terminal(), budget: Bytes::ZERO, epochs: None }
+        let interval = LineInterval { last: Instant::now(), epoch: 0, step: 0 };
+        let terminal = stderr().is_terminal();
+        Progress { notes, quiet, folder: folder.to_path_buf(), terminal, budget: Bytes::ZERO, batch: 0, epochs: None, interval }
     }
 
     /// Says something about the run as a whole.
     pub fn note(&self, text: &str) {
         if !self.quiet {
-            say(&format!("note: {text}\n"));
+            self.say(&format!("note: {text}\n"));
         }
     }
 
     /// Says what is wrong, even with --quiet.
     pub fn warn(&self, text: &str) {
-        say(&format!("warning: {text}\n"));
+        self.say(&format!("warning: {text}\n"));
     }
 
     /// Says where a stopped run continues, even with --quiet.
@@ -42,7 +63,7 @@ impl Progress {
         let line = if self.terminal && !self.quiet { "\n" } else { "" };
         let folder = self.folder.display();
         let how = format!("resume with `plimsoll train --out {folder} --resume`");
-        say(&match checkpoint.map(Path::display) {
+        self.say(&match checkpoint.map(Path::display) {
             Some(path) if complete => format!("{line}stopped by {by} after step {step}; checkpoint written to {path}; {how}\n"),
             Some(path) => {
                 format!("{line}stopped by {by} after step {step}; the last steps are not in the newest checkpoint, {path}; {how}\n")
@@ -67,58 +88,81 @@ impl Progress {
         }
         match event {
             Event::Planned { plan, epochs } => {
-                self.budget = plan.host_budget;
+                (self.budget, self.batch) = (plan.host_budget, plan.batch as u64);
                 self.epochs = Some(*epochs);
-                say(&format!("{plan}\n{}\n", self.notes));
+                self.say(&format!("{plan}\n{}\n", self.notes));
             }
-            Event::Progress { epoch, step, steps, scores, learning_rate, examples_per_s, resident } if self.terminal => {
-                let bar = match steps {
-                    Some(steps) => text::bar(*step as f64 / (*steps).max(1) as f64, BAR),
-                    None => format!("step {step}"),
+            Event::Progress { epoch, step, steps, scores, learning_rate, examples_per_s, resident } => {
+                if !self.terminal && !self.interval.due(self.interval.last.elapsed(), *epoch, *step, *steps) {
+                    return;
+                }
+                self.interval = LineInterval { last: Instant::now(), epoch: *epoch, step: *step };
+                let rows_left =
+                    steps.zip(self.epochs).map(|(steps, epochs)| ((epochs - epoch + 1) * steps).saturating_sub(*step) * self.batch);
+                let line = Line {
+                    epoch: *epoch,
+                    epochs: self.epochs,
+                    step: *step,
+                    steps: *steps,
+                    scores,
+                    learning_rate: *learning_rate,
+                    examples_per_s: *examples_per_s,
+                    left_s: rows_left.filter(|_| *examples_per_s > 0.0).map(|rows| rows as f64 / examples_per_s),
+                    resident: *resident,
+                    budget: self.budget,
                 };
-                let gauge = text::bar(resident.0 as f64 / self.budget.0.max(1) as f64, GAUGE);
-                let line = format!(
-                    "{} {bar} {} · rate {} · {} examples/s · memory {gauge} {resident} of {}",
-                    self.epoch(*epoch),
-                    text::scores(scores),
-                    text::rate(*learning_rate),
-                    text::thousands(*examples_per_s),
-                    self.budget
-                );
-                // Clears what is left of a longer line before.
-                say(&format!("\r{line}\x1b[K"));
+                self.line(&line.fitting(self.columns()), !self.terminal);
             }
-            Event::Progress { .. } => {}
-            Event::Resumed { epoch, step, .. } => say(&format!("resumed after step {step}, {epoch} epochs done\n\n")),
-            Event::Replanned { .. } | Event::Warning(_) | Event::Stopped { .. } => {}
+            Event::Resumed { epoch, step, .. } => self.say(&format!("resumed after step {step}, {epoch} epochs done\n\n")),
+            Event::FirstBatch(_) | Event::Replanned { .. } | Event::Warning(_) | Event::Stopped { .. } => {}
             Event::EpochEnd(epoch) => self.end(epoch),
         }
     }
 
-    fn end(&self, epoch: &Epoch) {
-        let start = if self.terminal { "\r" } else { "" };
-        let end = if self.terminal { "\x1b[K" } else { "" };
-        let held_out = epoch.validation.as_ref().map_or(String::new(), |scores| format!(" · validation: {}", text::scores(scores)));
-        say(&format!(
-            "{start}{} {}{held_out} · rate {} · {} examples/s · {:.1} s{end}\n",
-            self.epoch(epoch.epoch),
-            text::scores(&epoch.training),
-            text::rate(epoch.learning_rate),
-            text::thousands(epoch.examples_per_s),
-            epoch.seconds
-        ));
+    fn end(&mut self, epoch: &Epoch) {
+        self.interval = LineInterval { last: Instant::now(), epoch: epoch.epoch + 1, step: 0 };
+        self.line(&ended(epoch, self.epochs, self.columns()), true);
     }
 
-    fn epoch(&self, epoch: u64) -> String {
-        match self.epochs {
-            Some(epochs) => format!("epoch {epoch:>width$}/{epochs}", width = epochs.to_string().len()),
-            None => format!("epoch {epoch}"),
+    /// Writes a line over the one before on a terminal; `ends` if the next goes below it.
+    fn line(&self, line: &str, ends: bool) {
+        let end = if ends { "\n" } else { "" };
+        // Dim while it changes, and cleared of what is left of a longer line before.
+        let (dim, plain) = if colours(self.terminal) && !ends { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
+        let line = printable(line);
+        write(&if self.terminal { format!("\r{dim}{line}{plain}\x1b[K{end}") } else { format!("{line}{end}") });
+    }
+
+    fn say(&self, text: &str) {
+        write(&if self.terminal { printable(text) } else { text.into() });
+    }
+
+    fn columns(&self) -> usize {
+        if !self.terminal {
+            return usize::MAX;
         }
+        terminal_size::terminal_size_of(stderr()).map_or(80, |(width, _)| usize::from(width.0))
     }
 }
 
 /// Writes to standard error. Progress that nobody reads any more must not end a run.
-fn say(text: &str) {
+fn write(text: &str) {
     let mut stream = stderr();
     let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirected_lines_are_ten_seconds_and_a_tenth_of_an_epoch_apart() {
+        let interval = LineInterval { last: Instant::now(), epoch: 2, step: 100 };
+        let seconds = Duration::from_secs;
+        assert!(!interval.due(seconds(9), 2, 900, Some(1000)), "too soon");
+        assert!(!interval.due(seconds(60), 2, 199, Some(1000)), "less than a tenth");
+        assert!(interval.due(seconds(10), 2, 200, Some(1000)));
+        assert!(interval.due(seconds(10), 2, 101, None), "of an epoch of unknown length, every ten seconds");
+        assert!(interval.due(seconds(10), 3, 100, Some(1000)), "a new epoch begins at its first step");
+    }
 }

@@ -80,6 +80,10 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_calibrate: bool,
 
+    /// Write the report of the plan to this HTML file; of a refused budget, what holds the peak and the cheapest changes
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+
     /// Print one JSON document on standard output, everything else on standard error
     #[arg(long)]
     pub json: bool,

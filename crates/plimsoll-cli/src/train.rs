@@ -4,10 +4,10 @@ use crate::calibrate::Rates;
 use crate::output::{print, say};
 use crate::progress::Progress;
 use crate::run_args::RunArgs;
-use crate::{Command, HEAP, signals, text};
+use crate::{Command, HEAP, refused, signals, text};
 use anyhow::Result;
 use clap::Args;
-use plimsoll::{Existing, RunFolder, Trainer};
+use plimsoll::{Existing, Report, RunFolder, Trainer};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,6 +27,16 @@ impl Command for Train {
     const NAME: &'static str = "train";
 
     fn run(&self) -> Result<ExitCode> {
+        refused::explained(&self.run, self.train())
+    }
+
+    fn json(&self) -> bool {
+        self.run.json
+    }
+}
+
+impl Train {
+    fn train(&self) -> Result<ExitCode> {
         let args = &self.run;
         let (folder, existing) = self.folder()?;
         let resumed = folder.as_deref().filter(|_| args.resume);
@@ -42,6 +52,9 @@ impl Command for Train {
             let folder = open(folder.as_deref(), existing, &trainer)?;
             (trainer, folder, plan)
         };
+        if let Some(path) = &args.report {
+            Report::of_plan(plan.clone(), &trainer.spec().config).write(path)?;
+        }
         let prediction = rates.prediction(&trainer, &plan);
         let mut progress = Progress::new(args.quiet, folder.path(), text::data_notes(trainer.spec()));
         trainer.spec().data_warnings()?.iter().for_each(|warning| progress.warn(warning));
@@ -65,10 +78,6 @@ impl Command for Train {
             Some((_, status)) if history.stopped => ExitCode::from(status),
             _ => ExitCode::SUCCESS,
         })
-    }
-
-    fn json(&self) -> bool {
-        self.run.json
     }
 }
 

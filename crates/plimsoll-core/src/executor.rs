@@ -3,7 +3,7 @@
 
 use crate::base::budget::Owner;
 use crate::base::random::{StepRandom, philox, uniform};
-use crate::device::{BackingStore, Device, DeviceError, Loaded, Memory, StepInputs, StepMemory};
+use crate::device::{BackingStore, Device, DeviceError, Loaded, Memory, NodeSpan, StepInputs, StepMemory};
 use crate::ir::graph::{Init, State, StateId};
 use crate::plan::{CheckedPlan, Place, Plan, state_owner};
 use crate::transform::step::Role;
@@ -114,6 +114,12 @@ impl Executor {
         known.program.run(inputs)?;
         known.runs += 1;
         Ok(Ticket { entry, run: known.runs })
+    }
+
+    /// Runs a program once and returns when each of its nodes ran, see [`Loaded::trace`].
+    pub fn trace(&mut self, role: Role, rows: usize, inputs: &StepInputs<'_>) -> Result<Vec<NodeSpan>, DeviceError> {
+        let entry = self.find(role, rows)?;
+        self.loaded[entry].program.trace(inputs)
     }
 
     /// Waits for a run: the last one or, on a device with its own memory, the one before. Fills `numbers` with the

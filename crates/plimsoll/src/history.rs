@@ -1,6 +1,7 @@
 //! The record of a run, epoch by epoch.
 
 use crate::metrics::Scores;
+use crate::pipeline::Explain;
 use plimsoll_core::Bytes;
 use serde_json::{Value, json};
 use std::iter;
@@ -82,6 +83,8 @@ pub struct History {
     /// Measured seconds of a whole batch: the median of the last 511 steps, in which time spent waiting for rows or for a busy processor does
     /// not count; and the fastest of all. Neither the first step nor batches that are not full count.
     pub measured_step_s: Option<(f64, f64)>,
+    /// The stages of the input pipeline, with their memory and the time they took.
+    pub pipeline: Option<Explain>,
     /// Seconds of training, without validation, that were spent waiting for the input pipeline; and all others. On a device that runs
     /// asynchronously, it may compute while the host waits.
     pub waiting_s: f64,
@@ -101,13 +104,16 @@ const PER_SCALAR: u64 = 320;
 const PER_CLASS_VALUE: u64 = 144;
 const PER_CLASS_COUNT: u64 = 64;
 
+/// Buffers through which the report of a run folder is put together from its files.
+const REPORT_BUFFERS: u64 = 64 << 10;
+
 impl History {
     /// Heap of the history of a run with this many scalars, values per class and counts per class in each epoch. Values per class are held for the last epoch
     /// only.
     pub(crate) fn footprint(epochs: u64, scalars: usize, class_values: usize, class_counts: usize) -> Bytes {
         let epoch = PER_EPOCH + PER_SCALAR * scalars as u64;
         let counts = PER_CLASS_COUNT.saturating_mul(class_counts as u64);
-        let classes = PER_CLASS_VALUE.saturating_mul(class_values as u64).saturating_add(counts);
+        let classes = PER_CLASS_VALUE.saturating_mul(class_values as u64).saturating_add(counts).saturating_add(REPORT_BUFFERS);
         Bytes(epochs.min(MAX_EPOCHS as u64).saturating_mul(epoch).saturating_add(classes)).align_up(4096)
     }
 
@@ -168,6 +174,7 @@ impl History {
             "device_in_use_bytes": self.in_use_on_device.map(|bytes| bytes.0),
             "computing_s": self.computing_s,
             "waiting_for_input_s": self.waiting_s,
+            "pipeline": self.pipeline.as_ref().map(Explain::to_json),
             "stopped": self.stopped,
             "predicted_step_s": self.predicted_step_s,
             "measured_step_s": self.measured_step_s.map(|(median, _)| median),

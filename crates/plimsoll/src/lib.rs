@@ -8,14 +8,14 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | values and errors | `suggest`, `named`, `system`, `precision`, `numerics`, `allow`, `infeasible`, `error`, `reader`, `files`, `stop` |
+//! | values and errors | `suggest`, `named`, `system`, `precision`, `numerics`, `allow`, `infeasible`, `error`, `reader`, `files`, `stop`, `thumbnails` |
 //! | devices and files | `devices`, `offload_file`, `tensors`, `preprocessing`, `checkpoint`, `cost` |
 //! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `zoo`, `history`, `callbacks` |
 //! | one description | `spec`: what the user wants, as plain data |
 //! | front end | `config`: TOML to a `RunSpec`; `pipeline`: its data alone |
 //! | one plan | `graphs`: the programs of a run; `plan`: a pure function of `RunSpec`, `Machine` and `DataSummary` |
 //! | execution | `session`: the memory of a plan; `fit`: epochs, validation, checkpoints |
-//! | fronts | `trainer`, then `run_folder`, `trained`, `generate`, `plan_file`, `calibration` |
+//! | fronts | `trainer`, `report`, `profile`, then `run_folder`, `run_status`, `trained`, `generate`, `plan_file`, `calibration` |
 
 mod allow;
 pub mod calibration;
@@ -44,8 +44,11 @@ mod plan;
 mod plan_file;
 mod precision;
 mod preprocessing;
+mod profile;
 mod reader;
+mod report;
 mod run_folder;
+mod run_status;
 mod schedule;
 mod session;
 mod spec;
@@ -53,6 +56,7 @@ mod stop;
 mod suggest;
 pub mod system;
 mod tensors;
+mod thumbnails;
 mod trained;
 mod trainer;
 pub mod zoo;
@@ -62,7 +66,7 @@ pub use callbacks::{Callback, CsvLog, EarlyStopping, TrainingControl};
 pub use checkpoint::Checkpoints;
 pub use devices::{DeviceSpec, convolutions, open_device, open_each_way};
 pub use error::{BadRow, Error, Result};
-pub use fit::{Event, Fit};
+pub use fit::{Event, FirstBatch, Fit};
 pub use generate::{Generator, Sampling};
 pub use history::{Epoch, History};
 pub use infeasible::{Infeasible, PipelineInfeasible, PlanningInfeasible};
@@ -86,7 +90,10 @@ pub use plimsoll_data::{
 };
 pub use precision::Precision;
 pub use preprocessing::Preprocessing;
+pub use profile::{MemorySample, Profile, ProfiledOp, StepSpan};
+pub use report::{Change, Refusal, Report, cheapest_changes};
 pub use run_folder::{Existing, RunFolder};
+pub use run_status::{RunState, RunStatus};
 pub use schedule::{ReduceOnPlateau, Schedule, ScheduleState};
 pub use spec::{Count, FitSpec, HeldOut, InitialWeights, Optimization, RunSpec};
 pub use stop::StopHandle;

@@ -18,6 +18,58 @@ pub(crate) struct Key {
     pub name: &'static str,
     /// Its default as TOML, where it has one.
     pub default: Option<String>,
+    /// What its value may be.
+    pub kind: ValueType,
+}
+
+/// What the value of a key may be, as far as the reader is asked for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ValueType {
+    /// Not read yet.
+    Unknown,
+    /// Read as it is, by the code that asked.
+    Any,
+    Text,
+    /// A string, or a list of them.
+    TextList,
+    /// An integer of at least this.
+    Count(u64),
+    Number,
+    Flag,
+    /// A list of integers.
+    Counts,
+    /// A number, or a list of them.
+    Numbers,
+    /// An integer of at least one, or two of them.
+    Pair,
+    Choice(Vec<&'static str>),
+    Table,
+    Tables,
+}
+
+impl ValueType {
+    /// What a key may be that is read in two ways.
+    fn or(self, other: ValueType) -> ValueType {
+        match (self, other) {
+            (ValueType::Unknown, kind) | (kind, ValueType::Unknown) => kind,
+            (kind, other) if kind == other => kind,
+            // The words of a text.
+            (ValueType::Text, choice @ ValueType::Choice(_)) | (choice @ ValueType::Choice(_), ValueType::Text) => choice,
+            _ => ValueType::Any,
+        }
+    }
+}
+
+thread_local! {
+    /// The keys that any reader of this thread is asked for, by table, while a schema is made.
+    static RECORDED: RefCell<Option<Vec<(String, Key)>>> = const { RefCell::new(None) };
+}
+
+/// The keys that reading asks for, with the names of their tables; also those before an error.
+pub(crate) fn record(read: impl FnOnce()) -> Vec<(String, Key)> {
+    RECORDED.set(Some(Vec::new()));
+    read();
+    RECORDED.take().unwrap_or_default()
 }
 
 impl<'a> Reader<'a> {
@@ -40,17 +92,27 @@ impl<'a> Reader<'a> {
     }
 
     pub fn value(&self, key: &'static str) -> Option<&'a Value> {
-        self.note(key, None);
+        self.get(key, ValueType::Any)
+    }
+
+    fn get(&self, key: &'static str, kind: ValueType) -> Option<&'a Value> {
+        self.note(key, None, Some(kind));
         self.table.get(key)
     }
 
-    /// Remembers that a key may be there.
-    fn note(&self, name: &'static str, default: Option<String>) {
+    /// Remembers that a key may be there, and what it may be.
+    fn note(&self, name: &'static str, default: Option<String>, kind: Option<ValueType>) {
         let mut read = self.read.borrow_mut();
-        match read.iter_mut().find(|key| key.name == name) {
-            Some(key) => key.default = key.default.take().or(default),
-            None => read.push(Key { name, default }),
+        let at = read.iter().position(|key| key.name == name).unwrap_or_else(|| {
+            read.push(Key { name, default: None, kind: kind.clone().unwrap_or(ValueType::Unknown) });
+            read.len() - 1
+        });
+        let key = &mut read[at];
+        key.default = key.default.take().or(default);
+        if let Some(kind) = kind {
+            key.kind = std::mem::replace(&mut key.kind, ValueType::Any).or(kind);
         }
+        RECORDED.with_borrow_mut(|recorded| recorded.iter_mut().for_each(|all| all.push((self.path.clone(), key.clone()))));
     }
 
     /// The keys that were read so far, in order.
@@ -64,7 +126,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn text(&self, key: &'static str) -> Result<Option<&'a str>> {
-        match self.value(key) {
+        match self.get(key, ValueType::Text) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
             Some(other) => Err(self.wrong(key, other, "text in quotes")),
@@ -73,7 +135,7 @@ impl<'a> Reader<'a> {
 
     /// A word, or a list of them.
     pub fn texts(&self, key: &'static str) -> Result<Option<Vec<String>>> {
-        let Some(value) = self.value(key) else { return Ok(None) };
+        let Some(value) = self.get(key, ValueType::TextList) else { return Ok(None) };
         let texts = match value {
             Value::Array(list) => list.iter().map(|item| item.as_str().map(String::from)).collect(),
             single => single.as_str().map(|text| vec![text.to_string()]),
@@ -83,7 +145,7 @@ impl<'a> Reader<'a> {
 
     /// An integer of at least `least`.
     pub fn count(&self, key: &'static str, least: u64) -> Result<Option<u64>> {
-        match self.value(key) {
+        match self.get(key, ValueType::Count(least)) {
             None => Ok(None),
             Some(Value::Integer(number)) if *number >= 0 && *number as u64 >= least => Ok(Some(*number as u64)),
             Some(other) => Err(self.wrong(key, other, &format!("an integer, {least} or more"))),
@@ -91,7 +153,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn number(&self, key: &'static str) -> Result<Option<f64>> {
-        match self.value(key) {
+        match self.get(key, ValueType::Number) {
             None => Ok(None),
             Some(Value::Float(number)) if number.is_finite() => Ok(Some(*number)),
             Some(Value::Integer(number)) => Ok(Some(*number as f64)),
@@ -100,7 +162,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn flag(&self, key: &'static str) -> Result<Option<bool>> {
-        match self.value(key) {
+        match self.get(key, ValueType::Flag) {
             None => Ok(None),
             Some(Value::Boolean(flag)) => Ok(Some(*flag)),
             Some(other) => Err(self.wrong(key, other, "true or false")),
@@ -109,7 +171,7 @@ impl<'a> Reader<'a> {
 
     /// A list of integers.
     pub fn counts(&self, key: &'static str) -> Result<Option<Vec<usize>>> {
-        let Some(value) = self.value(key) else { return Ok(None) };
+        let Some(value) = self.get(key, ValueType::Counts) else { return Ok(None) };
         let numbers = value.as_array().map(|list| list.iter().map(|n| n.as_integer().and_then(|n| usize::try_from(n).ok())).collect());
         match numbers {
             Some(Some(numbers)) => Ok(Some(numbers)),
@@ -124,7 +186,7 @@ impl<'a> Reader<'a> {
 
     /// The same, as they are written.
     pub fn exact_numbers(&self, key: &'static str) -> Result<Option<Vec<f64>>> {
-        let Some(value) = self.value(key) else { return Ok(None) };
+        let Some(value) = self.get(key, ValueType::Numbers) else { return Ok(None) };
         let number = |value: &Value| value.as_float().or(value.as_integer().map(|n| n as f64));
         let numbers = match value {
             Value::Array(list) => list.iter().map(number).collect(),
@@ -135,7 +197,7 @@ impl<'a> Reader<'a> {
 
     /// An integer for both directions, or one for each.
     pub fn pair(&self, key: &'static str) -> Result<Option<(usize, usize)>> {
-        let Some(value) = self.value(key) else { return Ok(None) };
+        let Some(value) = self.get(key, ValueType::Pair) else { return Ok(None) };
         let count = |value: &Value| value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
         let pair = match value {
             Value::Array(list) => match &list[..] {
@@ -149,13 +211,14 @@ impl<'a> Reader<'a> {
 
     /// One of several words.
     pub fn choice<T: Copy>(&self, key: &'static str, names: &[(&'static str, T)]) -> Result<Option<T>> {
+        self.note(key, None, Some(choices(names)));
         let Some(word) = self.text(key)? else { return Ok(None) };
         choose(&self.name(key), word, names).map(Some)
     }
 
     /// A table inside this one.
     pub fn section(&self, key: &'static str) -> Result<Option<Reader<'a>>> {
-        match self.value(key) {
+        match self.get(key, ValueType::Table) {
             None => Ok(None),
             Some(Value::Table(table)) => Ok(Some(Reader::within(self.name(key), table))),
             Some(other) => Err(self.wrong(key, other, "a table")),
@@ -172,7 +235,7 @@ impl<'a> Reader<'a> {
 
     /// A list of tables.
     pub fn sections(&self, key: &'static str) -> Result<Option<Vec<Reader<'a>>>> {
-        let Some(value) = self.value(key) else { return Ok(None) };
+        let Some(value) = self.get(key, ValueType::Tables) else { return Ok(None) };
         let list = value.as_array().ok_or_else(|| self.wrong(key, value, "a list of tables"))?;
         let readers = list.iter().enumerate().map(|(i, item)| match item {
             Value::Table(table) => Ok(Reader::within(format!("{}[{i}]", self.name(key)), table)),
@@ -193,19 +256,19 @@ impl<'a> Reader<'a> {
 
     /// An integer of at least 1, or the default.
     pub fn count_or(&self, key: &'static str, default: usize) -> Result<usize> {
-        self.note(key, Some(default.to_string()));
+        self.note(key, Some(default.to_string()), None);
         Ok(self.count(key, 1)?.map_or(default, |count| count as usize))
     }
 
     /// An integer, or the default.
     pub fn count_from_zero_or(&self, key: &'static str, default: u64) -> Result<u64> {
-        self.note(key, Some(default.to_string()));
+        self.note(key, Some(default.to_string()), None);
         Ok(self.count(key, 0)?.unwrap_or(default))
     }
 
     /// A number, or the default.
     pub fn number_or(&self, key: &'static str, default: f32) -> Result<f32> {
-        self.note(key, Some(float(default)));
+        self.note(key, Some(float(default)), None);
         Ok(self.number(key)?.map_or(default, |number| number as f32))
     }
 
@@ -230,19 +293,19 @@ impl<'a> Reader<'a> {
 
     /// True or false, or the default.
     pub fn flag_or(&self, key: &'static str, default: bool) -> Result<bool> {
-        self.note(key, Some(default.to_string()));
+        self.note(key, Some(default.to_string()), None);
         Ok(self.flag(key)?.unwrap_or(default))
     }
 
     /// An integer for both axes or one for each, or the default for both.
     pub fn pair_or(&self, key: &'static str, default: usize) -> Result<(usize, usize)> {
-        self.note(key, Some(default.to_string()));
+        self.note(key, Some(default.to_string()), None);
         Ok(self.pair(key)?.unwrap_or((default, default)))
     }
 
     /// One of several names, or that of the default.
     pub fn choice_or<T: Copy>(&self, key: &'static str, names: &[(&'static str, T)], default: &'static str) -> Result<T> {
-        self.note(key, Some(format!("\"{default}\"")));
+        self.note(key, Some(format!("\"{default}\"")), Some(choices(names)));
         choose(&self.name(key), self.text(key)?.unwrap_or(default), names)
     }
 
@@ -262,6 +325,10 @@ impl<'a> Reader<'a> {
         };
         Err(Error::Config(format!("unknown key `{}`; {hint}", self.name(unknown))))
     }
+}
+
+fn choices<T>(names: &[(&'static str, T)]) -> ValueType {
+    ValueType::Choice(names.iter().map(|(name, _)| *name).collect())
 }
 
 /// A number as TOML writes it.

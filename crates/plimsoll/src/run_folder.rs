@@ -4,16 +4,20 @@ use crate::checkpoint::Checkpoints;
 use crate::cost::record_rates;
 use crate::error::{Error, Result};
 use crate::files::{self, INCOMPLETE};
-use crate::fit::{Event, Fit};
+use crate::fit::{Event, FirstBatch, Fit};
 use crate::history::{Epoch, History};
 use crate::plan::RunPlan;
-use crate::spec::FitSpec;
+use crate::report::{self, ProgressLog, Report, Sampled};
+use crate::spec::{FitSpec, RunSpec};
 use crate::stop::StopHandle;
+use crate::system;
 use crate::tensors::{self, Which};
 use crate::trainer::Trainer;
+use plimsoll_core::step::Role;
+use plimsoll_data::Dataset;
 use serde_json::Value;
 use std::fs::{self, File, TryLockError};
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -25,7 +29,7 @@ const CONFIG: &str = "config.toml";
 const CSV_LOG: &str = "log.csv";
 
 /// The results of a run: what another run in the same folder would destroy.
-const RESULTS: [&str; 5] = [WEIGHTS, AVERAGE, REPORT, Log::NAME, CSV_LOG];
+const RESULTS: [&str; 6] = [WEIGHTS, AVERAGE, REPORT, report::PAGE, Log::NAME, CSV_LOG];
 
 /// The file that a process locks as long as it uses the folder.
 const LOCK: &str = ".lock";
@@ -79,6 +83,7 @@ impl RunFolder {
         let spec = trainer.spec().clone();
         let costs = trainer.spec().costs.clone();
         let averages = trainer.spec().optimization.average.is_some();
+        let (validation, samples) = (trainer.spec().fit.validation.clone(), trainer.spec().fit.log_samples);
         self.remove_incomplete();
         self.check_space(&plan, averages)?;
         let fit = self.fit(&trainer).stop_handle(stop);
@@ -89,19 +94,27 @@ impl RunFolder {
             return Err(Error::Config(what.to_string()));
         }
         let mut log = Log { folder: self, file: None, synced: Instant::now() };
-        let mut failed = None;
+        let (mut failed, mut progress) = (None, None);
         let fit = fit.on_event(|event| {
             let written = match event {
-                Event::Planned { plan, .. } => self
+                Event::Planned { plan, epochs } => self
                     .begin(checkpoints.as_ref(), csv_log)
                     .and_then(|()| self.write(CONFIG, config.as_bytes()))
                     .and_then(|()| {
                         self.write(PLAN, pretty(&with_data(record_rates(plan.to_json(), costs.as_deref()), spec.data_report())).as_bytes())
                     })
+                    .and_then(|()| self.begin_details(plan, &spec))
+                    .and_then(|()| self.progress_log(plan, *epochs, resume).map(|opened| progress = Some(opened)))
                     .and_then(|()| if resume { Ok(()) } else { log.begin() }),
                 Event::Resumed { epoch, .. } => log.go_on(*epoch),
+                Event::FirstBatch(first) if samples => self.write_samples(first),
+                // Progress that is not recorded is no reason to end a run.
+                Event::Progress { .. } => {
+                    let _ = progress.as_mut().map(|log| log.note(event));
+                    Ok(())
+                }
                 Event::EpochEnd(epoch) => log.add(epoch),
-                Event::Replanned { .. } | Event::Progress { .. } | Event::Warning(_) | Event::Stopped { .. } => Ok(()),
+                Event::Replanned { .. } | Event::FirstBatch(_) | Event::Warning(_) | Event::Stopped { .. } => Ok(()),
             };
             failed = failed.take().or(written.err());
             observer(event);
@@ -120,8 +133,60 @@ impl RunFolder {
         }
         if !history.stopped {
             self.write(REPORT, pretty(&with_data(history.to_json(), spec.data_report())).as_bytes())?;
+            if let Some(validation) = validation.filter(|_| samples) {
+                self.write_classes(&mut trainer, &validation)?;
+            }
+            Report::of(&self.path)?.write(&self.file(report::PAGE))?;
         }
         Ok(history)
+    }
+
+    /// Writes the memory of the plan, which only the page shows. What an earlier run left is removed.
+    fn begin_details(&self, plan: &RunPlan, spec: &RunSpec) -> Result<()> {
+        let folder = self.file(report::DETAILS);
+        let error = |source| Error::Io { action: "write", path: folder.clone(), source };
+        if self.existing != Existing::Resume {
+            match fs::remove_dir_all(&folder) {
+                Err(source) if source.kind() != std::io::ErrorKind::NotFound => return Err(error(source)),
+                _ => {}
+            }
+        }
+        fs::create_dir_all(&folder).map_err(error)?;
+        let inputs = plan.memory.program(Role::Predict).map(|program| &program.graph);
+        let inputs: Vec<_> = inputs.into_iter().flat_map(|graph| graph.inputs().iter().map(|input| input.ty.clone())).collect();
+        let layers = spec.model.summary_for(&inputs).map(|summary| summary.rows).unwrap_or_default();
+        self.stream(report::MEMORY, |writer| report::write_map(writer, &plan.memory, &layers))
+    }
+
+    fn progress_log(&self, plan: &RunPlan, epochs: u64, resume: bool) -> Result<ProgressLog> {
+        ProgressLog::open(&self.path, resume, plan.batch, epochs, plan.host_budget).map_err(|source| Error::Io {
+            action: "write",
+            path: self.file(report::DETAILS),
+            source,
+        })
+    }
+
+    fn write_samples(&self, first: &FirstBatch<'_>) -> Result<()> {
+        let sampled = Sampled { batch: first.batch, schema: first.schema, classes: &first.data.class_names() };
+        self.stream(report::SAMPLES, |writer| report::write_samples(writer, &sampled))
+    }
+
+    /// Counts predictions by class over the validation data.
+    fn write_classes(&self, trainer: &mut Trainer, validation: &Dataset) -> Result<()> {
+        let Some(classes) = trainer.count_classes(validation)? else { return Ok(()) };
+        self.stream(report::CLASSES, |writer| classes.write(writer))?;
+        self.stream(report::WORST, |writer| classes.write_worst(writer, |row| validation.row_name(row)))
+    }
+
+    /// Writes a file as it comes.
+    fn stream(&self, name: &str, write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<()> {
+        let path = self.file(name);
+        let written = File::create(&path).and_then(|file| {
+            let mut writer = BufWriter::new(file);
+            write(&mut writer)?;
+            writer.flush()
+        });
+        written.map_err(|source| Error::Io { action: "write", path, source })
     }
 
     /// Removes what an earlier run left, unless this one continues it. Its weights and its report stay until this run has its own.
@@ -217,7 +282,9 @@ impl<'a> Log<'a> {
         if self.file.is_none() {
             self.begin()?;
         }
-        let written = self.file.as_mut().map_or(Ok(()), |file| writeln!(file, "{}", epoch.to_json()));
+        let mut line = epoch.to_json();
+        line["resident_bytes"] = system::resident().0.into();
+        let written = self.file.as_mut().map_or(Ok(()), |file| writeln!(file, "{line}"));
         written.map_err(|source| self.error(source))?;
         if self.synced.elapsed() >= Log::SYNC { self.sync() } else { Ok(()) }
     }
@@ -276,7 +343,7 @@ impl RunFolder {
             Existing::Resume if !path.exists() => {
                 Err(Error::Config(format!("there is no run to resume: {} does not exist; check the path", path.display())))
             }
-            Existing::Resume => match RESULTS[..3].iter().find(|name| result == Some(name)) {
+            Existing::Resume => match RESULTS[..4].iter().find(|name| result == Some(name)) {
                 Some(name) if !checkpoints.any() => Err(Error::Config(format!(
                     "{} has a finished run ({name}) without checkpoints, which cannot be resumed; replace it with --overwrite, or name another \
                      folder with --out",

@@ -146,7 +146,7 @@ fn inspect_prints_rows_and_writes_images() {
     ");
     let sheet = std::fs::File::open(sandbox.path("sheet.png")).unwrap();
     let reader = png::Decoder::new(std::io::BufReader::new(sheet)).read_info().unwrap();
-    assert_eq!((reader.info().width, reader.info().height), (16, 8));
+    assert_eq!((reader.info().width, reader.info().height), (256, 128), "small images are enlarged");
     let document = sandbox.json(&["data", "inspect", "data.toml", "--json"]);
     assert_eq!((document["rows"].as_u64(), document["classes"][0].as_str()), (Some(20), Some("bright")));
     assert!(document["passed_over"].is_null());

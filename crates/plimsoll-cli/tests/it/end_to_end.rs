@@ -179,19 +179,26 @@ fn help_texts() {
     Usage: plimsoll <COMMAND>
 
     Commands:
-      train      Train a model: plan, run, report
-      plan       Plan the memory of a run without running it
-      calibrate  Measure the speed of this machine once, for predicted step times
-      check      Verify a plan written by `plan --out`, independently of the planner
-      data       Inspect, benchmark or cache an input pipeline
-      evaluate   Evaluate the trained model of a run
-      predict    Write the predictions of the trained model of a run
-      generate   Generate text with a trained character model
-      zoo        List the networks of the zoo, or the layers of one
-      arena      Assign offsets to buffers with known lifetimes, from a table
-      devices    List devices and the libraries found
-      selftest   Compare every op of a device with a float64 reference
-      help       Print this message or the help of the given subcommand(s)
+      train        Train a model: plan, run, report
+      plan         Plan the memory of a run without running it
+      calibrate    Measure the speed of this machine once, for predicted step times
+      check        Verify a plan written by `plan --out`, independently of the planner
+      report       Write a run or a plan as one HTML page: memory, strategy, curves, pipeline, model
+      profile      Measure some steps of a run: time per op, roofline, memory, input pipeline
+      watch        Follow a run from another terminal: curves, memory, throughput
+      runs         List runs with their state, best scores, memory and speed
+      data         Inspect, benchmark or cache an input pipeline
+      evaluate     Evaluate the trained model of a run
+      predict      Write the predictions of the trained model of a run
+      generate     Generate text with a trained character model
+      zoo          List the networks of the zoo, or the layers of one
+      arena        Assign offsets to buffers with known lifetimes, from a table
+      devices      List devices and the libraries found
+      selftest     Compare every op of a device with a float64 reference
+      schema       Print the JSON schema of configurations, with which editors complete and check them
+      completions  Print completions for a shell
+      man          Print the manual page, or write those of all commands to a folder
+      help         Print this message or the help of the given subcommand(s)
 
     Options:
       -h, --help     Print help
@@ -242,6 +249,8 @@ fn help_texts() {
                                    whole); may be repeated
           --no-calibrate           Plan with built-in rates instead of measured ones, for the same plan
                                    on every machine
+          --report <FILE.html>     Write the report of the plan to this HTML file; of a refused budget,
+                                   what holds the peak and the cheapest changes
           --json                   Print one JSON document on standard output, everything else on
                                    standard error
       -q, --quiet                  No plan, no progress, no summary; warnings and where a stopped run

@@ -13,8 +13,11 @@ mod guarantees;
 mod memory_limits;
 mod offload;
 mod plan_files;
+mod profile;
+mod report;
 mod resume;
 mod stream_stages;
+mod terminal;
 mod words;
 mod zoo;
 

@@ -187,5 +187,6 @@ fn a_sweep_reports_step_time_by_budget() {
     assert!(refused["budget_bytes"].as_u64() < refused["least_bytes"].as_u64(), "{document}");
     let picture = std::fs::read_to_string(sandbox.path("curve.svg")).unwrap();
     assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
-    assert_eq!(picture.matches("<circle ").count(), points.len());
+    assert_eq!(picture.matches("<circle ").count(), points.len() + 1, "and one in the legend");
+    assert!(picture.contains("fastest plan within the budget") && picture.contains("refused: the minimum is"));
 }

@@ -182,6 +182,29 @@ pub trait Loaded: Send {
         let _ = inputs;
         Ok(Vec::new())
     }
+
+    /// Runs it once and returns when each node ran. A device that measures nodes [one by one](Loaded::node_seconds)
+    /// returns them one after the other; its states are undefined afterwards.
+    fn trace(&mut self, inputs: &StepInputs<'_>) -> Result<Vec<NodeSpan>, DeviceError> {
+        let mut now = 0.0;
+        let span = |(node, seconds)| {
+            let start_s = now;
+            now += seconds;
+            NodeSpan { node, start_s, end_s: now }
+        };
+        Ok(self.node_seconds(inputs)?.into_iter().map(span).collect())
+    }
+}
+
+/// When a node ran, in seconds since its program began.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NodeSpan {
+    /// The node.
+    pub node: NodeId,
+    /// When it began.
+    pub start_s: f64,
+    /// When it ended.
+    pub end_s: f64,
 }
 
 /// An error of a device.

@@ -19,10 +19,11 @@ use destination::Destination;
 use instruction::KernelCall;
 use lower::{Lowering, fixed};
 use offload::OffloadCopies;
-use plimsoll_core::device::{DeviceError, Loaded, StepInputs, StepMemory};
+use plimsoll_core::device::{DeviceError, Loaded, NodeSpan, StepInputs, StepMemory};
 use plimsoll_core::plan::{Place, Program};
 use plimsoll_core::{DType, NodeId, Op, ValueId};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The device name in errors.
 const DEVICE: &str = "cpu";
@@ -172,8 +173,10 @@ impl CpuProgram {
     }
 }
 
-impl Loaded for CpuProgram {
-    fn run(&mut self, inputs: &StepInputs<'_>) -> Result<(), DeviceError> {
+impl CpuProgram {
+    /// Runs all instructions and calls `ran` after each; that function is generic so that a run that nobody observes
+    /// does not pay for it.
+    fn execute(&mut self, inputs: &StepInputs<'_>, mut ran: impl FnMut(NodeId)) -> Result<(), DeviceError> {
         self.check(inputs)?;
         let _alone = (self.arena.lock(), self.resident.lock());
         let guard = self.guard.as_ref();
@@ -184,11 +187,15 @@ impl Loaded for CpuProgram {
             if let Some(copying) = &copying {
                 copying.before(i)?;
             }
-            let Some(work) = &mut instruction.work else { continue };
+            let Some(work) = &mut instruction.work else {
+                ran(instruction.node);
+                continue;
+            };
             // SAFETY: the inputs were just checked against the graph, and both locks are held. Every address was
             // checked against its memory at load time. Types, alignment, and that values alias only where allowed
             // follow from `CheckedPlan` and `check_load`, which hold whatever the plan's public fields are.
             unsafe { work.run(&self.pool, inputs) };
+            ran(instruction.node);
             if let Some(guard) = guard
                 && guard.after == i
                 // SAFETY: both locks are held.
@@ -198,6 +205,24 @@ impl Loaded for CpuProgram {
             }
         }
         copying.map_or(Ok(()), |copying| copying.before(self.instructions.len()))
+    }
+}
+
+impl Loaded for CpuProgram {
+    fn run(&mut self, inputs: &StepInputs<'_>) -> Result<(), DeviceError> {
+        self.execute(inputs, |_| {})
+    }
+
+    fn trace(&mut self, inputs: &StepInputs<'_>) -> Result<Vec<NodeSpan>, DeviceError> {
+        let mut spans = Vec::with_capacity(self.instructions.len());
+        let begin = Instant::now();
+        let mut start_s = 0.0;
+        self.execute(inputs, |node| {
+            let end_s = begin.elapsed().as_secs_f64();
+            spans.push(NodeSpan { node, start_s, end_s });
+            start_s = end_s;
+        })?;
+        Ok(spans)
     }
 
     fn outcome(&mut self, back: u64, numbers: &mut [f32]) -> Result<(), DeviceError> {

@@ -5,6 +5,7 @@ mod layers;
 pub mod reference;
 mod resumable;
 mod row_ops;
+mod schema;
 mod short;
 mod sources;
 #[cfg(test)]
@@ -12,6 +13,7 @@ mod stage_tests;
 mod stages;
 
 pub(crate) use resumable::check_resumable;
+pub use schema::schema;
 pub use sources::path_sources;
 
 use crate::error::{Error, Result};

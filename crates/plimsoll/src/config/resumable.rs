@@ -6,7 +6,7 @@ use crate::numerics::Numerics;
 use toml::{Table, Value};
 
 /// Keys that may differ, with all keys below them: how long, how fast, within which budgets, and what is written.
-const MAY_DIFFER: [&str; 9] = [
+const MAY_DIFFER: [&str; 10] = [
     "train.epochs",
     "train.threads",
     "train.csv_log",
@@ -17,6 +17,7 @@ const MAY_DIFFER: [&str; 9] = [
     "data.validation.parallelism",
     "budget",
     "checkpoint",
+    "log",
 ];
 
 /// Checks that a checkpoint of one configuration can be resumed with another: data, model and training are the same. Runs that were built in

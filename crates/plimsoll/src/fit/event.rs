@@ -4,7 +4,23 @@ use crate::history::Epoch;
 use crate::metrics::Scores;
 use crate::plan::RunPlan;
 use plimsoll_core::Bytes;
+use plimsoll_data::{Batch, Dataset, Schema};
+use std::fmt;
 use std::path::Path;
+
+/// The rows that a run begins with.
+#[derive(Clone, Copy)]
+pub struct FirstBatch<'a> {
+    pub(crate) batch: &'a Batch<'a>,
+    pub(crate) data: &'a Dataset,
+    pub(crate) schema: &'a Schema,
+}
+
+impl fmt::Debug for FirstBatch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rows of {}", self.batch.rows, self.schema)
+    }
+}
 
 /// An event of a run.
 #[derive(Debug)]
@@ -23,6 +39,8 @@ pub enum Event<'a> {
         /// What is short, and by how much.
         reason: &'a str,
     },
+    /// The first batch of the run is about to be trained on.
+    FirstBatch(FirstBatch<'a>),
     /// Some steps of an epoch are done; at most ten times a second.
     Progress {
         /// The epoch, counted from 1.

@@ -2,6 +2,7 @@
 
 mod event;
 mod progress;
+mod tensorboard;
 mod training;
 mod validation;
 
@@ -12,7 +13,7 @@ use crate::spec::{FitSpec, InitialWeights};
 use crate::stop::StopHandle;
 use plimsoll_data::Dataset;
 
-pub use event::Event;
+pub use event::{Event, FirstBatch};
 pub(crate) use training::train;
 pub(crate) use validation::Validation;
 

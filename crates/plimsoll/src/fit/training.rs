@@ -1,12 +1,14 @@
 //! One fit: open, epochs, finish.
 
 use super::progress::{Progress, TrainedEpoch};
-use super::{Event, Fit, Validation};
+use super::tensorboard::TensorBoard;
+use super::{Event, FirstBatch, Fit, Validation};
 use crate::callbacks::TrainingControl;
 use crate::checkpoint::{self, Record, Writer};
 use crate::error::{Error, Result};
 use crate::history::{Epoch, History, MAX_EPOCHS};
 use crate::metrics::Scores;
+use crate::pipeline::Explain;
 use crate::plan::{DeviceBudget, RunPlan, epoch_rows};
 use crate::session::{Rows, Session, Tally, feed, place_in_batch};
 use crate::spec::RunSpec;
@@ -41,6 +43,7 @@ struct Training<'r, 'f> {
     feed: Feed,
     validation: Option<Validation>,
     writer: Option<Writer>,
+    tensorboard: Option<TensorBoard>,
     progress: Progress,
     history: History,
     epochs_left: u64,
@@ -93,6 +96,8 @@ impl<'r, 'f> Training<'r, 'f> {
             let steps = session.step.max(last.saturating_mul(rows.div_ceil(plan.batch as u64)));
             plan.optimization.schedule.check(steps)?;
         }
+        let folder = fit.spec.tensorboard.as_deref();
+        let tensorboard = folder.map(|folder| TensorBoard::open(folder, spec, plan, session.step)).transpose()?;
         let mut history = History {
             epochs: Vec::with_capacity(epochs_left.min(MAX_EPOCHS as u64) as usize),
             steps: session.step,
@@ -105,6 +110,7 @@ impl<'r, 'f> Training<'r, 'f> {
             measured: Bytes::ZERO,
             predicted_step_s: plan.predicted_s,
             measured_step_s: None,
+            pipeline: None,
             waiting_s: 0.0,
             computing_s: 0.0,
             stopped: false,
@@ -120,6 +126,7 @@ impl<'r, 'f> Training<'r, 'f> {
             feed,
             validation,
             writer,
+            tensorboard,
             progress,
             history,
             epochs_left,
@@ -227,6 +234,7 @@ impl<'r, 'f> Training<'r, 'f> {
         self.session.learning_rate.observe(&epoch, &self.plan.optimization)?;
         self.history.steps = self.session.step;
         self.fit.report(&Event::EpochEnd(&epoch));
+        self.tensorboard.as_mut().map_or(Ok(()), |events| events.epoch(&epoch, self.session))?;
         for callback in &mut self.fit.callbacks {
             self.progress.stopped |= callback.epoch_end(&epoch)? == TrainingControl::Stop;
         }
@@ -290,6 +298,11 @@ impl<'r, 'f> Training<'r, 'f> {
                 NextBatch::EpochEnd => return Ok(true),
                 NextBatch::Stopped => return Ok(false),
             };
+            if self.session.step == 0 && place.tally.rows == 0 {
+                let first = FirstBatch { batch: &block, data: &self.data, schema: &self.schema };
+                self.fit.report(&Event::FirstBatch(first));
+                self.tensorboard.as_mut().map_or(Ok(()), |events| events.first_batch(&first))?;
+            }
             let mut at = 0;
             while at < block.rows {
                 let session = &mut *self.session;
@@ -399,6 +412,7 @@ impl<'r, 'f> Training<'r, 'f> {
         self.history.stopped = self.interrupted.is_some();
         self.history.seconds = self.start.elapsed().as_secs_f64();
         self.history.examples_per_s = rows as f64 / seconds.as_secs_f64().max(1e-9);
+        self.history.pipeline = Some(Explain::new(&self.plan.pipeline_stages, self.plan.pipeline.slots(), &self.feed.activity()));
         self.history.waiting_s = self.waited.as_secs_f64();
         self.history.computing_s = seconds.saturating_sub(self.waited).as_secs_f64();
         self.history.measured = system::peak_resident();

@@ -61,7 +61,7 @@ impl Validation {
         role: Role,
         tally: &mut Tally,
         stop: &StopHandle,
-        mut after: impl FnMut(&mut Session, usize) -> Result<()>,
+        mut after: impl FnMut(&mut Session, &Piece<'_>) -> Result<()>,
     ) -> Result<bool> {
         let mut came = false;
         loop {
@@ -78,7 +78,7 @@ impl Validation {
                 let batch = Rows::Fed(&block);
                 let piece = Piece { batch, at, rows, first_row, batch_rows: self.whole };
                 session.run(role, &piece, &self.schema, tally).map_err(|error| error.located(&self.data))?;
-                after(session, rows)?;
+                after(session, &piece)?;
                 at += rows;
             }
         }

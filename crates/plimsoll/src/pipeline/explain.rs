@@ -2,11 +2,12 @@
 
 use plimsoll_core::Bytes;
 use plimsoll_data::Activity;
+use serde_json::{Value, json};
 use std::fmt;
 use std::time::Duration;
 
 /// A profile of a pipeline that has run, stage by stage.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Explain {
     /// The stages in order, including those that only hold memory.
     pub stages: Vec<ExplainedStage>,
@@ -29,7 +30,7 @@ pub struct Explain {
 }
 
 /// One stage.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ExplainedStage {
     /// Its name in the plan.
     pub name: String,
@@ -52,7 +53,7 @@ const INDEXED_STAGES: [&str; 7] = ["read", "waiting for space", "decode", "resiz
 const BLOCKED: f64 = 0.05;
 
 impl Explain {
-    pub(super) fn new(held: &[(String, Bytes)], slots: usize, activity: &Activity) -> Explain {
+    pub(crate) fn new(held: &[(String, Bytes)], slots: usize, activity: &Activity) -> Explain {
         let elapsed = activity.elapsed.as_secs_f64().max(1e-9);
         let all = elapsed * activity.workers.max(1) as f64;
         let only_holds = |(name, bytes): &(String, Bytes)| ExplainedStage {
@@ -101,6 +102,30 @@ impl Explain {
         };
         explain.limit = explain.bottleneck();
         explain
+    }
+
+    /// As one JSON object.
+    pub fn to_json(&self) -> Value {
+        let stage = |stage: &ExplainedStage| {
+            json!({
+                "name": stage.name,
+                "bytes": stage.bytes.map(|bytes| bytes.0),
+                "row_s": stage.per_row.map(|time| time.as_secs_f64()),
+                "busy": stage.share,
+                "threads": stage.threads,
+            })
+        };
+        json!({
+            "stages": self.stages.iter().map(stage).collect::<Vec<_>>(),
+            "workers": self.workers,
+            "active_workers": self.active_workers,
+            "slots": self.slots,
+            "slots_in_use": self.slots_in_use,
+            "consumer_waited": self.consumer_waited,
+            "workers_waited": self.workers_waited,
+            "limit": self.limit,
+            "note": self.note,
+        })
     }
 
     fn bottleneck(&self) -> String {

@@ -35,7 +35,7 @@ pub struct Sample {
     sampled: usize,
 }
 
-/// The largest side of an image on the contact sheet.
+/// The largest side of an image on the contact sheet, which small images are enlarged towards.
 const TILE: usize = 128;
 
 /// Images side by side on it.
@@ -136,7 +136,9 @@ impl Sample {
         };
         let shape = &self.schema.columns()[index].shape;
         let (height, width, channels) = (shape[0], shape[1], shape[2]);
-        let (tile_height, tile_width) = (height.min(TILE), width.min(TILE));
+        // Large images are reduced; small ones are enlarged by a whole factor, so that their pixels can be seen.
+        let factor = (TILE / height.max(width)).max(1);
+        let (tile_height, tile_width) = ((height * factor).min(TILE), (width * factor).min(TILE));
         let down = self.sampled.div_ceil(ACROSS);
         let across = self.sampled.min(ACROSS);
         let mut sheet = vec![255u8; down * tile_height * across * tile_width * 3];

@@ -202,7 +202,7 @@ pub(crate) fn history_owner(spec: &RunSpec, interface: &ProgramInterface) -> Opt
     let datasets = if spec.fit.validation.is_some() { 2 } else { 1 };
     let (values, counts) = metrics.class_values();
     let size = History::footprint(spec.fit.epochs, datasets * metrics.scalars(), datasets * values, counts);
-    (!spec.inference_only).then_some((Owner::History, size))
+    (!spec.inference_only).then_some((Owner::History, size + spec.fit.log_footprint()))
 }
 
 /// The memory of the predictions of a micro-batch, of a run that predicts.

@@ -5,6 +5,7 @@ use super::{Request, RunPlan};
 use crate::error::Result;
 use plimsoll_core::plan::recompute::Effort;
 use plimsoll_core::{Budget, Bytes};
+use serde_json::{Value, json};
 
 /// The budgets of a sweep, in percent of the peak without a budget.
 const SHARES: [u64; 14] = [100, 90, 80, 70, 60, 50, 45, 40, 35, 30, 25, 20, 15, 10];
@@ -27,6 +28,25 @@ pub struct Sweep {
     pub points: Vec<SweepPoint>,
     /// The first budget that does not work, and the minimum that the planner found.
     pub infeasible: Option<(Bytes, Bytes)>,
+}
+
+impl Sweep {
+    /// As one JSON object.
+    pub fn to_json(&self) -> Value {
+        let point = |point: &SweepPoint| {
+            json!({
+                "budget_bytes": point.budget.0,
+                "predicted_step_s": point.plan.predicted_s,
+                "recompute_flops_ratio": point.plan.recomputation.flops_ratio(),
+                "micro_batch": point.plan.micro_batch,
+                "arena_bytes": point.plan.memory.arena.0,
+                "used": point.plan.used.iter().map(|permission| permission.name()).collect::<Vec<_>>(),
+            })
+        };
+        let refused = self.infeasible.map(|(budget, least)| json!({ "budget_bytes": budget.0, "least_bytes": least.0 }));
+        let space = if self.on_device { "device" } else { "host" };
+        json!({ "space": space, "points": self.points.iter().map(point).collect::<Vec<_>>(), "refused": refused })
+    }
 }
 
 /// The search effort for one budget of a sweep.

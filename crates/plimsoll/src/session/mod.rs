@@ -16,7 +16,7 @@ use clock::Clock;
 use learning_rate::LearningRate;
 use not_finite::{first_non_finite, in_words, number};
 use plimsoll_core::budget::{Owner, give_back_freed_memory, give_back_program_pages};
-use plimsoll_core::device::{BackingStore, Device, DeviceError, StepInputs};
+use plimsoll_core::device::{BackingStore, Device, DeviceError, NodeSpan, StepInputs};
 use plimsoll_core::graph::StateId;
 use plimsoll_core::loss_scale::SKIPPED;
 use plimsoll_core::plan::NUMBERS;
@@ -73,6 +73,18 @@ struct Prepared {
     at: Numbers,
 }
 
+impl Prepared {
+    /// The bytes of the columns that the program reads.
+    fn columns_of<'a>(&self, piece: &Piece<'a>, schema: &Schema) -> [&'a [u8]; MAX_COLUMNS] {
+        let mut columns: [&[u8]; MAX_COLUMNS] = [&[]; MAX_COLUMNS];
+        for (column, index) in columns.iter_mut().zip(&self.columns) {
+            let bytes = schema.columns()[*index].row_bytes().get();
+            *column = &piece.batch.column(*index)[piece.at * bytes..(piece.at + piece.rows) * bytes];
+        }
+        columns
+    }
+}
+
 /// The indices of a program's results.
 #[derive(Clone, Copy, Default)]
 struct Numbers {
@@ -113,7 +125,7 @@ pub(crate) enum Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn column(&self, index: usize) -> &'a [u8] {
+    pub fn column(&self, index: usize) -> &'a [u8] {
         match self {
             Rows::Fed(batch) => batch.column(index),
             Rows::Given(columns, _) => &columns[index],
@@ -331,9 +343,8 @@ impl Session {
         Ok(())
     }
 
-    /// Runs one micro-batch. Its loss and metrics are added to the tally, at the latest by [`Session::settle`].
-    pub fn run(&mut self, role: Role, piece: &Piece<'_>, schema: &Schema, tally: &mut Tally) -> Result<()> {
-        self.check_classes(role, piece)?;
+    /// Sets the scalars of a micro-batch.
+    fn set_scalars(&mut self, role: Role, piece: &Piece<'_>, schema: &Schema, tally: &mut Tally) -> Result<()> {
         if piece.first_row == 0 && matches!(role, Role::Step | Role::First) {
             if self.skipped.is_some() {
                 // Whether the previous step was skipped determines the number of this step.
@@ -356,11 +367,25 @@ impl Session {
                 Scalar::Rate(i) => self.rates[*i],
             };
         }
-        let mut columns: [&[u8]; MAX_COLUMNS] = [&[]; MAX_COLUMNS];
-        for (column, index) in columns.iter_mut().zip(&prepared.columns) {
-            let bytes = schema.columns()[*index].row_bytes().get();
-            *column = &piece.batch.column(*index)[piece.at * bytes..(piece.at + piece.rows) * bytes];
-        }
+        Ok(())
+    }
+
+    /// Runs one micro-batch and returns when each node ran. On a device that measures nodes one by one, the session cannot go on after that.
+    pub fn trace(&mut self, role: Role, piece: &Piece<'_>, schema: &Schema) -> Result<Vec<NodeSpan>> {
+        self.set_scalars(role, piece, schema, &mut Tally::default())?;
+        let prepared = self.roles.iter().find(|prepared| prepared.role == role).expect("every role is planned");
+        let columns = prepared.columns_of(piece, schema);
+        let random = StepRandom { seed: self.seed, step: self.step as u32, first_row: piece.first_row };
+        let inputs = StepInputs { columns: &columns[..prepared.columns.len()], scalars: &prepared.numbers, random };
+        Ok(self.executor.trace(role, piece.rows, &inputs)?)
+    }
+
+    /// Runs one micro-batch. Its loss and metrics are added to the tally, at the latest by [`Session::settle`].
+    pub fn run(&mut self, role: Role, piece: &Piece<'_>, schema: &Schema, tally: &mut Tally) -> Result<()> {
+        self.check_classes(role, piece)?;
+        self.set_scalars(role, piece, schema, tally)?;
+        let prepared = self.roles.iter().find(|prepared| prepared.role == role).expect("every role is planned");
+        let columns = prepared.columns_of(piece, schema);
         let random = StepRandom { seed: self.seed, step: self.step as u32, first_row: piece.first_row };
         let inputs = StepInputs { columns: &columns[..prepared.columns.len()], scalars: &prepared.numbers, random };
         let at = prepared.at;

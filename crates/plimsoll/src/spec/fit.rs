@@ -4,10 +4,14 @@ use crate::callbacks::EarlyStopping;
 use crate::checkpoint::Checkpoints;
 use crate::error::Result;
 use crate::reader::Reader;
+use plimsoll_core::Bytes;
 use plimsoll_data::Dataset;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Value;
+
+/// Heap of writing TensorBoard's events: a few images, their compression, and one event.
+const EVENTS: Bytes = Bytes::kib(768);
 
 /// Epochs, validation, checkpoints and callbacks of a run.
 #[derive(Clone, Debug)]
@@ -28,6 +32,10 @@ pub struct FitSpec {
     pub early_stopping: Option<EarlyStopping>,
     /// A file for one line of scores per epoch.
     pub csv_log: Option<PathBuf>,
+    /// Whether the report of a run folder shows rows of the first batch and of the validation data.
+    pub log_samples: bool,
+    /// A folder for TensorBoard's event files.
+    pub tensorboard: Option<PathBuf>,
 }
 
 impl Default for FitSpec {
@@ -41,6 +49,8 @@ impl Default for FitSpec {
             restore_best: false,
             early_stopping: None,
             csv_log: None,
+            log_samples: true,
+            tensorboard: None,
         }
     }
 }
@@ -53,6 +63,19 @@ impl FitSpec {
         self.csv_log = train.flag("csv_log")?.unwrap_or(false).then(|| "log.csv".into());
         self.initial_weights = initial_weights(train, folder)?;
         Ok(())
+    }
+
+    /// Heap of what is written for other tools.
+    pub(crate) fn log_footprint(&self) -> Bytes {
+        if self.tensorboard.is_some() { EVENTS } else { Bytes::ZERO }
+    }
+
+    /// Reads `[log]`: what is written for people and other tools, beside the log itself.
+    pub(crate) fn read_log(&mut self, root: &Reader<'_>) -> Result<()> {
+        let Some(table) = root.section("log")? else { return Ok(()) };
+        self.tensorboard = table.flag_or("tensorboard", false)?.then(|| "tensorboard".into());
+        self.log_samples = table.flag_or("samples", true)?;
+        table.finish()
     }
 
     /// Reads `[checkpoint]`: when checkpoints are written and how many are retained. Their folder is inside the run folder.
@@ -88,6 +111,7 @@ impl FitSpec {
         FitSpec {
             checkpoints: self.checkpoints.as_ref().map(|checkpoints| checkpoints.in_folder(folder)),
             csv_log: self.csv_log.as_ref().map(|path| folder.join(path)),
+            tensorboard: self.tensorboard.as_ref().map(|path| folder.join(path)),
             ..self.clone()
         }
     }

@@ -163,7 +163,7 @@ impl RunSpec {
         RunSpec { name: model.title().to_string(), model, data: data.clone(), ..RunSpec::default() }
     }
 
-    /// Reads `[train]`, `[checkpoint]` and `[budget]`. Paths are relative to `folder`.
+    /// Reads `[train]`, `[checkpoint]`, `[log]` and `[budget]`. Paths are relative to `folder`.
     pub(crate) fn read(&mut self, root: &Reader<'_>, folder: &Path) -> Result<TrainKeys> {
         let mut keys = TrainKeys::default();
         if let Some(train) = root.section("train")? {
@@ -192,6 +192,7 @@ impl RunSpec {
             train.finish()?;
         }
         self.fit.read_checkpoint(root)?;
+        self.fit.read_log(root)?;
         if let Some(budget) = root.section("budget")? {
             self.budget = Budget { host: size(&budget, "host")?, device: size(&budget, "device")? };
             self.allow = allow(&budget)?;

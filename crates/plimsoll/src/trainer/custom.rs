@@ -271,7 +271,7 @@ impl CustomLoop {
         self.trainer
     }
 
-    fn session(&mut self) -> &mut Session {
+    pub(crate) fn session(&mut self) -> &mut Session {
         self.trainer.session_mut()
     }
 

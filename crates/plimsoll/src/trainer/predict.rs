@@ -3,14 +3,17 @@
 use super::Trainer;
 use crate::error::{Error, Result};
 use crate::fit::Validation;
+use crate::graphs::ValueKind;
 use crate::plan::prediction_bytes;
-use crate::session::{Session, Tally};
+use crate::report::{Classes, PredictedRows, rows_to_count};
+use crate::session::{Piece, Session, Tally};
 use crate::spec::scan_images;
 use crate::stop::StopHandle;
 use plimsoll_core::Reservation;
 use plimsoll_core::budget::Owner;
 use plimsoll_core::step::Role;
 use plimsoll_data::Dataset;
+use std::sync::Arc;
 
 /// The predictions for some rows, in the order of the data.
 pub struct Prediction<'a> {
@@ -104,21 +107,60 @@ impl Trainer {
         scales: Vec<(f64, f64)>,
         mut sink: impl FnMut(&Prediction<'_>),
     ) -> Result<()> {
+        self.predict_pieces(data, scales, &StopHandle::new(), |prediction, _| sink(prediction))
+    }
+
+    /// Passes predictions on with the rows they are for.
+    fn predict_pieces(
+        &mut self,
+        data: &Dataset,
+        scales: Vec<(f64, f64)>,
+        stop: &StopHandle,
+        mut sink: impl FnMut(&Prediction<'_>, &Piece<'_>),
+    ) -> Result<()> {
         scan_images(data)?;
         let session = self.opened()?;
         let mut results = Results { scales, ..Results::new(session, session.plan.micro_batch)? };
         let pipeline = data.clone().rebatch(session.plan.feed_rows).plan(session.ledger.available())?;
         let mut rows_before = 0;
         let mut pieces = Validation::start(Role::Predict, data, &pipeline, session, 1)?;
-        pieces.each_piece(session, Role::Predict, &mut Tally::default(), &StopHandle::new(), |session, rows| {
+        pieces.each_piece(session, Role::Predict, &mut Tally::default(), stop, |session, piece| {
+            let rows = piece.rows;
             results.clear();
             results.take(session, rows)?;
             let outputs = results.outputs();
-            sink(&Prediction { first_row: rows_before, rows, shape: &outputs[0].shape, values: &outputs[0].values, outputs });
+            let (shape, values) = (&outputs[0].shape[..], &outputs[0].values[..]);
+            sink(&Prediction { first_row: rows_before, rows, shape, values, outputs }, piece);
             rows_before += rows as u64;
             Ok(())
         })?;
         Ok(())
+    }
+
+    /// Counts predictions by class over the first rows of a dataset, in the memory of the session; none if the model is no classifier with one
+    /// output, or the memory does not suffice.
+    pub(crate) fn count_classes(&mut self, data: &Dataset) -> Result<Option<Classes>> {
+        let session = self.opened()?;
+        let interface = Arc::clone(&session.plan.interface);
+        let labels = interface.ranges.iter().find(|range| matches!(range.kind, ValueKind::Labels(_)));
+        let (Some(labels), [(_, shape)]) = (labels, &interface.outputs[..]) else { return Ok(None) };
+        let schema = data.output_schema()?;
+        let Some(mut classes) = Classes::new(&schema, data.class_names(), labels.column, shape) else { return Ok(None) };
+        let Ok(_reserved) = session.ledger.reserve(Owner::Predictions, classes.footprint()) else { return Ok(None) };
+        let (stop, rows) = (StopHandle::new(), rows_to_count(session.plan.predicted_s / session.plan.batch as f64));
+        let sizes: Vec<usize> = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
+        let counted = self.predict_pieces(data, Vec::new(), &stop, |prediction, piece| {
+            let predicted = PredictedRows { first_row: prediction.first_row, rows: prediction.rows, values: prediction.values };
+            classes.add(&schema, &predicted, |index| &piece.batch.column(index)[piece.at * sizes[index]..]);
+            if prediction.first_row + prediction.rows as u64 >= rows {
+                stop.stop();
+            }
+        });
+        match counted {
+            Ok(()) => Ok(Some(classes)),
+            // A report without a confusion matrix is better than none.
+            Err(_) => Ok(None),
+        }
     }
 
     /// The shape of one row's prediction, of a model with one result.

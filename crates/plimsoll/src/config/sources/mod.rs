@@ -132,6 +132,18 @@ fn named() -> Vec<(&'static str, &'static SourceKind)> {
     SOURCES.iter().map(|kind| (kind.name, *kind)).collect()
 }
 
+/// The names of all sources.
+pub(super) fn names() -> Vec<&'static str> {
+    SOURCES.iter().map(|kind| kind.name).collect()
+}
+
+/// The keys of all sources, as the documentation names them.
+pub(super) fn documented_keys() -> Vec<String> {
+    let spans = SOURCES.iter().flat_map(|kind| kind.keys.split('`').skip(1).step_by(2));
+    let keys = spans.filter_map(|span| span.split([' ', '=']).next()).filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'));
+    keys.filter(|key| !key.is_empty()).map(str::to_string).collect()
+}
+
 /// The names of sources that a path is enough for, as `--source` takes them.
 pub fn path_sources() -> Vec<&'static str> {
     SOURCES.iter().filter(|kind| kind.from_path.is_some()).map(|kind| kind.name).collect()

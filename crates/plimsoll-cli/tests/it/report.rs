@@ -1,0 +1,260 @@
+//! The report: its data is that of the files of the run, and a browser shows it without errors.
+
+use crate::Sandbox;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Command;
+
+/// The data that a page embeds.
+fn data(page: &Path) -> Value {
+    let html = std::fs::read_to_string(page).unwrap();
+    let (_, rest) = html.split_once("<script type=\"application/json\" id=\"data\">").unwrap();
+    serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn numbers(value: &Value) -> Vec<u64> {
+    value.as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
+}
+
+/// The largest sum of live buffers over the steps of a program of the memory map.
+fn peak(program: &Value) -> u64 {
+    let [first, last, size] = ["first", "last", "size"].map(|key| numbers(&program[key]));
+    let live = |step: u64| (0..size.len()).filter(|i| first[*i] <= step && step <= last[*i]).map(|i| size[i]).sum::<u64>();
+    (0..program["op"].as_array().unwrap().len() as u64).map(live).max().unwrap_or(0)
+}
+
+fn trained(name: &str) -> Sandbox {
+    let sandbox = Sandbox::new(name);
+    sandbox.succeed(&["train", "--epochs", "3", "--host-memory", "64MiB", "--out", "run", "--quiet"]);
+    sandbox
+}
+
+#[test]
+fn a_report_has_the_numbers_of_its_run() {
+    let sandbox = trained("report-data");
+    let run = &data(&sandbox.path("run/report.html"))["runs"][0];
+    let plan = read(&sandbox.path("run/plan.json"));
+    assert_eq!(run["plan"], plan);
+    assert_eq!(run["report"], read(&sandbox.path("run/report.json")));
+    assert_eq!(run["log"], json!(lines(&sandbox.path("run/log.jsonl"))));
+    assert_eq!(run["config"], json!(std::fs::read_to_string(sandbox.path("run/config.toml")).unwrap()));
+
+    let memory = &run["memory"];
+    assert_eq!((&memory["arena_bytes"], &memory["resident_bytes"]), (&plan["arena_bytes"], &plan["resident_bytes"]));
+    let programs = memory["programs"].as_array().unwrap();
+    assert_eq!(programs.iter().map(peak).max(), plan["lower_bound_bytes"].as_u64());
+    let flops: u64 = numbers(&programs[0]["flops"]).iter().sum();
+    let stated = plan["flops_per_step"].as_u64().unwrap();
+    assert!(flops.abs_diff(stated) < stated / 1000, "{flops} of {stated}: only layouts change after the plan counts");
+    let weights: u64 =
+        memory["states"].as_array().unwrap().iter().filter(|state| state[1] == "weights").map(|state| state[3].as_u64().unwrap()).sum();
+    assert!(weights <= plan["by_owner"]["weights"].as_u64().unwrap());
+
+    let samples = &run["samples"];
+    assert_eq!((&samples["batch_rows"], &samples["columns"][0]["image"]), (&json!(32), &json!([8, 8, 1])));
+    let classes = &run["classes"];
+    assert_eq!(classes["rows"], 359, "all rows of the validation data");
+    assert_eq!(numbers(&classes["matrix"]).iter().sum::<u64>(), 359);
+    let right = numbers(&classes["right"]).iter().sum::<u64>() as f64 / 359.0;
+    assert!((right - run["log"][2]["val_accuracy"].as_f64().unwrap()).abs() < 1e-6, "the accuracy of the last epoch");
+}
+
+#[test]
+fn a_report_needs_no_other_file_and_leaves_out_rows_on_request() {
+    let sandbox = trained("report-files");
+    sandbox.succeed(&["report", "run", "--out", "page.html", "--no-samples"]);
+    let html = std::fs::read_to_string(sandbox.path("page.html")).unwrap();
+    let run = &data(&sandbox.path("page.html"))["runs"][0];
+    assert!(run.get("samples").is_none() && run.get("worst").is_none() && run.get("classes").is_some());
+    for outside in ["<link rel=\"stylesheet\"", "<script src", "@import", "url(", "<img src=\"http"] {
+        assert!(!html.contains(outside), "{outside}");
+    }
+    assert!(html.contains("default-src 'none'"), "a browser refuses whatever is not in the file");
+    sandbox.succeed(&["train", "--epochs", "1", "--set", "log.samples=false", "--out", "without", "--quiet"]);
+    assert!(data(&sandbox.path("without/report.html"))["runs"][0].get("samples").is_none());
+    assert!(!sandbox.path("without/details/samples.json").exists());
+    let (_, error) = sandbox.fail(&["report", "nothing"]);
+    insta::assert_snapshot!(error, @"error: nothing does not exist; name the folder of a run, or a plan that `plimsoll plan --out` wrote");
+}
+
+/// Text of the data cannot end the script it stands in.
+#[test]
+fn names_are_data_and_never_markup() {
+    let sandbox = Sandbox::new("report-markup");
+    let name = "</script><script>alert(1)</script>";
+    sandbox.succeed(&["plan", "--set", &format!("model.name={name}"), "--out", "plan.json", "--quiet"]);
+    sandbox.succeed(&["report", "plan.json", "--quiet"]);
+    let html = std::fs::read_to_string(sandbox.path("plan.html")).unwrap();
+    assert!(!html.contains("<script>alert"));
+    assert_eq!(data(&sandbox.path("plan.html"))["runs"][0]["plan"]["model"], name);
+}
+
+/// A plan file has the same buffers as the map that a run writes.
+#[test]
+fn plans_have_reports_too_and_two_stand_side_by_side() {
+    let sandbox = trained("report-plans");
+    sandbox.succeed(&["plan", "--epochs", "3", "--host-memory", "64MiB", "--out", "plan.json", "--quiet"]);
+    sandbox.succeed(&["report", "run", "plan.json", "--out", "both.html"]);
+    let both = data(&sandbox.path("both.html"));
+    let [run, plan] = [0, 1].map(|i| &both["runs"][i]);
+    for key in ["offset", "size", "first", "last"] {
+        assert_eq!(run["memory"]["programs"][0][key], plan["memory"]["programs"][0][key], "{key}");
+    }
+    assert_eq!((&run["name"], &plan["name"]), (&json!("run"), &json!("plan")));
+    sandbox.succeed(&["report", "run", "--curve", "--out", "curve.html", "--quiet"]);
+    let curve = &data(&sandbox.path("curve.html"))["runs"][0]["curve"];
+    assert!(curve["points"].as_array().unwrap().len() > 1);
+}
+
+/// Every change that a refusal names leads to exactly the peak it states.
+#[test]
+fn a_refused_budget_names_changes_with_exact_peaks() {
+    let sandbox = Sandbox::new("report-refused");
+    let refused = ["plan", "--allow", "none", "--batch", "256", "--host-memory", "26MiB"];
+    let (status, error) = sandbox.fail(&[&refused[..], &["--report", "refused.html"]].concat());
+    assert_eq!(status, 3, "{error}");
+    assert!(error.contains("report written to refused.html"), "{error}");
+    let refusal = &data(&sandbox.path("refused.html"))["runs"][0]["refusal"];
+    let changes = refusal["changes"].as_array().unwrap();
+    assert_eq!(changes.len(), 3);
+    for change in changes {
+        let flags: Vec<&str> = change["flag"].as_str().unwrap().split(' ').collect();
+        let peak = change["peak_bytes"].as_u64().unwrap();
+        let with = |bytes: u64| {
+            let mut arguments = vec!["plan".to_string(), "--quiet".to_string()];
+            for pair in refused[1..].chunks(2).filter(|pair| pair[0] != flags[0] && pair[0] != "--host-memory") {
+                arguments.extend(pair.iter().map(|word| word.to_string()));
+            }
+            if flags[0] != "--host-memory" {
+                arguments.extend(flags.iter().map(|word| word.to_string()));
+            }
+            arguments.extend(["--host-memory".to_string(), bytes.to_string()]);
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            sandbox.run(&arguments).status.success()
+        };
+        assert!(with(peak), "{change}");
+        assert!(change["fits"] == json!(true) || !with(peak - 1), "one byte less is refused: {change}");
+    }
+}
+
+/// Debian's browser without a window, or any other Chromium.
+fn browser() -> Option<&'static str> {
+    let names = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"];
+    names.into_iter().find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()))
+}
+
+/// Collects what a browser makes of a page: errors, its width, and the data of every chart.
+const PROBE: &str = r#"<script>
+window.problems = [];
+addEventListener("error", event => problems.push(event.message));
+addEventListener("securitypolicyviolation", event => problems.push(event.violatedDirective));
+for (const kind of ["error", "warn"]) { const before = console[kind]; console[kind] = (...words) => { problems.push(words.join(" ")); before(...words); }; }
+addEventListener("load", () => setTimeout(() => {
+  const plain = (key, value) => ArrayBuffer.isView(value) ? Array.from(value) : value;
+  const charts = [...document.querySelectorAll("*")].filter(element => element.chartData).map(element => ({ id: element.id, tag: element.tagName, ...element.chartData }));
+  const result = { problems, width: innerWidth, scroll: document.documentElement.scrollWidth, sections: [...document.querySelectorAll("section")].map(section => section.id), charts, ready: document.documentElement.dataset.ready };
+  const pre = document.createElement("pre");
+  pre.id = "probe";
+  pre.textContent = JSON.stringify(result, plain);
+  document.body.append(pre);
+}, 300));
+</script>"#;
+
+/// What the browser sees at a width.
+fn probe(browser: &str, sandbox: &Sandbox, page: &str, width: u32) -> Value {
+    let html = std::fs::read_to_string(sandbox.path(page)).unwrap();
+    sandbox.write("probe.html", html.replacen("<style>", &format!("{PROBE}<style>"), 1));
+    let address = format!("file://{}", sandbox.path("probe.html").display());
+    let output = Command::new(browser)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", &format!("--window-size={width},900")])
+        .args([&format!("--user-data-dir={}", sandbox.path("browser").display()), "--dump-dom", &address])
+        .output()
+        .unwrap();
+    let dom = String::from_utf8_lossy(&output.stdout);
+    let (_, rest) = dom
+        .split_once("<pre id=\"probe\">")
+        .unwrap_or_else(|| panic!("the page did not load: {}", String::from_utf8_lossy(&output.stderr)));
+    let text = rest.split_once("</pre>").unwrap().0.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The points of a series of a chart.
+fn points(charts: &Value, id: &str, series: &str) -> Vec<(f64, f64)> {
+    let chart = charts.as_array().unwrap().iter().find(|chart| chart["id"] == id).unwrap_or_else(|| panic!("no chart {id}"));
+    let series = chart["series"].as_array().unwrap().iter().find(|known| known["name"] == series).unwrap();
+    series["points"].as_array().unwrap().iter().map(|point| (point[0].as_f64().unwrap(), point[1].as_f64().unwrap())).collect()
+}
+
+#[test]
+fn a_browser_draws_what_the_files_say() {
+    let Some(browser) = browser() else {
+        println!("no Chromium here: pages are not rendered (Debian: apt-get install chromium-headless-shell)");
+        return;
+    };
+    let sandbox = trained("report-browser");
+    let (plan, log) = (read(&sandbox.path("run/plan.json")), lines(&sandbox.path("run/log.jsonl")));
+    for width in [390, 1440] {
+        let seen = probe(browser, &sandbox, "run/report.html", width);
+        assert_eq!(seen["problems"], json!([]), "at {width}");
+        assert_eq!(seen["ready"], "true");
+        assert!(seen["scroll"].as_f64() <= seen["width"].as_f64(), "overflow at {width}: {} of {}", seen["scroll"], seen["width"]);
+        let sections = ["budget", "memory", "strategy", "curves", "hot", "pipeline", "model", "configuration"];
+        assert_eq!(seen["sections"], json!(sections));
+        let charts = &seen["charts"];
+        let chart = |key: &str| charts.as_array().unwrap().iter().find(|chart| chart.get(key).is_some()).unwrap();
+        assert_eq!(chart("owners")["owners"], plan["by_owner"], "the gauge");
+        assert_eq!(chart("owners")["budget"], plan["host_budget_bytes"]);
+        assert_eq!(chart("live")["peak"], plan["lower_bound_bytes"], "the timeline");
+        assert_eq!(chart("buffers")["arena"], plan["arena_bytes"], "the arena");
+        for (id, series, key) in [
+            ("curve-loss", "training", "loss"),
+            ("curve-loss", "validation", "val_loss"),
+            ("curve-accuracy", "training", "accuracy"),
+            ("curve-rate", "learning rate", "learning_rate"),
+            ("curve-throughput", "throughput", "examples_per_s"),
+            ("curve-memory", "resident", "resident_bytes"),
+        ] {
+            let logged: Vec<(f64, f64)> = log.iter().map(|line| (line["epoch"].as_f64().unwrap(), line[key].as_f64().unwrap())).collect();
+            assert_eq!(points(charts, id, series), logged, "{id} {series}");
+        }
+    }
+    sandbox.succeed(&["plan", "--epochs", "3", "--host-memory", "64MiB", "--out", "plan.json", "--quiet"]);
+    sandbox.succeed(&["report", "run", "plan.json", "--out", "both.html"]);
+    let seen = probe(browser, &sandbox, "both.html", 1440);
+    assert_eq!(seen["problems"], json!([]));
+    assert_eq!(seen["sections"][0], "compare");
+}
+
+#[test]
+fn tensorboard_events_have_the_scores_of_the_log() {
+    let sandbox = Sandbox::new("report-tensorboard");
+    sandbox.succeed(&["train", "--epochs", "2", "--set", "log.tensorboard=true", "--out", "run", "--quiet"]);
+    let mut files = std::fs::read_dir(sandbox.path("run/tensorboard")).unwrap().map(|entry| entry.unwrap().path());
+    let path = files.next().unwrap();
+    assert!(path.file_name().unwrap().to_str().unwrap().contains("tfevents") && files.next().is_none());
+    let bytes = std::fs::read(path).unwrap();
+    let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
+    for part in [
+        "brain.Event:2",
+        "loss/training",
+        "loss/validation",
+        "accuracy/training",
+        "weights/conv2d/kernel",
+        "first batch/x",
+        "plan",
+        "configuration",
+    ] {
+        assert!(has(part.as_bytes()), "{part}");
+    }
+    for line in lines(&sandbox.path("run/log.jsonl")) {
+        assert!(has(&(line["loss"].as_f64().unwrap() as f32).to_le_bytes()), "the loss of an epoch");
+    }
+}

@@ -1,0 +1,97 @@
+// Hot spots, the model, the profile, and two runs side by side.
+function advice(timeline, i, plan) {
+  const { memory, program } = timeline, kind = memory.names[program.kind[i]], type = memory.names[program.type[i]];
+  const long = timeline.last[i] - timeline.first[i] > timeline.T / 4, allowed = name => plan.allow.split(",").includes(name);
+  const byRows = type.includes("B"), half = byRows && plan.micro_batch > 1 ? `half the micro-batch: ${bytes(timeline.size[i] / 2)} less` : "";
+  if (timeline.size[i] < timeline.peak / 100) return ["–", ""];
+  if (kind === "workspace") return ["scratch memory of the kernel" + (half ? "; " + half : ""), ""];
+  if (kind === "gradient") return [half || "an optimizer with less state", ""];
+  if (long && !plan.used.includes("recompute")) return [allowed("recompute") ? `a smaller budget recomputes it: ${bytes(timeline.size[i])} less` : "allow recompute", ""];
+  if (!allowed("mixed_precision") && type.startsWith("f32")) return [`16 bits (--allow mixed_precision): ${bytes(timeline.size[i] / 2)} less` + (half ? "; or " + half : ""), ""];
+  return [half || "–", ""];
+}
+
+function hotSpots(run) {
+  const memory = run.memory;
+  if (!memory || !memory.programs.length) return [];
+  const program = memory.programs.reduce((best, program) => program.arena_bytes > best.arena_bytes ? program : best);
+  const timeline = Timeline(memory, program), live = liveAt(timeline, timeline.peakStep), total = Math.max(timeline.peak, 1);
+  const layers = new Map();
+  for (const i of live) { const name = layerOf(memory.names[program.owner[i]]); layers.set(name, (layers.get(name) || 0) + timeline.size[i]); }
+  const ranked = [...layers.entries()].sort((a, b) => b[1] - a[1]).slice(0, 12);
+  const share = value => [h("span", { class: "share", style: `width:${Math.max(2, Math.round(60 * value / total))}px`, "aria-hidden": "true" }), " " + percent(value / total)];
+  const element = [
+    h("p", {}, `The ${ROLE_NAMES[program.role] || program.role} holds ${bytes(timeline.peak)} in ${count(live.length)} buffers at step ${timeline.peakStep}, ${opName(timeline, timeline.peakStep)}.`),
+    h("h3", {}, "Largest tensors at the peak"),
+    table(live.slice(0, 12), [
+      ["tensor", i => bufferName(timeline, i)],
+      ["bytes", i => bytes(timeline.size[i]), i => timeline.size[i], true],
+      ["share", i => share(timeline.size[i]), i => timeline.size[i]],
+      ["produced by", i => opName(timeline, timeline.first[i])], ["last read by", i => opName(timeline, timeline.last[i])],
+      ["what would shrink it", i => advice(timeline, i, run.plan)[0]],
+    ], { caption: "Largest tensors at the peak", wrap: 0 }),
+    h("h3", {}, "Largest layers at the peak"),
+    table(ranked, [["layer", row => row[0]], ["bytes", row => bytes(row[1]), row => row[1], true], ["share", row => share(row[1]), row => row[1]]], { caption: "Largest layers at the peak", wrap: 0 }),
+  ];
+  element[2].chartData = { peak: timeline.peak, layers: Object.fromEntries(layers) };
+  return element;
+}
+
+function modelSection(run) {
+  const memory = run.memory;
+  if (!memory || !memory.layers.length) return [];
+  const training = memory.programs.find(program => program.role === "step") || memory.programs[0];
+  const flops = new Map(), moved = new Map(), held = new Map();
+  const add = (map, scope, value) => map.set(scope, (map.get(scope) || 0) + value);
+  training.op.forEach((_, step) => { const scope = memory.names[training.scope[step]]; add(flops, scope, training.flops[step]); add(moved, scope, training.moved[step]); });
+  training.size.forEach((size, i) => { if (memory.names[training.kind[i]] === "activation") add(held, memory.names[training.owner[i]], size); });
+  const within = (map, layer) => { let sum = 0; for (const [scope, value] of map) if (scope === layer || scope.startsWith(layer + "/")) sum += value; return sum; };
+  const rows = memory.layers.map(([layer, kind, output, parameters, frozen]) => ({ layer, kind, output, parameters, frozen, flops: within(flops, layer), moved: within(moved, layer), held: within(held, layer) }));
+  const sum = key => rows.reduce((total, row) => total + row[key], 0);
+  const element = table(rows, [
+    ["layer", row => row.layer], ["type", row => row.kind], ["output", row => row.output],
+    ["parameters", row => count(row.parameters) + (row.frozen ? ` + ${count(row.frozen)}` : ""), row => row.parameters, true],
+    ["FLOPs per step", row => short(row.flops), row => row.flops, true], ["bytes moved", row => bytes(row.moved), row => row.moved, true], ["activations", row => bytes(row.held), row => row.held, true],
+  ], { caption: "Layers of the model", wrap: 0 });
+  element.chartData = { layers: memory.layers.map(layer => layer[0]) };
+  return [h("div", { class: "stats" }, stat(count(sum("parameters")), "trainable parameters"), stat(count(sum("frozen")), "other parameters"), stat(short(run.plan.flops_per_step), "FLOPs per step"), stat(count(rows.length), "layers")), element];
+}
+
+function profileSection(run) {
+  const profile = run.profile;
+  if (!profile) return [];
+  const total = profile.ops.reduce((sum, op) => sum + op.seconds, 0) || 1;
+  const kinds = new Map();
+  for (const op of profile.ops) { const kind = kinds.get(op.op) || { op: op.op, calls: 0, seconds: 0, flops: 0, bytes: 0 }; kind.calls += 1; kind.seconds += op.seconds; kind.flops += op.flops; kind.bytes += op.bytes; kinds.set(op.op, kind); }
+  const columns = [
+    ["time", op => seconds(op.seconds), op => op.seconds, true], ["share", op => [h("span", { class: "share", style: `width:${Math.max(2, Math.round(60 * op.seconds / total))}px`, "aria-hidden": "true" }), " " + percent(op.seconds / total)], op => op.seconds],
+    ["GFLOP/s", op => short(op.flops / op.seconds / 1e9), op => op.flops / op.seconds, true], ["GB/s", op => short(op.bytes / op.seconds / 1e9), op => op.bytes / op.seconds, true],
+    ["of the roofline", op => percent(Math.min(1, Math.max(op.flops / profile.peak_flops_per_s, op.bytes / profile.peak_bytes_per_s) / op.seconds)), op => Math.max(op.flops / profile.peak_flops_per_s, op.bytes / profile.peak_bytes_per_s) / op.seconds, true],
+  ];
+  const parts = [
+    h("div", { class: "stats" }, stat(seconds(profile.step_s), `per step, median of ${profile.steps}`), stat(seconds(total), "in ops, timed one by one"), stat(short(profile.peak_flops_per_s / 1e9) + " GFLOP/s", "roofline, compute"), stat(short(profile.peak_bytes_per_s / 1e9) + " GB/s", "roofline, memory")),
+    h("h3", {}, "By op"), table([...kinds.values()].sort((a, b) => b.seconds - a.seconds), [["op", kind => kind.op], ["calls", kind => count(kind.calls), kind => kind.calls, true], ...columns], { caption: "Time by op" }),
+    h("h3", {}, "The slowest nodes"), table([...profile.ops].sort((a, b) => b.seconds - a.seconds).slice(0, 200), [["node", op => `${op.op} of ${op.scope || "–"}`], ...columns], { caption: "Time by node", wrap: 0 }),
+  ];
+  if (profile.memory.length > 1) parts.push(h("h3", {}, "Memory over time"), lineChart({ id: "profile-memory", title: "Resident memory", unit: "and the planned peak", xName: "second", xFormat: short, ratio: 0.3, wide: true, base2: true, format: bytes, series: [{ name: "measured", points: profile.memory.map(sample => [sample.time_s, sample.resident_bytes]), colour: colour(0) }], limits: [{ name: "planned peak", y: profile.planned_bytes }] }));
+  parts[2].chartData = { ops: profile.ops.length };
+  return parts;
+}
+
+function compareSection(runs) {
+  const [a, b] = runs;
+  const last = run => run.log && run.log.length ? run.log[run.log.length - 1] : {};
+  const rows = [
+    ["planned peak", run => run.plan.peak_bytes.host, bytes], ["device peak", run => run.plan.peak_bytes.device || null, bytes], ["host budget", run => run.plan.host_budget_bytes, bytes],
+    ["minimum budget", run => run.plan.min_bytes, bytes], ["measured peak", run => run.report && run.report.measured_peak_rss_bytes, bytes], ["arena", run => run.plan.arena_bytes, bytes],
+    ["batch", run => run.plan.batch, count], ["micro-batch", run => run.plan.micro_batch, count], ["FLOPs per step", run => run.plan.flops_per_step, short],
+    ["predicted step", run => run.plan.predicted_step_s, seconds], ["measured step", run => run.report && run.report.measured_step_s, seconds], ["examples/s", run => run.report && run.report.examples_per_s, count],
+    ...scoreNames(runs).flatMap(name => [[name, run => last(run)[name], short], ["val_" + name, run => last(run)["val_" + name], short]]),
+  ].filter(([, of]) => of(a) != null || of(b) != null);
+  const difference = of => { const x = of(a), y = of(b); return x == null || y == null || x === 0 ? "–" : (y >= x ? "+" : "−") + percent(Math.abs(y / x - 1)); };
+  const element = table(rows, [["figure", row => row[0]], [`A · ${a.name}`, row => row[1](a) == null ? "–" : row[2](row[1](a)), null, true], [`B · ${b.name}`, row => row[1](b) == null ? "–" : row[2](row[1](b)), null, true], ["B against A", row => difference(row[1]), null, true]], { caption: "Both runs in numbers" });
+  element.classList.remove("tall");
+  const keys = run => Object.fromEntries((run.config || "").split("\n").reduce((state, line) => { const table = line.match(/^\[(.+)\]$/); if (table) state.table = table[1] + "."; else if (line.includes("=")) { const at = line.indexOf("="); state.list.push([state.table + line.slice(0, at).trim(), line.slice(at + 1).trim()]); } return state; }, { table: "", list: [] }).list);
+  const ka = keys(a), kb = keys(b), different = [...new Set([...Object.keys(ka), ...Object.keys(kb)])].filter(key => ka[key] !== kb[key]);
+  return [element, different.length ? [h("h3", {}, "Keys that differ"), table(different, [["key", key => h("code", {}, key)], ["A", key => ka[key] || "–"], ["B", key => kb[key] || "–"]], { caption: "Configuration keys that differ", wrap: 0 })] : h("p", { class: "soft" }, "Their configurations are the same.")].flat();
+}
