@@ -8,6 +8,7 @@ mod devices;
 mod generate;
 mod output;
 mod plan;
+mod profile;
 mod progress;
 mod run_args;
 mod selftest;
@@ -38,6 +39,7 @@ const COMMANDS: &[Entry] = &[
     Entry::of::<train::Train>(),
     Entry::of::<plan::Plan>(),
     Entry::of::<calibrate::Calibrate>(),
+    Entry::of::<profile::Profile>(),
     Entry::of::<check::Check>(),
     Entry::of::<data::Data>(),
     Entry::of::<trained::Evaluate>(),

@@ -43,6 +43,19 @@ impl Drop for CublasLt {
     }
 }
 
+/// `A·B` with `m × n` results and sums of length `k`, row-major, either operand optionally transposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MatmulRequest {
+    /// m, n, k.
+    pub extents: (usize, usize, usize),
+    /// Which operands are transposed.
+    pub transpose: (bool, bool),
+    /// Types of both operands and of the result.
+    pub types: (DType, DType),
+    /// Elements between the rows of A and of the result, if their rows are padded.
+    pub pitches: [Option<usize>; 2],
+}
+
 /// One product with its selected algorithm.
 pub(crate) struct Matmul {
     library: Arc<CublasLt>,
@@ -56,27 +69,21 @@ pub(crate) struct Matmul {
 unsafe impl Send for Matmul {}
 
 impl Matmul {
-    /// `A·B` with `m × n` results and sums of length `k`, row-major, either operand optionally transposed, with at most
-    /// `workspace` bytes. The types are those of both operands and of the result. None if the library has no algorithm.
-    pub fn new(
-        library: &Arc<CublasLt>,
-        (m, n, k): (usize, usize, usize),
-        (operands, results): (DType, DType),
-        transpose_a: bool,
-        transpose_b: bool,
-        workspace: usize,
-    ) -> Option<Matmul> {
+    /// The product with at most `workspace` bytes. None if the library has no algorithm.
+    pub fn new(library: &Arc<CublasLt>, request: &MatmulRequest, workspace: usize) -> Option<Matmul> {
+        let MatmulRequest { extents: (m, n, k), types: (operands, results), transpose: (transpose_a, transpose_b), pitches } = *request;
         // The library is column-major: a row-major matrix is its transpose there, and (A·B)ᵀ = Bᵀ·Aᵀ.
-        let layout = |dtype: DType, rows: usize, columns: usize| {
-            result::create_matrix_layout(data_type(dtype), rows as u64, columns as u64, rows as i64).ok()
+        let layout = |dtype: DType, rows: usize, columns: usize, pitch: Option<usize>| {
+            result::create_matrix_layout(data_type(dtype), rows as u64, columns as u64, pitch.unwrap_or(rows) as i64).ok()
         };
-        let left = if transpose_b { layout(operands, k, n)? } else { layout(operands, n, k)? };
-        let right = if transpose_a { layout(operands, m, k)? } else { layout(operands, k, m)? };
+        let [a_pitch, c_pitch] = pitches;
+        let left = if transpose_b { layout(operands, k, n, None)? } else { layout(operands, n, k, None)? };
+        let right = if transpose_a { layout(operands, m, k, a_pitch)? } else { layout(operands, k, m, a_pitch)? };
         let description = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F).ok()?;
         let mut product = Matmul {
             library: Arc::clone(library),
             description,
-            layouts: [left, right, layout(results, n, m)?],
+            layouts: [left, right, layout(results, n, m, c_pitch)?],
             algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
             workspace,
         };

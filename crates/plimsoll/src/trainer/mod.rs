@@ -182,6 +182,25 @@ impl Trainer {
         self.with_step(|graph, rows| cost::profile_own_step(costs, &*device, graph, rows, limit))?
     }
 
+    /// Times every node of this run's own step, in execution order, with the device's own clock. Empty for a device that
+    /// has none, such as the CPU.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn time_nodes(&self) -> Result<Vec<cost::NodeTime>> {
+        let device = self.device_in_use()?;
+        self.with_step(|graph, rows| cost::time_nodes(&*device, graph, rows))?
+    }
+
+    /// The generated source of every kernel of this run's own step; needs no GPU if the device is a profile of one.
+    ///
+    /// # Errors
+    /// If the parts of the run are incompatible.
+    pub fn kernel_sources(&self) -> Result<Vec<String>> {
+        let device = self.device_in_use()?;
+        self.with_step(|graph, rows| cost::kernel_sources(&*device, graph, rows))?
+    }
+
     /// The device it computes on, opened on first use.
     ///
     /// # Errors
