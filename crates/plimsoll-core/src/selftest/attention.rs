@@ -120,6 +120,26 @@ fn settings() -> Vec<AttentionCase> {
             }
         }
     }
+    // Depths of whole vectors, which tensor cores require, with several tiles of queries and keys.
+    let packed = AttentionCase { packing: Packing::All, heads: (2, 1), ..plain };
+    for (depth, length) in [(16, 33), (64, 70), (72, 20), (128, 40), (136, 20)] {
+        for causal in [false, true] {
+            settings.push(AttentionCase { depth, lengths: (length, length), causal, ..packed });
+        }
+    }
+    settings.extend([
+        AttentionCase { depth: 64, lengths: (70, 70), mask: MaskCase::Some, ..packed },
+        AttentionCase { depth: 32, lengths: (70, 70), dropout: 30, causal: true, ..packed },
+        AttentionCase {
+            depth: 24,
+            lengths: (19, 70),
+            packing: Packing::KeysValues,
+            heads: (2, 2),
+            mask: MaskCase::Some,
+            dropout: 20,
+            ..plain
+        },
+    ]);
     settings
 }
 

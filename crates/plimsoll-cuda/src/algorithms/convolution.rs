@@ -126,15 +126,29 @@ pub(crate) fn workspace(pass: ConvPass, conv: &ConvShape, types: [DType; 3], cho
 /// The convolution that cuDNN computes, and the workspace bytes for its filter and for an image with more channels.
 pub(crate) fn copies(pass: ConvPass, conv: &ConvShape, dtype: DType) -> (ConvShape, u64) {
     match with_whole_channels(pass, conv, dtype) {
-        None => (*conv, filter_bytes(conv, dtype)),
+        None => (side_by_side(conv, dtype).unwrap_or(*conv), filter_bytes(conv, dtype)),
         Some(padded) => (padded, filter_bytes(&padded, dtype) + image_bytes(&padded, dtype)),
     }
+}
+
+/// A convolution whose windows lie side by side in a row reads whole rows of pixels: the pixels of a window row are as many
+/// channels of a convolution that is one pixel wide. Used where the channels alone are no whole vectors.
+fn side_by_side(conv: &ConvShape, dtype: DType) -> Option<ConvShape> {
+    let ConvShape { mut window, groups, image: [n, h, w, c], result } = *conv;
+    let columns = window.size.1;
+    let apart = window.stride.1 == columns && window.dilation.1 == 1 && window.pad_columns == (0, 0) && w == result[2] * columns;
+    let helps = dtype.is_half() && !c.is_multiple_of(8) && (columns * c).is_multiple_of(8) && groups == 1;
+    (window.size.1, window.stride.1) = (1, 1);
+    (apart && helps).then_some(ConvShape { window, groups, image: [n, h, result[2], columns * c], result })
 }
 
 /// The convolution over an image with zero channels appended up to a multiple of eight, if it has fewer: tensor cores
 /// need whole vectors of channels. The image gradient would have to be copied back, and is left to the library.
 pub(crate) fn with_whole_channels(pass: ConvPass, conv: &ConvShape, dtype: DType) -> Option<ConvShape> {
     let [n, h, w, c] = conv.image;
+    if side_by_side(conv, dtype).is_some() {
+        return None;
+    }
     let padded = dtype.is_half() && conv.groups == 1 && pass != ConvPass::GradInput && !c.is_multiple_of(8);
     padded.then_some(ConvShape { image: [n, h, w, c.next_multiple_of(8)], ..*conv })
 }
@@ -302,6 +316,22 @@ mod tests {
                 assert!(sizes.is_sorted(), "{size}×{size} by {stride} {pass:?} {types:?}: {sizes:?}");
             }
         }
+    }
+
+    #[test]
+    fn channels_are_completed_only_where_they_are_no_whole_vectors() {
+        let patches = ConvShape { window: Window::valid((16, 16), (16, 16)), groups: 1, image: [2, 224, 224, 3], result: [2, 14, 14, 768] };
+        for pass in KINDS {
+            let (merged, taken) = copies(pass, &patches, DType::BF16);
+            assert_eq!((merged.image, merged.window.size, merged.window.stride), ([2, 224, 14, 48], (16, 1), (16, 1)));
+            assert_eq!(taken, filter_bytes(&patches, DType::BF16));
+            assert_eq!(copies(pass, &patches, DType::F32).0.image, patches.image);
+        }
+        let stem = conv(2, 224, (7, 2), 1, 3, 64);
+        assert_eq!(copies(ConvPass::Forward, &stem, DType::BF16).0.image, [2, 224, 224, 8]);
+        assert_eq!(copies(ConvPass::GradInput, &stem, DType::BF16).0.image, stem.image);
+        let wide = conv(2, 56, (3, 1), 1, 64, 64);
+        assert_eq!(copies(ConvPass::Forward, &wide, DType::BF16), (wide, filter_bytes(&wide, DType::BF16)));
     }
 
     #[test]

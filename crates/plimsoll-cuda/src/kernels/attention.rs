@@ -70,13 +70,15 @@ pub(crate) fn attention_grad(heads: &AttentionShape<'_>, dy: DType) -> Vec<Kerne
     let rows = heads.batch * heads.op.heads * heads.queries;
     let parameters =
         vec![parameter(heads.types[0], "o", Argument::Input(first)), gradient.clone(), parameter(DType::F32, "delta", Argument::Workspace)];
-    let delta = heads.kernel(
+    let (lanes, each) = if heads.depth.is_multiple_of(8) { (8, 8) } else { (32, 1) };
+    let mut delta = heads.kernel(
         ("attention_grad_delta", "results by their gradients"),
         parameters,
         tile,
         include_str!("attention_delta.cu"),
-        [block_count(rows, 8), 1, 1],
+        [block_count(rows, THREADS / lanes), 1, 1],
     );
+    delta.body = format!("constexpr int LANES = {lanes}, EACH = {each};\n{}", delta.body);
 
     let mut shared = heads.operands();
     shared.push(parameter(DType::F32, "lse", Argument::Input(first + 1)));

@@ -12,7 +12,7 @@ use plimsoll_core::ops::{Reduction, Window};
 use std::fmt::Write;
 
 /// The extents of a convolution.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConvShape {
     pub window: Window,
     pub groups: usize,

@@ -54,6 +54,8 @@ pub(crate) struct MatmulRequest {
     pub types: (DType, DType),
     /// Elements between the rows of A and of the result, if their rows are padded.
     pub pitches: [Option<usize>; 2],
+    /// Whether a row of `n` numbers of the result's type is added to every row.
+    pub bias: bool,
 }
 
 /// One product with its selected algorithm.
@@ -70,8 +72,10 @@ unsafe impl Send for Matmul {}
 
 impl Matmul {
     /// The product with at most `workspace` bytes. None if the library has no algorithm.
-    pub fn new(library: &Arc<CublasLt>, request: &MatmulRequest, workspace: usize) -> Option<Matmul> {
-        let MatmulRequest { extents: (m, n, k), types: (operands, results), transpose: (transpose_a, transpose_b), pitches } = *request;
+    ///
+    /// `bias` is the address of the row that is added, if there is one; it is read by every run.
+    pub fn new(library: &Arc<CublasLt>, request: &MatmulRequest, bias: Option<u64>, workspace: usize) -> Option<Matmul> {
+        let MatmulRequest { extents: (m, n, k), types: (operands, results), transpose: (transpose_a, transpose_b), pitches, .. } = *request;
         // The library is column-major: a row-major matrix is its transpose there, and (A·B)ᵀ = Bᵀ·Aᵀ.
         let layout = |dtype: DType, rows: usize, columns: usize, pitch: Option<usize>| {
             result::create_matrix_layout(data_type(dtype), rows as u64, columns as u64, pitch.unwrap_or(rows) as i64).ok()
@@ -87,8 +91,24 @@ impl Matmul {
             algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
             workspace,
         };
+        if let Some(address) = bias {
+            product.add_bias(address)?;
+        }
         product.select_algorithm(transpose_a, transpose_b)?;
         Some(product)
+    }
+
+    /// The library's rows are our columns, to which it adds a vector.
+    fn add_bias(&mut self, address: u64) -> Option<()> {
+        use sys::cublasLtMatmulDescAttributes_t::{CUBLASLT_MATMUL_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_EPILOGUE};
+        let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32;
+        // SAFETY: this value owns the descriptor; the attributes are a 32-bit number and a pointer.
+        unsafe {
+            let attribute = (&raw const epilogue).cast();
+            result::set_matmul_desc_attribute(self.description, CUBLASLT_MATMUL_DESC_EPILOGUE, attribute, size_of_val(&epilogue)).ok()?;
+            let attribute = (&raw const address).cast();
+            result::set_matmul_desc_attribute(self.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, attribute, size_of_val(&address)).ok()
+        }
     }
 
     fn select_algorithm(&mut self, transpose_a: bool, transpose_b: bool) -> Option<()> {
@@ -121,7 +141,7 @@ impl Matmul {
     /// # Safety
     ///
     /// The addresses are matrices of the created extents and workspace of the created size, valid until the stream has
-    /// executed the product.
+    /// executed the product, and so is the bias.
     pub unsafe fn run(&self, a: u64, b: u64, c: u64, workspace: u64, stream: &Stream) -> Result<(), String> {
         let (one, zero) = (1f32, 0f32);
         let [left, right, out] = self.layouts;

@@ -4,7 +4,7 @@
 use super::lower::{Address, Addresses, CudnnConvOp, LoweredOp, MatmulStep};
 use super::{StreamOp, resolve};
 use crate::kernels::{Argument, Kernel, PRELUDE};
-use crate::libraries::cublaslt::Matmul;
+use crate::libraries::cublaslt::{Matmul, MatmulRequest};
 use crate::libraries::cudnn::Convolution;
 use crate::libraries::driver::Module;
 use crate::libraries::kernel_cache::Compiled;
@@ -58,11 +58,15 @@ impl Assembly<'_> {
         match work {
             LoweredOp::Kernel(kernel, inputs) => Ok(vec![self.launch(&kernel, &inputs, outputs, offset)?]),
             LoweredOp::Kernels(kernels, inputs, outputs) => self.launch_all(&kernels, &inputs, &outputs, offset),
-            LoweredOp::Matmul { steps, taken, fallback } => {
+            LoweredOp::Matmul { steps, bias_at, taken, fallback } => {
                 let library = self.shared.products.as_ref().expect("products are only made where the library is");
+                // A bias is always a copy in the workspace.
+                let bias = |request: &MatmulRequest| request.bias.then(|| self.addresses.arena.0 + offset.0 + bias_at);
                 let make = |step: &MatmulStep| match step {
                     MatmulStep::Kernel(_) => Some(None),
-                    MatmulStep::Product(request, _) => Matmul::new(library, request, workspace.get() - taken as usize).map(Some),
+                    MatmulStep::Product(request, _) => {
+                        Matmul::new(library, request, bias(request), workspace.get() - taken as usize).map(Some)
+                    }
                 };
                 let Some(products) = steps.iter().map(make).collect::<Option<Vec<_>>>() else {
                     return self.launch_all(&fallback, inputs, outputs, offset);

@@ -5,7 +5,7 @@ use crate::algorithms::matmul::{self, Unaligned};
 use crate::kernels::{self, Argument, AttentionShape, ConvShape, FusedExpr, Kernel, Operand, Part, PitchedRows};
 use crate::libraries::cublaslt::MatmulRequest;
 use crate::libraries::cudnn::ConvRequest;
-use plimsoll_core::expr::Expr;
+use plimsoll_core::expr::{Binary, Expr, Term};
 use plimsoll_core::graph::{Graph, Node, StateKind};
 use plimsoll_core::ops::{Attention, Conv2d, FusedSliceWrite, MatMul};
 use plimsoll_core::plan::{Place, Plan, Program};
@@ -40,6 +40,8 @@ pub(super) enum LoweredOp {
     /// Library matrix products with kernels around them.
     Matmul {
         steps: Vec<MatmulStep>,
+        /// The byte of the workspace at which the bias of the products is, if they add one.
+        bias_at: u64,
         /// Bytes at the start of the workspace that the steps use; the rest is the library's.
         taken: u64,
         /// The kernels to use instead if the library has no algorithm for a product.
@@ -78,7 +80,8 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, convolutions: C
         Op::MatMul(op) => {
             let extents = extents(op, graph, node, rows);
             let padded = unaligned(op, graph, node, rows).map_or(0, |matrix| matmul::padded_bytes(extents, matrix));
-            matmul::workspace(extents.0, extents.1) + cast(graph, node, rows).map_or(0, |(_, bytes, _)| bytes) + padded
+            let bias = bias(op, graph, node, rows).map_or(0, |(_, bytes)| bytes);
+            matmul::workspace(extents.0, extents.1) + cast(graph, node, rows).map_or(0, |(_, bytes, _)| bytes) + bias + padded
         }
         Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_) => {
             let (kind, conv, types) = convolution::of_node(graph, node, rows);
@@ -130,6 +133,24 @@ fn cast(graph: &Graph, node: &Node, rows: usize) -> Option<(usize, u64, DType)> 
     let operand = [a, b].iter().position(|dtype| *dtype != common)?;
     Some((operand, matmul::cast_bytes(DType::F32, common, cast_elements(graph, node, operand, rows)), common))
 }
+
+/// The type and bytes of a bias that the library adds to a product, if that is all the epilogue does. It is read in the type
+/// of the result, as other operands are.
+fn bias(op: &MatMul, graph: &Graph, node: &Node, rows: usize) -> Option<(DType, u64)> {
+    let (expr, (m, n, _)) = (op.epilogue.as_ref()?, extents(op, graph, node, rows));
+    let (row, result) = (graph.ty(*node.inputs.get(2)?), graph.ty(node.outputs[0]).dtype);
+    let adds = matches!(expr.terms(), [Term::Input(a), Term::Input(b), Term::Binary(Binary::Add, 0, 1)] if a + b == 1);
+    let [a, b] = [node.inputs[0], node.inputs[1]].map(|value| graph.ty(value).dtype);
+    let product = matmul::common_type(a, b, result).is_some_and(|common| common == result && common.is_half());
+    let is_row =
+        row.dtype == DType::F32 && row.shape.last().is_some_and(|last| last.bind(rows) == n) && row.shape.elements().bind(rows) == n;
+    let large = m.saturating_mul(n) >= LARGE_RESULT && n.is_multiple_of(8);
+    let fits = adds && product && is_row && large && node.inputs.len() == 3 && unaligned(op, graph, node, rows).is_none();
+    fits.then(|| (result, matmul::cast_bytes(DType::F32, result, n)))
+}
+
+/// Minimum results for a bias in the library: a copy of the bias must cost less than a pass over the results.
+const LARGE_RESULT: usize = 1 << 20;
 
 /// Elements of a cast operand, with rows of zeros up to a multiple of eight if the other matrix is padded too.
 fn cast_elements(graph: &Graph, node: &Node, operand: usize, rows: usize) -> usize {
@@ -292,6 +313,8 @@ impl Lowering<'_> {
         let types = self.float_dtypes([inputs[0], inputs[1], output])?;
         let extents = extents(op, &self.program.graph, node, self.rows);
         let fallback = kernels::matmul(extents, op.transpose_a, op.transpose_b, types);
+        let bias = bias(op, &self.program.graph, node, self.rows);
+        let mut fused = false;
         let mut works = match matmul::common_type(types[0], types[1], types[2]).filter(|_| self.library && !guarded) {
             Some(common) => {
                 let cast = cast(&self.program.graph, node, self.rows);
@@ -312,18 +335,28 @@ impl Lowering<'_> {
                     }
                     None => steps.push(MatmulStep::Product(request, [operand(0), operand(1), Argument::Output(0)])),
                 }
-                vec![LoweredOp::Matmul { steps, taken, fallback: vec![fallback] }]
+                let mut fallback = vec![fallback];
+                if bias.is_some() {
+                    fallback.extend(self.matmul_epilogue(op, node).map(|(kernel, _)| in_place_of_library(kernel)));
+                    fused = true;
+                }
+                vec![LoweredOp::Matmul { steps, bias_at, taken, fallback }]
             }
             // A library call cannot depend on the loss; a generated kernel can.
             None => vec![LoweredOp::Kernel(fallback, inputs.to_vec())],
         };
-        if let Some(expr) = &op.epilogue {
-            let seen: Vec<ValueId> = [&[output], &inputs[2..]].concat();
-            let shape = self.program.graph.shape(output);
-            let kernel = self.with_expr(expr, shape, &seen, &[], |site| kernels::pointwise(site, &types[2..]));
+        if let Some((kernel, seen)) = self.matmul_epilogue(op, node).filter(|_| !fused) {
             works.push(LoweredOp::Kernel(kernel, seen));
         }
         Ok(works)
+    }
+
+    /// The epilogue of a product as a separate kernel over results in memory, with its inputs.
+    fn matmul_epilogue(&self, op: &MatMul, node: &Node) -> Option<(Kernel, Vec<ValueId>)> {
+        let (expr, output) = (op.epilogue.as_ref()?, node.outputs[0]);
+        let seen: Vec<ValueId> = [&[output], &node.inputs[2..]].concat();
+        let (shape, dtypes) = (self.program.graph.shape(output), [self.dtype(output)]);
+        Some((self.with_expr(expr, shape, &seen, &[], |site| kernels::pointwise(site, &dtypes)), seen))
     }
 
     /// Lowers a convolution or a gradient of one with the selected implementation, if it is available.
@@ -395,9 +428,9 @@ impl Lowering<'_> {
             Op::Conv2d(op) if op.epilogue.is_some() => vec![kernels::forward(conv, types, None)],
             _ => fallback,
         };
-        let request = MatmulRequest { extents, transpose, types: (dtype, result), pitches: [None; 2] };
+        let request = MatmulRequest { extents, transpose, types: (dtype, result), pitches: [None; 2], bias: false };
         steps.push(MatmulStep::Product(request, [operand(0), operand(1), Argument::Output(0)]));
-        let product = LoweredOp::Matmul { steps, taken, fallback: plain };
+        let product = LoweredOp::Matmul { steps, bias_at: 0, taken, fallback: plain };
         let after = self.epilogue(node).into_iter().map(|(kernel, seen)| LoweredOp::Kernel(kernel, seen));
         [product].into_iter().chain(after).collect()
     }
@@ -574,6 +607,18 @@ impl LoweredOp {
             }
         }
     }
+}
+
+/// An epilogue kernel that is launched with the inputs of its node instead of its own.
+fn in_place_of_library(mut kernel: Kernel) -> Kernel {
+    for (_, argument) in &mut kernel.parameters {
+        *argument = match *argument {
+            Argument::Input(0) => Argument::Output(0),
+            Argument::Input(i) => Argument::Input(i + 1),
+            other => other,
+        };
+    }
+    kernel
 }
 
 /// The steps of a product with an unaligned matrix, block by block; the block is at byte `block` of the workspace.
