@@ -4,7 +4,7 @@ use super::ALIGNMENT;
 use plimsoll_core::DType;
 
 /// Maximum workspace of a product.
-const MOST: usize = 4 << 20;
+const MOST: usize = 16 << 20;
 /// Maximum split-K factor; each split has its own results.
 const PARTS: usize = 32;
 

@@ -326,8 +326,18 @@ impl Lowering<'_> {
                 }
                 let operand = |i: usize| if cast.is_some_and(|(cast, ..)| cast == i) { Argument::Workspace } else { Argument::Input(i) };
                 let mut taken = cast.map_or(0, |(_, bytes, _)| bytes);
-                let request =
-                    MatmulRequest { extents, transpose: (op.transpose_a, op.transpose_b), types: (common, types[2]), pitches: [None; 2] };
+                let request = MatmulRequest {
+                    extents,
+                    transpose: (op.transpose_a, op.transpose_b),
+                    types: (common, types[2]),
+                    pitches: [None; 2],
+                    bias: bias.is_some(),
+                };
+                let bias_at = taken;
+                if let Some((dtype, bytes)) = bias {
+                    steps.push(MatmulStep::Kernel(kernels::cast_to(2, extents.1, dtype, Argument::WorkspaceAt(taken as usize))));
+                    taken += bytes;
+                }
                 match unaligned(op, &self.program.graph, node, self.rows) {
                     Some(matrix) => {
                         steps.extend(padded_steps(request, matrix, operand(0), operand(1), taken));
