@@ -6,7 +6,7 @@ use crate::run_args::RunArgs;
 use anyhow::{Result, bail};
 use clap::Args;
 use plimsoll::Trainer;
-use plimsoll::cost::NodeTime;
+use plimsoll::cost::{NodeTime, StepProfile};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ impl Command for Profile {
             }
             return Ok(ExitCode::SUCCESS);
         }
-        let nodes = trainer.time_nodes()?;
+        let StepProfile { step_seconds, nodes } = trainer.profile()?;
         if nodes.is_empty() {
             bail!("{} has no clock of its own for single ops; profile a run on a GPU (--device cuda:0)", trainer.device_in_use()?.name());
         }
@@ -51,9 +51,9 @@ impl Command for Profile {
                     "seconds": node.seconds, "flops": node.flops, "bytes": node.bytes,
                 })
             };
-            print(&json!({ "nodes": nodes.iter().map(node).collect::<Vec<_>>() }))?;
+            print(&json!({ "step_s": step_seconds, "nodes": nodes.iter().map(node).collect::<Vec<_>>() }))?;
         } else {
-            say(&table(&nodes, self.top))?;
+            say(&table(step_seconds, &nodes, self.top))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -64,13 +64,14 @@ impl Command for Profile {
 }
 
 /// Times by op, then the slowest nodes.
-fn table(nodes: &[NodeTime], top: usize) -> String {
+fn table(step_seconds: Option<f64>, nodes: &[NodeTime], top: usize) -> String {
     let total: f64 = nodes.iter().map(|node| node.seconds).sum();
     let mut ops: BTreeMap<&str, Vec<&NodeTime>> = BTreeMap::new();
     nodes.iter().for_each(|node| ops.entry(node.op).or_default().push(node));
     let mut ops: Vec<(String, Vec<&NodeTime>)> = ops.into_iter().map(|(op, nodes)| (format!("{op} × {}", nodes.len()), nodes)).collect();
     ops.sort_by(|a, b| seconds(&b.1).total_cmp(&seconds(&a.1)));
-    let mut text = format!("step {:.3} ms, {} ops\n\n{HEADER}", 1e3 * total, nodes.len());
+    let step = step_seconds.map_or(String::new(), |seconds| format!("step {:.3} ms, ", 1e3 * seconds));
+    let mut text = format!("{step}{} ops that take {:.3} ms\n\n{HEADER}", nodes.len(), 1e3 * total);
     ops.iter().for_each(|(name, nodes)| text += &line(name, nodes, total));
     let mut slowest: Vec<&NodeTime> = nodes.iter().collect();
     slowest.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));

@@ -3,12 +3,14 @@
 use super::features::{Features, features};
 use super::numbers::{Columns, fill, pattern};
 use crate::error::Result;
-use plimsoll_core::device::{Device, StepInputs, StepMemory};
+use plimsoll_core::budget::SlotMemory;
+use plimsoll_core::device::{Device, DeviceError, Loaded, StepInputs, StepMemory};
 use plimsoll_core::graph::{Graph, ValueId};
 use plimsoll_core::plan::{CheckedPlan, sketch};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType, NodeId};
+use std::time::Instant;
 
 /// Seconds per node of a training step; none if the step takes more device memory than `most`.
 pub(super) fn time_step(device: &dyn Device, graph: &Graph, rows: usize, most: Bytes) -> Result<Option<Vec<(Features, f64)>>> {
@@ -40,8 +42,18 @@ pub struct NodeTime {
     pub bytes: u64,
 }
 
-/// Times every node of a training step of `rows` rows in its execution order.
-pub(crate) fn time_nodes(device: &dyn Device, graph: &Graph, rows: usize) -> Result<Vec<NodeTime>> {
+/// The times of a training step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepProfile {
+    /// Seconds per step of many consecutive steps, each with a batch copied to the device; none if the loss of arbitrary
+    /// numbers is not finite, because such steps update nothing.
+    pub step_seconds: Option<f64>,
+    /// Every node in its execution order; empty for a device without a clock for single nodes, such as the CPU.
+    pub nodes: Vec<NodeTime>,
+}
+
+/// Times a training step of `rows` rows and every node of it.
+pub(crate) fn profile(device: &dyn Device, graph: &Graph, rows: usize) -> Result<StepProfile> {
     let plan = CheckedPlan::new(sketch(&[(Role::Step, graph.clone())], rows, device)?)?;
     let graph = &plan.programs[0].graph;
     let types = |values: &[ValueId]| values.iter().map(|value| graph.ty(*value).to_string()).collect::<Vec<_>>().join(" ");
@@ -57,8 +69,51 @@ pub(crate) fn time_nodes(device: &dyn Device, graph: &Graph, rows: usize) -> Res
             bytes: graph.moved(node, rows),
         }
     };
-    Ok(node_seconds(device, &plan, rows)?.into_iter().map(timed).collect())
+    let (step_seconds, nodes) = with_loaded(device, &plan, rows, |loaded, inputs| {
+        // As pipelines assemble them: in memory that the device copies from by itself.
+        let slots = inputs.columns.iter().map(|column| slot(device, column)).collect::<Result<Vec<_>>>()?;
+        let columns: Vec<&[u8]> = inputs.columns.iter().zip(&slots).map(|(column, slot)| slot_or(column, slot)).collect();
+        let step = step_seconds(loaded, &StepInputs { columns: &columns, ..*inputs }, plan.programs[0].numbers().count())?;
+        Ok((step, loaded.node_seconds(inputs)?))
+    })?;
+    Ok(StepProfile { step_seconds, nodes: nodes.into_iter().map(timed).collect() })
 }
+
+/// A copy of a column in the device's own kind of slot, if it has one.
+fn slot(device: &dyn Device, column: &[u8]) -> Result<Option<Box<dyn SlotMemory>>> {
+    let mut slot = device.slot_memory(Bytes(column.len() as u64))?;
+    if let Some(slot) = &mut slot {
+        slot.bytes_mut()[..column.len()].copy_from_slice(column);
+    }
+    Ok(slot)
+}
+
+fn slot_or<'a>(column: &'a [u8], slot: &'a Option<Box<dyn SlotMemory>>) -> &'a [u8] {
+    slot.as_ref().map_or(column, |slot| &slot.bytes()[..column.len()])
+}
+
+/// Seconds per step.
+fn step_seconds(loaded: &mut dyn Loaded, inputs: &StepInputs<'_>, numbers: usize) -> Result<Option<f64>> {
+    let mut numbers = vec![0.0; numbers];
+    let mut steps = |count: u32| -> Result<Option<f64>> {
+        let start = Instant::now();
+        (0..count).try_for_each(|_| loaded.run(inputs))?;
+        match loaded.outcome(0, &mut numbers) {
+            Err(DeviceError::NonFinite) => Ok(None),
+            outcome => outcome.map(|()| Some(start.elapsed().as_secs_f64() / f64::from(count))).map_err(Into::into),
+        }
+    };
+    // The first steps load kernels.
+    let Some(first) = steps(WARM_STEPS)? else { return Ok(None) };
+    steps(((STEPS_SECONDS / first) as u32).clamp(MIN_STEPS, MAX_STEPS))
+}
+
+/// Steps before the clock starts.
+const WARM_STEPS: u32 = 3;
+/// About how long steps are timed, and how many.
+const STEPS_SECONDS: f64 = 2.0;
+const MIN_STEPS: u32 = 5;
+const MAX_STEPS: u32 = 100;
 
 /// The sources of the kernels of a training step of `rows` rows; empty for a device that generates none.
 pub(crate) fn kernel_sources(device: &dyn Device, graph: &Graph, rows: usize) -> Result<Vec<String>> {
@@ -66,8 +121,18 @@ pub(crate) fn kernel_sources(device: &dyn Device, graph: &Graph, rows: usize) ->
     Ok(device.diagnostics().map(|device| device.kernel_sources(&plan, Role::Step, rows)).transpose()?.unwrap_or_default())
 }
 
-/// Seconds per node of the plan's first program, with arbitrary numbers in memory.
+/// Seconds per node of the plan's first program.
 fn node_seconds(device: &dyn Device, plan: &CheckedPlan, rows: usize) -> Result<Vec<(NodeId, f64)>> {
+    with_loaded(device, plan, rows, |loaded, inputs| Ok(loaded.node_seconds(inputs)?))
+}
+
+/// Loads the plan's first program, with arbitrary numbers in memory.
+fn with_loaded<T>(
+    device: &dyn Device,
+    plan: &CheckedPlan,
+    rows: usize,
+    look: impl FnOnce(&mut dyn Loaded, &StepInputs<'_>) -> Result<T>,
+) -> Result<T> {
     let program = &plan.programs[0];
     let graph = &program.graph;
     let columns: u64 = graph.inputs().iter().map(|input| input.ty.bytes(rows).0).sum();
@@ -83,7 +148,7 @@ fn node_seconds(device: &dyn Device, plan: &CheckedPlan, rows: usize) -> Result<
     let columns = Columns::of(&program.graph, rows, &numbers, INDEX_BOUND);
     let scalars = vec![SMALL_SCALAR; program.graph.scalars().len()];
     let random = StepRandom { seed: 0, step: 0, first_row: 0 };
-    Ok(loaded.node_seconds(&StepInputs { columns: &columns.slices(&program.graph, rows), scalars: &scalars, random })?)
+    look(&mut *loaded, &StepInputs { columns: &columns.slices(&program.graph, rows), scalars: &scalars, random })
 }
 
 /// Bytes of the pattern that memory is filled with.

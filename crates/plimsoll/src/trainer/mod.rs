@@ -182,14 +182,13 @@ impl Trainer {
         self.with_step(|graph, rows| cost::profile_own_step(costs, &*device, graph, rows, limit))?
     }
 
-    /// Times every node of this run's own step, in execution order, with the device's own clock. Empty for a device that
-    /// has none, such as the CPU.
+    /// Times this run's own step, and every node of it with the device's own clock.
     ///
     /// # Errors
     /// If the device fails.
-    pub fn time_nodes(&self) -> Result<Vec<cost::NodeTime>> {
+    pub fn profile(&self) -> Result<cost::StepProfile> {
         let device = self.device_in_use()?;
-        self.with_step(|graph, rows| cost::time_nodes(&*device, graph, rows))?
+        self.with_step(|graph, rows| cost::profile(&*device, graph, rows))?
     }
 
     /// The generated source of every kernel of this run's own step; needs no GPU if the device is a profile of one.
