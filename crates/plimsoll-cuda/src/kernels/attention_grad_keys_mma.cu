@@ -52,13 +52,13 @@ for (int tile = 0; tile < tiles; tile++) {
             multiply_add<Half>(slope[0], v_part[s], gradients[0], gradients[1]);
             multiply_add<Half>(slope[1], v_part[s], gradients[2], gradients[3]);
         }
-        const auto weigh = [&](auto whole) {
+        const auto weigh = [&](const bool whole) {
             #pragma unroll
             for (int n = 0; n < 2; n++) {
                 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const int at = i0 + n * 8 + 2 * t + e % 2, i = q0 + at;
-                    const bool visible = whole.value || (seen[e / 2] && i < QUERIES && (!CAUSAL || key + e / 2 * 8 <= i));
+                    const bool visible = whole || (seen[e / 2] && i < QUERIES && (!CAUSAL || key + e / 2 * 8 <= i));
                     const float weight = visible ? exp2_fast(score[n][e] * SCALE2 - logarithms[stage][at]) : 0.0f;
                     const float factor = kept((unsigned long long)(b * HEADS + head) * QUERIES + i, key + e / 2 * 8);
                     score[n][e] = weight * factor;
@@ -66,8 +66,8 @@ for (int tile = 0; tile < tiles; tile++) {
                 }
             }
         };
-        if (!MASKED && k0 + BK <= KEYS && q0 + i0 + 16 <= QUERIES && (!CAUSAL || k0 + warp * 16 + 15 <= q0 + i0)) weigh(Constant<true>());
-        else weigh(Constant<false>());
+        if (!MASKED && k0 + BK <= KEYS && q0 + i0 + 16 <= QUERIES && (!CAUSAL || k0 + warp * 16 + 15 <= q0 + i0)) weigh(true);
+        else weigh(false);
         const unsigned weights[4] = {pack<Half>(score[0][0], score[0][1]), pack<Half>(score[0][2], score[0][3]),
                                      pack<Half>(score[1][0], score[1][1]), pack<Half>(score[1][2], score[1][3])};
         const unsigned changes[4] = {pack<Half>(slope[0][0], slope[0][1]), pack<Half>(slope[0][2], slope[0][3]),

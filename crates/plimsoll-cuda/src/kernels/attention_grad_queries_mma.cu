@@ -48,7 +48,7 @@ for (int tile = 0; tile < tiles; tile++) {
             multiply_add<Half>(slope[0], dy_part[s], values[0], values[1]);
             multiply_add<Half>(slope[1], dy_part[s], values[2], values[3]);
         }
-        const auto weigh = [&](auto whole) {
+        const auto weigh = [&](const bool whole) {
             #pragma unroll
             for (int n = 0; n < 2; n++) {
                 const int j = k0 + j0 + n * 8 + 2 * t;
@@ -58,7 +58,7 @@ for (int tile = 0; tile < tiles; tile++) {
                 for (int e = 0; e < 4; e++) {
                     const float weight = exp2_fast(score[n][e] * SCALE2 - logarithm[e / 2]);
                     score[n][e] = weight * (slope[n][e] - part[e / 2]) * SCALE;
-                    if (!whole.value) {
+                    if (!whole) {
                         const int key = j + e % 2;
                         const bool seen = key < KEYS && (!MASKED || load(mask[b * KEYS + key]) != 0.0f) && (!CAUSAL || key <= row + e / 2 * 8);
                         if (!seen) score[n][e] = 0.0f;
@@ -66,8 +66,8 @@ for (int tile = 0; tile < tiles; tile++) {
                 }
             }
         };
-        if (!MASKED && k0 + j0 + 16 <= KEYS && (!CAUSAL || k0 + j0 + 15 <= q0 + warp * 16)) weigh(Constant<true>());
-        else weigh(Constant<false>());
+        if (!MASKED && k0 + j0 + 16 <= KEYS && (!CAUSAL || k0 + j0 + 15 <= q0 + warp * 16)) weigh(true);
+        else weigh(false);
         const unsigned changes[4] = {pack<Half>(score[0][0], score[0][1]), pack<Half>(score[0][2], score[0][3]),
                                      pack<Half>(score[1][0], score[1][1]), pack<Half>(score[1][2], score[1][3])};
         #pragma unroll

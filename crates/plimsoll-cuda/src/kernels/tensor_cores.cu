@@ -1,7 +1,5 @@
 #ifndef TENSOR_CORES
 #define TENSOR_CORES
-template <bool VALUE> struct Constant { static constexpr bool value = VALUE; };
-
 // Tensor cores: 16 × 16 by 16 × 8 with sums in single precision. Lane (g, t) = (lane / 4, lane % 4) has pairs of adjacent columns 2t.
 template <typename T> __device__ __forceinline__ void multiply_add(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1);
 template <> __device__ __forceinline__ void multiply_add<brain>(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
