@@ -7,6 +7,7 @@ mod completions;
 mod data;
 mod devices;
 mod generate;
+mod kernel_profile;
 mod output;
 mod plan;
 mod profile;
@@ -45,9 +46,9 @@ const COMMANDS: &[Entry] = &[
     Entry::of::<train::Train>(),
     Entry::of::<plan::Plan>(),
     Entry::of::<calibrate::Calibrate>(),
+    Entry::of::<profile::Profile>(),
     Entry::of::<check::Check>(),
     Entry::of::<report::Report>(),
-    Entry::of::<profile::Profile>(),
     Entry::of::<watch::Watch>(),
     Entry::of::<runs::Runs>(),
     Entry::of::<data::Data>(),

@@ -1,9 +1,9 @@
 //! `plimsoll profile`: where the time and the memory of a run's steps go.
 
-use crate::Command;
 use crate::calibrate::Rates;
 use crate::output::{create_binary, print, say};
 use crate::run_args::RunArgs;
+use crate::{Command, kernel_profile};
 use anyhow::Result;
 use clap::Args;
 use plimsoll::{Report, Trainer};
@@ -22,6 +22,18 @@ pub struct Profile {
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     steps: u64,
 
+    /// Time the step alone, without data, op by op with the clock of a GPU
+    #[arg(long)]
+    kernels: bool,
+
+    /// With --kernels: number of ops to list, the slowest first
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
+
+    /// Only write the generated source of every GPU kernel into this folder; works with --device-profile
+    #[arg(long, value_name = "DIR")]
+    sources: Option<PathBuf>,
+
     /// Write a trace for Chrome and Perfetto: ops, threads, copies, memory counters
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
@@ -37,6 +49,14 @@ impl Command for Profile {
     fn run(&self) -> Result<ExitCode> {
         let args = &self.run;
         let trainer: Trainer = args.config()?.build()?.into();
+        if let Some(folder) = &self.sources {
+            kernel_profile::write_sources(&trainer, folder)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if self.kernels {
+            kernel_profile::time_ops(&trainer, self.top, args.json)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let (trainer, rates) = Rates::stored(trainer, args, None)?;
         let trainer = rates.measured(trainer)?;
         let config = trainer.spec().config.clone();

@@ -46,17 +46,17 @@ fn run(device: DeviceSpec, seed: u64, only: &[String]) -> Result<bool> {
     }
     // A GPU waits for the compiler of its kernels, so each thread opens it for itself; the CPU device has threads of its own.
     let threads = if device == DeviceSpec::Cpu { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
-    // Convolutions are checked every way they can go.
-    let is_convolution = |op: &str| op.starts_with("conv2d");
-    let usual = if ops.iter().all(|op| is_convolution(op)) { vec![] } else { open(threads, || Ok(vec![("", open_device(device)?)]))? };
-    let each_way = if ops.iter().any(|op| is_convolution(op)) { open(threads, || open_each_way(device))? } else { vec![] };
+    // Convolutions and attention are checked every way they can go.
+    let has_ways = |op: &str| op.starts_with("conv2d") || op.starts_with("attention");
+    let usual = if ops.iter().all(|op| has_ways(op)) { vec![] } else { open(threads, || Ok(vec![("", open_device(device)?)]))? };
+    let each_way = if ops.iter().any(|op| has_ways(op)) { open(threads, || open_each_way(device))? } else { vec![] };
     let first = &usual.iter().chain(&each_way).next().expect("there is an op").1[0];
     say(&format!("selftest · {} ({}) · seed {seed}\n\n", first.name(), describe(&**first)))?;
     let all = selftest::cases(seed);
     let (mut cases, mut failures) = (0, 0);
     for op in ops {
         let own: Vec<&Case> = all.iter().filter(|case| case.op == op).collect();
-        for (name, devices) in if is_convolution(op) { &each_way } else { &usual } {
+        for (name, devices) in if has_ways(op) { &each_way } else { &usual } {
             let before = taken(devices);
             let report = run_op(op, &own, devices);
             cases += report.cases;

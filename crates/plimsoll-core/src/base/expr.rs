@@ -161,7 +161,7 @@ impl Expr {
     }
 
     /// Inlines this expression into another one; `input` maps each input to a term.
-    pub(crate) fn inline(&self, e: &ExprBuilder, input: &mut dyn FnMut(u16) -> TermId) -> Vec<TermId> {
+    pub fn inline(&self, e: &ExprBuilder, input: &mut dyn FnMut(u16) -> TermId) -> Vec<TermId> {
         let values = self.inline_terms(e, input);
         self.roots.iter().map(|root| values[*root as usize]).collect()
     }

@@ -68,6 +68,9 @@ pub trait Diagnostics {
 
     /// Number of convolutions in the loaded programs per library or kernel, by name.
     fn convolution_algorithms(&self) -> Vec<(String, usize)>;
+
+    /// The generated source of a program's kernels for `rows` rows, each with the scopes that it is named after.
+    fn kernel_sources(&self, plan: &CheckedPlan, role: Role, rows: usize) -> Result<Vec<String>, DeviceError>;
 }
 
 /// The state of a device's own memory.

@@ -123,6 +123,40 @@ fn settings() -> Vec<AttentionCase> {
     settings
 }
 
+/// Depths of whole vectors, which tensor cores require, with several tiles of queries and keys. Too large for finite
+/// differences.
+fn deep_settings() -> Vec<AttentionCase> {
+    let packed = AttentionCase {
+        packing: Packing::All,
+        heads: (2, 1),
+        lengths: (70, 70),
+        depth: 64,
+        causal: false,
+        mask: MaskCase::None,
+        dropout: 0,
+    };
+    let mut settings = Vec::new();
+    for (depth, length) in [(16, 33), (64, 70), (72, 20), (128, 40), (136, 20)] {
+        for causal in [false, true] {
+            settings.push(AttentionCase { depth, lengths: (length, length), causal, ..packed });
+        }
+    }
+    settings.extend([
+        AttentionCase { mask: MaskCase::Some, ..packed },
+        AttentionCase { depth: 32, dropout: 30, causal: true, ..packed },
+        AttentionCase {
+            depth: 24,
+            lengths: (19, 70),
+            packing: Packing::KeysValues,
+            heads: (2, 2),
+            mask: MaskCase::Some,
+            dropout: 20,
+            ..packed
+        },
+    ]);
+    settings
+}
+
 pub(super) fn attention(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
     for setting in settings() {
@@ -136,6 +170,12 @@ pub(super) fn attention(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         let results = s.graph.add(Op::Attention(setting.op()), &operands)?;
         cases.push(s.finish_forward(format!("{}, and logarithms", setting.name()), &results)?);
     }
+    for setting in deep_settings() {
+        let mut s = Stage::new(draw);
+        let operands = setting.operands(&mut s)?;
+        let results = s.graph.add(Op::Attention(setting.op()), &operands)?;
+        cases.push(s.finish_forward(setting.name(), &results)?);
+    }
     for (keys, values) in [(DType::BF16, DType::BF16), (DType::F16, DType::BF16), (DType::F32, DType::F16)] {
         let mut s = Stage::new(draw);
         let q = s.operand(Shape::batch_of([6, 10]), Domain::Any)?;
@@ -148,7 +188,7 @@ pub(super) fn attention(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
 
 pub(super) fn attention_grad(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
-    for setting in settings() {
+    for setting in settings().into_iter().chain(deep_settings()) {
         let mut s = Stage::new(draw);
         let mut operands = setting.operands(&mut s)?;
         let results = s.graph.add(Op::Attention(setting.op()), &operands)?;

@@ -85,7 +85,7 @@ fn layer(s: &mut Stage<'_>, walk: &Walk, groups: usize, inner: usize, out_per_gr
 }
 
 /// Few channels and groups, including odd numbers and multiples of eight, which tensor cores require.
-const NARROW: [(usize, usize, usize); 6] = [(1, 3, 5), (1, 1, 4), (2, 2, 1), (3, 1, 1), (4, 1, 2), (1, 5, 1)];
+const NARROW: [(usize, usize, usize); 8] = [(1, 3, 5), (1, 1, 4), (2, 2, 1), (3, 1, 1), (4, 1, 2), (1, 5, 1), (8, 1, 1), (12, 1, 1)];
 const WIDE: [(usize, usize, usize); 4] = [(1, 16, 24), (1, 8, 40), (2, 8, 16), (1, 24, 8)];
 
 /// Two cases per window, with random channels and groups.

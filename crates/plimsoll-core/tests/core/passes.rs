@@ -5,7 +5,7 @@ use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::StateId;
 use plimsoll_core::ops::{Concat, Conv2d, MaxPool, Window};
 use plimsoll_core::passes::{
-    fuse_epilogues, fuse_pointwise, optimize, read_what_is_kept, remove_dead, simplify, sink_masks, split_concats,
+    fuse_epilogues, fuse_pointwise, inline_masks, optimize, read_what_is_kept, remove_dead, simplify, sink_masks, split_concats,
 };
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::training_programs;
@@ -128,13 +128,14 @@ type Pass = fn(&Graph) -> Graph;
 
 #[test]
 fn each_pass_alone_and_all_together_change_no_result() {
-    let passes: [(&str, Pass); 7] = [
+    let passes: [(&str, Pass); 8] = [
         ("simplify", simplify),
         ("remove_dead", remove_dead),
         ("fuse_pointwise", fuse_pointwise),
         ("fuse_epilogues", fuse_epilogues),
         ("split_concats", split_concats),
         ("read_what_is_kept", |graph| read_what_is_kept(&fuse_pointwise(graph))),
+        ("inline_masks", |graph| inline_masks(&fuse_pointwise(graph))),
         ("optimize", |graph| optimize(graph).unwrap()),
     ];
     for recipe in recipes(150, 14) {
@@ -265,4 +266,42 @@ fn masks_are_read_off_what_is_kept_for_the_next_gradient_anyway() {
         cut.map(|(_, n)| n.inputs.iter().any(|input| convolved.contains(input))).collect()
     };
     assert_eq!((masks(&graph), masks(&read_what_is_kept(&graph))), (vec![false], vec![true]), "{graph}");
+}
+
+/// The gradient of a scale and the gradient before it both recompute the mask, instead of reading a masked gradient.
+#[test]
+fn masks_are_recomputed_by_their_consumers() {
+    let graph = simplify(&remove_dead(&fuse_pointwise(&remove_dead(&simplify(&joined_step(false).unwrap())))));
+    let graph = read_what_is_kept(&graph);
+    let inlined = remove_dead(&inline_masks(&graph));
+    let count = |graph: &Graph, wanted: fn(&str) -> bool| {
+        let texts = graph.nodes().map(|(_, node)| node.op.rules().attributes());
+        texts.filter(|text| wanted(text)).count()
+    };
+    let (alone, any): (fn(&str) -> bool, fn(&str) -> bool) = (|text| text.starts_with("select("), |text| text.contains("select("));
+    assert_eq!((count(&graph, alone), count(&graph, any)), (1, 1), "{graph}");
+    assert_eq!((count(&inlined, alone), count(&inlined, any)), (0, 2), "{inlined}");
+    for (got, want) in run(&inlined).iter().flatten().zip(run(&graph).iter().flatten()) {
+        assert_eq!(got, want, "{inlined}");
+    }
+}
+
+#[test]
+fn passes_before_gradients_preserve_stopped_gradients() {
+    let mut g = Graph::new();
+    let weights = parameter(&mut g, "weights", Shape::fixed([3])).unwrap();
+    let stopped = g.stop_gradient(weights).unwrap();
+    let products = g.times(weights, stopped).unwrap();
+    let loss = g.sum(products).unwrap();
+    g.output("loss", loss);
+    let g = split_concats(&g);
+    let descend = |g: &mut Graph, parameter: StateId, gradient: ValueId| {
+        let value = g.state_value(parameter).expect("parameters are read");
+        let moved = g.binary(Binary::Sub, value, gradient)?;
+        g.update(parameter, moved);
+        Ok(())
+    };
+    let step = training_programs(&g, g.outputs()[0].1, false, &descend).unwrap().remove(0).1;
+    // The gradient of w · stopped(w) is w, not 2w.
+    assert_eq!(run(&step).last().unwrap(), &[0.0; 3], "{step}");
 }

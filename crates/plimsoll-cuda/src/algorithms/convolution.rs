@@ -21,13 +21,13 @@ pub(crate) enum ConvPass {
     GradFilter,
 }
 
-/// Which implementations of convolutions may be selected.
+/// Which implementations of convolutions and of attention may be selected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Convolutions {
     /// cuBLASLt and cuDNN where they are available and expected to be faster, generated kernels elsewhere.
     #[default]
     Auto,
-    /// Always generated kernels; plans are those of `Auto`.
+    /// Always plain generated kernels, also for attention; plans are those of `Auto`.
     Generated,
     /// Libraries wherever they support the convolution, regardless of its size: for tests. Plans have workspace for it.
     Libraries,
@@ -99,7 +99,8 @@ pub(crate) fn select(pass: ConvPass, conv: &ConvShape, types: [DType; 3], choice
     if pass == ConvPass::GradFilter && image == DType::F32 && !is_even(conv) {
         return ConvAlgorithm::Generated;
     }
-    let wide = large && conv.groups == 1 && conv.taps() >= TAPS && conv.result[3] >= TAPS;
+    let taps = with_whole_channels(pass, conv, image).map_or(conv.taps(), |padded| padded.taps());
+    let wide = large && conv.groups == 1 && taps >= TAPS && conv.result[3] >= TAPS;
     // In single precision cuDNN copies images first, which only pays off for wide layers; with a stride it gains
     // nothing.
     let wide = wide && (image.is_half() || conv.window.stride == (1, 1) && conv.image[3].min(conv.result[3]) >= WIDE);
@@ -115,8 +116,46 @@ pub(crate) fn workspace(pass: ConvPass, conv: &ConvShape, types: [DType; 3], cho
             let (m, n, _) = matmul_extents(pass, conv);
             matmul::workspace(m, n) + cast_bytes(pass, conv, types[1], dtype)
         }
-        ConvAlgorithm::Cudnn(dtype) => filter_bytes(conv, dtype) + cudnn_workspace(pass, conv, dtype),
+        ConvAlgorithm::Cudnn(dtype) => {
+            let (conv, taken) = copies(pass, conv, dtype);
+            taken + cudnn_workspace(pass, &conv, dtype)
+        }
     })
+}
+
+/// The convolution that cuDNN computes, and the workspace bytes for its filter and for an image with more channels.
+pub(crate) fn copies(pass: ConvPass, conv: &ConvShape, dtype: DType) -> (ConvShape, u64) {
+    match with_whole_channels(pass, conv, dtype) {
+        None => (side_by_side(conv, dtype).unwrap_or(*conv), filter_bytes(conv, dtype)),
+        Some(padded) => (padded, filter_bytes(&padded, dtype) + image_bytes(&padded, dtype)),
+    }
+}
+
+/// A convolution whose windows lie side by side in a row reads whole rows of pixels: the pixels of a window row are as many
+/// channels of a convolution that is one pixel wide. Used where the channels alone are no whole vectors.
+fn side_by_side(conv: &ConvShape, dtype: DType) -> Option<ConvShape> {
+    let ConvShape { mut window, groups, image: [n, h, w, c], result } = *conv;
+    let columns = window.size.1;
+    let apart = window.stride.1 == columns && window.dilation.1 == 1 && window.pad_columns == (0, 0) && w == result[2] * columns;
+    let helps = dtype.is_half() && !c.is_multiple_of(8) && (columns * c).is_multiple_of(8) && groups == 1;
+    (window.size.1, window.stride.1) = (1, 1);
+    (apart && helps).then_some(ConvShape { window, groups, image: [n, h, result[2], columns * c], result })
+}
+
+/// The convolution over an image with zero channels appended up to a multiple of eight, if it has fewer: tensor cores
+/// need whole vectors of channels. The image gradient would have to be copied back, and is left to the library.
+pub(crate) fn with_whole_channels(pass: ConvPass, conv: &ConvShape, dtype: DType) -> Option<ConvShape> {
+    let [n, h, w, c] = conv.image;
+    if side_by_side(conv, dtype).is_some() {
+        return None;
+    }
+    let padded = dtype.is_half() && conv.groups == 1 && pass != ConvPass::GradInput && !c.is_multiple_of(8);
+    padded.then_some(ConvShape { image: [n, h, w, c.next_multiple_of(8)], ..*conv })
+}
+
+/// Workspace bytes for an image.
+fn image_bytes(conv: &ConvShape, dtype: DType) -> u64 {
+    ((conv.image.iter().product::<usize>() * dtype.size()) as u64).next_multiple_of(ALIGNMENT.0)
 }
 
 /// The dimensions m, n and k of a convolution that is a matrix product.
@@ -259,8 +298,8 @@ mod tests {
         assert_eq!(workspace(ConvPass::Forward, &product, MIXED, Convolutions::Auto), matmul::workspace(32 * 56 * 56, 64) + 256 * 64 * 2);
         // In 16 bits, channels are padded to a multiple of eight.
         let first = conv(4, 224, (7, 2), 1, 3, 64);
-        let filled = (4 * 224 * 224 * 8 + 4 * 112 * 112 * 64 + 49 * 8 * 64) * 2;
-        assert_eq!(workspace(ConvPass::Forward, &first, MIXED, Convolutions::Auto), filter_bytes(&first, DType::BF16) + filled + PARTS);
+        let filled = (4 * 224 * 224 * 8 + 49 * 8 * 64) * 2;
+        assert_eq!(workspace(ConvPass::Forward, &first, MIXED, Convolutions::Auto), filled + PARTS);
     }
 
     /// A run-time switch must not change a plan, and a plan for more rows must be valid for fewer.
@@ -277,6 +316,22 @@ mod tests {
                 assert!(sizes.is_sorted(), "{size}×{size} by {stride} {pass:?} {types:?}: {sizes:?}");
             }
         }
+    }
+
+    #[test]
+    fn channels_are_completed_only_where_they_are_no_whole_vectors() {
+        let patches = ConvShape { window: Window::valid((16, 16), (16, 16)), groups: 1, image: [2, 224, 224, 3], result: [2, 14, 14, 768] };
+        for pass in KINDS {
+            let (merged, taken) = copies(pass, &patches, DType::BF16);
+            assert_eq!((merged.image, merged.window.size, merged.window.stride), ([2, 224, 14, 48], (16, 1), (16, 1)));
+            assert_eq!(taken, filter_bytes(&patches, DType::BF16));
+            assert_eq!(copies(pass, &patches, DType::F32).0.image, patches.image);
+        }
+        let stem = conv(2, 224, (7, 2), 1, 3, 64);
+        assert_eq!(copies(ConvPass::Forward, &stem, DType::BF16).0.image, [2, 224, 224, 8]);
+        assert_eq!(copies(ConvPass::GradInput, &stem, DType::BF16).0.image, stem.image);
+        let wide = conv(2, 56, (3, 1), 1, 64, 64);
+        assert_eq!(copies(ConvPass::Forward, &wide, DType::BF16), (wide, filter_bytes(&wide, DType::BF16)));
     }
 
     #[test]

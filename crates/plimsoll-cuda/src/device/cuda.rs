@@ -60,6 +60,7 @@ impl CudaDevice {
             copy: Stream::new(&context).map_err(driver)?,
             products,
             convolutions: Convolutions::Auto,
+            has_tensor_cores: context.capability().map_err(driver)? >= (8, 0),
             cudnn: OnceLock::new(),
             has_cudnn: probe::has_cudnn(&libraries),
             convolution_algorithms: Mutex::default(),
@@ -71,7 +72,7 @@ impl CudaDevice {
         Ok(CudaDevice { shared: Arc::new(shared), overhead, model, total })
     }
 
-    /// Selects the implementations of convolutions.
+    /// Selects the implementations of convolutions and of attention.
     pub fn with_convolutions(mut self, convolutions: Convolutions) -> CudaDevice {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.convolutions = convolutions;
@@ -158,5 +159,10 @@ impl Diagnostics for CudaDevice {
     fn convolution_algorithms(&self) -> Vec<(String, usize)> {
         let counts = self.shared.convolution_algorithms.lock().unwrap_or_else(PoisonError::into_inner);
         counts.iter().map(|(algorithm, count)| (algorithm.clone(), *count)).collect()
+    }
+
+    fn kernel_sources(&self, plan: &CheckedPlan, role: Role, rows: usize) -> Result<Vec<String>, DeviceError> {
+        program::kernel_sources(plan, plan.expect_program(role), rows, self.shared.convolutions)
+            .map_err(|what| DeviceError::Unsupported { device: self.name(), what })
     }
 }

@@ -5,7 +5,7 @@ use super::overhead::{cudnn_overhead, host_staging, plan_overhead};
 use super::profile::{Profile, capabilities};
 use crate::algorithms::convolution::Convolutions;
 use crate::program;
-use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, MemoryInfo, StepMemory};
+use plimsoll_core::device::{Device, DeviceError, Diagnostics, Loaded, Memory, MemoryInfo, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::SliceWrite;
 use plimsoll_core::plan::{Capabilities, CheckedPlan, CostModel, Footprint, Plan, Target};
@@ -67,11 +67,30 @@ impl Device for PlanOnly {
         Some(MemoryInfo { available: self.profile.total, in_use: Bytes::ZERO })
     }
 
+    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
+        Some(self)
+    }
+
     fn allocate(&self, _: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
         Err(self.absent())
     }
 
     fn load(&self, _: &CheckedPlan, _: Role, _: usize, _: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
         Err(self.absent())
+    }
+}
+
+impl Diagnostics for PlanOnly {
+    fn measure_copies(&self) -> Result<(f64, f64), DeviceError> {
+        Err(self.absent())
+    }
+
+    fn convolution_algorithms(&self) -> Vec<(String, usize)> {
+        Vec::new()
+    }
+
+    fn kernel_sources(&self, plan: &CheckedPlan, role: Role, rows: usize) -> Result<Vec<String>, DeviceError> {
+        program::kernel_sources(plan, plan.expect_program(role), rows, Convolutions::Auto)
+            .map_err(|what| DeviceError::Unsupported { device: self.name(), what })
     }
 }

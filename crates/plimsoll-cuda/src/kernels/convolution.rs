@@ -1,6 +1,7 @@
 //! Convolution and its two gradients as implicit GEMMs: no im2col matrix is materialized; elements are read from the
 //! image in place. Images are `[n, h, w, c]`, filters `[kh, kw, c / groups, out]`.
 
+use super::depthwise;
 use super::expression::FusedExpr;
 use super::reduce::reduce;
 use super::tiled_matmul::{Tile, TiledMatmul};
@@ -11,7 +12,7 @@ use plimsoll_core::ops::{Reduction, Window};
 use std::fmt::Write;
 
 /// The extents of a convolution.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConvShape {
     pub window: Window,
     pub groups: usize,
@@ -44,11 +45,11 @@ impl ConvShape {
         self.window.size.0 * self.window.size.1 * self.inner()
     }
 
-    fn extent(&self) -> usize {
+    pub(super) fn extent(&self) -> usize {
         self.image.iter().product::<usize>().max(self.result.iter().product()).max(self.taps() * self.result[3])
     }
 
-    fn text(&self, what: &str) -> String {
+    pub(super) fn text(&self, what: &str) -> String {
         format!("{what} {:?} → {:?}, {}, {} groups", self.image, self.result, self.window, self.groups)
     }
 
@@ -74,6 +75,9 @@ impl ConvShape {
 /// The convolution with an optional epilogue, whose input 0 is the result; further inputs follow the filter. `types`
 /// are those of the image, the filter and the result.
 pub(crate) fn forward(conv: &ConvShape, types: [DType; 3], epilogue: Option<&FusedExpr<'_>>) -> Kernel {
+    if depthwise::is_depthwise(conv) {
+        return depthwise::forward(conv, types, epilogue);
+    }
     let (out, all) = (conv.out(), conv.result[3]);
     let mut parameters = vec![parameter(types[0], "image", Argument::Input(0)), parameter(types[1], "filter", Argument::Input(1))];
     let index = index_type(conv.extent());
@@ -110,6 +114,9 @@ pub(crate) fn forward(conv: &ConvShape, types: [DType; 3], epilogue: Option<&Fus
 /// The image gradient: every pixel gathers from the windows that cover it. `types` are those of the filter, the
 /// gradient and the result.
 pub(crate) fn grad_input(conv: &ConvShape, types: [DType; 3]) -> Kernel {
+    if depthwise::is_depthwise(conv) {
+        return depthwise::grad_input(conv, types);
+    }
     let ConvShape { window, image: [n, h, w, c], result: [_, oh, ow, all], groups } = *conv;
     let (inner, out, (kh, kw)) = (conv.inner(), conv.out(), window.size);
     let mut left = String::new();
@@ -149,6 +156,9 @@ pub(crate) fn grad_input(conv: &ConvShape, types: [DType; 3]) -> Kernel {
 
 /// Number of chunks of a filter gradient's sum; monotone in the rows.
 fn chunks(conv: &ConvShape) -> usize {
+    if depthwise::is_depthwise(conv) {
+        return depthwise::chunks(conv);
+    }
     let tiles = Tile::new(conv.taps(), conv.out()).count(conv.taps(), conv.out()) * conv.groups;
     conv.pixels().div_ceil(CHUNK).min(BLOCKS / tiles).max(1)
 }
@@ -169,10 +179,40 @@ fn joining_workspace(conv: &ConvShape, chunks: usize) -> u64 {
 /// The filter gradient: sums over all pixels, split into chunks that are reduced in order. `types` are those of the
 /// image and the gradient; filters are single precision.
 pub(crate) fn grad_filter(conv: &ConvShape, types: [DType; 2]) -> Vec<Kernel> {
-    let (out, all, chunks) = (conv.out(), conv.result[3], chunks(conv));
-    let size = conv.taps() * all;
+    let chunks = chunks(conv);
+    let size = conv.taps() * conv.result[3];
     let target = if chunks == 1 { Argument::Output(0) } else { Argument::Workspace };
-    let product = TiledMatmul {
+    let product = if depthwise::is_depthwise(conv) {
+        depthwise::grad_filter(conv, types, target)
+    } else {
+        tiled_grad_filter(conv, types, target, chunks)
+    };
+    if chunks == 1 {
+        return vec![product];
+    }
+    let expr = Expr::identity();
+    let dims = [chunks, size];
+    let operands = [super::Operand { dtype: DType::F32, dims: &dims, strip: None }];
+    let mut joining = reduce(&FusedExpr { expr: &expr, dims: &dims, operands: &operands, row: 0, in_registers: &[] }, &[0], Reduction::Sum);
+    // The chunks are at the start of the workspace, followed by the workspace of the reduction.
+    for kernel in &mut joining {
+        kernel.name = "conv2d_grad_filter_sum";
+        for (_, argument) in &mut kernel.parameters {
+            *argument = match *argument {
+                Argument::Input(0) => Argument::Workspace,
+                Argument::Workspace => Argument::WorkspaceAt(4 * chunks * size),
+                other => other,
+            };
+        }
+    }
+    [vec![product], joining].concat()
+}
+
+/// The filter gradient of each chunk as a product of images and gradients.
+fn tiled_grad_filter(conv: &ConvShape, types: [DType; 2], target: Argument, chunks: usize) -> Kernel {
+    let (out, all) = (conv.out(), conv.result[3]);
+    let size = conv.taps() * all;
+    TiledMatmul {
         name: "conv2d_grad_filter",
         what: conv.text("gradient by the filter of"),
         rows: conv.taps(),
@@ -195,24 +235,5 @@ pub(crate) fn grad_filter(conv: &ConvShape, types: [DType; 2]) -> Vec<Kernel> {
         ],
         extent: conv.extent().max(chunks * size),
     }
-    .kernel();
-    if chunks == 1 {
-        return vec![product];
-    }
-    let expr = Expr::identity();
-    let dims = [chunks, size];
-    let operands = [super::Operand { dtype: DType::F32, dims: &dims, strip: None }];
-    let mut joining = reduce(&FusedExpr { expr: &expr, dims: &dims, operands: &operands, row: 0, in_registers: &[] }, &[0], Reduction::Sum);
-    // The chunks are at the start of the workspace, followed by the workspace of the reduction.
-    for kernel in &mut joining {
-        kernel.name = "conv2d_grad_filter_sum";
-        for (_, argument) in &mut kernel.parameters {
-            *argument = match *argument {
-                Argument::Input(0) => Argument::Workspace,
-                Argument::Workspace => Argument::WorkspaceAt(4 * chunks * size),
-                other => other,
-            };
-        }
-    }
-    [vec![product], joining].concat()
+    .kernel()
 }

@@ -53,6 +53,16 @@ impl FusedExpr<'_> {
         format!("t{}", self.expr.roots()[result])
     }
 
+    /// Whether the expression reads an operand from memory.
+    pub(super) fn is_read(&self, input: usize) -> bool {
+        self.expr.reads(input) && !self.is_in_register(input)
+    }
+
+    /// As [`is_read`](FusedExpr::is_read), for an input that occurs in a term.
+    pub(super) fn is_read_from_memory(&self, input: usize) -> bool {
+        !self.is_in_register(input)
+    }
+
     fn is_in_register(&self, input: usize) -> bool {
         self.in_registers.iter().any(|(i, _)| *i == input)
     }
@@ -76,7 +86,7 @@ impl FusedExpr<'_> {
     }
 
     /// The index of an operand's element for element `index` of the shape.
-    fn place(&self, operand: &Operand<'_>, index: &str) -> String {
+    pub(super) fn place(&self, operand: &Operand<'_>, index: &str) -> String {
         let row = self.dims.last().copied().unwrap_or(1);
         match operand.strip {
             Some((start, pitch)) => format!("(unsigned long long)({index} / {row}) * {pitch} + {start} + {index} % {row}"),
@@ -84,7 +94,7 @@ impl FusedExpr<'_> {
         }
     }
 
-    fn term(&self, term: &Term, index: &str) -> String {
+    pub(super) fn term(&self, term: &Term, index: &str) -> String {
         match *term {
             Term::Input(i) => match self.in_registers.iter().find(|(known, _)| *known == usize::from(i)) {
                 Some((_, name)) => name.to_string(),

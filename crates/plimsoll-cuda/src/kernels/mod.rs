@@ -4,12 +4,15 @@
 //! Reductions are split by shape and combined in a fixed order, without atomics: equal inputs give equal bits.
 
 mod attention;
+mod channels;
 mod convolution;
+mod depthwise;
 mod expression;
 mod gather;
 mod index;
 mod matrix_transpose;
 mod movement;
+mod pitch;
 mod pointwise;
 mod pooling;
 mod recurrent;
@@ -18,19 +21,22 @@ mod report;
 #[cfg(test)]
 mod tests;
 mod tiled_matmul;
+mod vector;
 
 pub(crate) use attention::{AttentionShape, attention, attention_grad, attention_grad_workspace};
+pub(crate) use channels::{pad_filter, pad_image};
 pub(crate) use convolution::{ConvShape, forward, grad_filter, grad_filter_workspace, grad_input};
 pub(crate) use expression::{FusedExpr, Operand};
-pub(crate) use gather::{gather, scatter_add};
+pub(crate) use gather::{gather, scatter_add, scatter_add_workspace};
 pub(crate) use matrix_transpose::transpose_matrix;
 pub(crate) use movement::{concat, pad, slice, slice_write, transpose};
+pub(crate) use pitch::{Part, pad_rows, unpad_rows};
 pub(crate) use pointwise::{PitchedRows, fused_slice_write, pointwise};
 pub(crate) use pooling::{avg_pool, avg_pool_grad, max_pool, max_pool_grad};
 pub(crate) use recurrent::{recurrent, recurrent_grad, recurrent_grad_workspace, recurrent_workspace};
-pub(crate) use reduce::{reduce, reduce_workspace};
+pub(crate) use reduce::{are_split_alike, reduce, reduce_workspace};
 pub(crate) use report::report;
-pub(crate) use tiled_matmul::{cast, matmul};
+pub(crate) use tiled_matmul::{cast, cast_to, matmul};
 
 use plimsoll_core::DType;
 use std::fmt::Write;
@@ -77,8 +83,10 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// The source with a name.
     pub fn source(&self, name: &str) -> String {
+        // What few kernels use comes with them, because every program waits for the compiler.
+        let functions = if self.body.contains("multiply_add<") { TENSOR_CORES } else { "" };
         let parameters: Vec<&str> = self.parameters.iter().map(|(text, _)| text.as_str()).collect();
-        let mut text = format!("// {}\n", self.what.replace('\n', " "));
+        let mut text = format!("{functions}// {}\n", self.what.replace('\n', " "));
         let _ = writeln!(text, "extern \"C\" __global__ void __launch_bounds__({}) {name}({}) {{", self.threads, parameters.join(", "));
         indented(&mut text, 1, &self.body);
         text + "}\n"
@@ -108,6 +116,9 @@ const THREADS: usize = 256;
 
 /// Types and functions at the start of every program.
 pub(crate) const PRELUDE: &str = include_str!("prelude.cu");
+
+/// Functions of kernels that use tensor cores; several kernels of a program may include them.
+const TENSOR_CORES: &str = include_str!("tensor_cores.cu");
 
 /// The CUDA name of a type.
 fn type_name(dtype: DType) -> &'static str {

@@ -1,13 +1,14 @@
-//! Elementwise expressions, one thread per element (several for large tensors, for more loads in flight).
+//! Elementwise expressions: a thread computes vectors of adjacent elements, several of them for large tensors.
 
 use super::expression::FusedExpr;
-use super::{Argument, Kernel, THREADS, block_count, indented, index_type, type_name};
+use super::vector::{self, VectorCode, vector_code};
+use super::{Argument, Kernel, THREADS, block_count, indented, index_type};
 use plimsoll_core::DType;
 use std::fmt::Write;
 
-/// Minimum elements for several elements per thread.
-const LARGE: usize = 1 << 20;
-/// Elements per thread for large tensors.
+/// Minimum elements for several vectors per thread.
+const LARGE: usize = 1 << 22;
+/// Vectors per thread for large tensors.
 const EACH: usize = 4;
 
 /// The layout of a slice of a concat output, in elements: rows of `length` from `start` on, `pitch` apart.
@@ -21,44 +22,64 @@ pub(crate) struct PitchedRows {
 /// The expression over every element of its shape. An output may alias an input: a thread reads all its operands before
 /// it writes.
 pub(crate) fn pointwise(site: &FusedExpr<'_>, outputs: &[DType]) -> Kernel {
-    written("pointwise", site, outputs, "i")
+    let width = vector::width(site, outputs);
+    written("pointwise", site, outputs, width, "i")
 }
 
 /// The expression over every element of its shape, with its only result written into a slice of a concat output.
 pub(crate) fn fused_slice_write(site: &FusedExpr<'_>, output: DType, PitchedRows { start, length, pitch }: PitchedRows) -> Kernel {
+    let width = vector::width(site, &[output]);
+    let width = if [start, length, pitch].iter().all(|n| n.is_multiple_of(width)) { width } else { 1 };
     let at = format!("((unsigned long long)(i / {length}) * {pitch} + {start} + i % {length})");
-    written("pointwise_slice_write", site, &[output], &at)
+    written("pointwise_slice_write", site, &[output], width, &at)
 }
 
-/// The expression over every element `i`, with each result stored at offset `at` of its tensor.
-fn written(name: &'static str, site: &FusedExpr<'_>, outputs: &[DType], at: &str) -> Kernel {
+/// The expression over every vector of `width` elements from `i` on, with each result stored at offset `at` of its
+/// tensor.
+fn written(name: &'static str, site: &FusedExpr<'_>, outputs: &[DType], width: usize, at: &str) -> Kernel {
     let n: usize = site.dims.iter().product();
     let kind = index_type(n);
     let mut parameters = site.parameters(0);
-    parameters.extend(outputs.iter().enumerate().map(|(i, dtype)| (format!("{}* out{i}", type_name(*dtype)), Argument::Output(i))));
-    let mut element = String::new();
-    site.write(&mut element, kind, "i");
-    for i in 0..outputs.len() {
-        let _ = writeln!(element, "store(out{i} + {at}, {});", site.root(i));
-    }
-    let each = if n >= LARGE { EACH } else { 1 };
+    parameters.extend(outputs.iter().enumerate().map(|(i, dtype)| (vector::output_type(*dtype, i), Argument::Output(i))));
     let mut body = String::new();
-    if each == 1 {
+    let each = if width == 1 {
         let _ = writeln!(body, "const {kind} i = ({kind})blockIdx.x * {THREADS} + threadIdx.x;\nif (i >= {n}) return;");
-        body += &element;
+        site.write(&mut body, kind, "i");
+        for i in 0..outputs.len() {
+            let _ = writeln!(body, "store(out{i} + {at}, {});", site.root(i));
+        }
+        1
     } else {
-        let _ = writeln!(body, "#pragma unroll\nfor (int part = 0; part < {each}; part++) {{");
-        let _ = writeln!(body, "    const {kind} i = ({kind})blockIdx.x * {} + part * {THREADS} + threadIdx.x;", THREADS * each);
-        let _ = writeln!(body, "    if (i >= {n}) break;");
-        indented(&mut body, 1, &element);
+        let VectorCode { hoisted, loads, mut element, period } = vector_code(site, kind, width, "first", &|_| true);
+        // The vectors of a thread are a multiple of every period apart, so that they share what repeats.
+        let each = if n >= LARGE && n.is_multiple_of(EACH * period * width) { EACH } else { 1 };
+        let _ = writeln!(body, "const {kind} first = (({kind})blockIdx.x * {THREADS} + threadIdx.x) * {width};");
+        let _ = writeln!(body, "if (first >= {}) return;", n / each);
+        body += &hoisted;
+        if each > 1 {
+            let _ = writeln!(body, "#pragma unroll\nfor (int part = 0; part < {each}; part++) {{");
+            let _ = writeln!(body, "    const {kind} i = first + part * ({kind}){};", n / each);
+        } else {
+            let _ = writeln!(body, "{{\n    const {kind} i = first;");
+        }
+        indented(&mut body, 1, &loads);
+        for i in 0..outputs.len() {
+            let _ = writeln!(body, "    float r{i}[{width}];");
+            let _ = writeln!(element, "r{i}[u] = {};", site.root(i));
+        }
+        vector::over_elements(&mut body, 1, width, &element);
+        for i in 0..outputs.len() {
+            let _ = writeln!(body, "    store_vector(out{i} + {at}, r{i});");
+        }
         body += "}\n";
-    }
+        each
+    };
     Kernel {
         name,
         what: format!("pointwise {:?}: {}", site.dims, site.expr),
         parameters,
         body,
-        grid: [block_count(n, THREADS * each), 1, 1],
+        grid: [block_count(n, THREADS * each * width), 1, 1],
         threads: THREADS as u32,
     }
 }

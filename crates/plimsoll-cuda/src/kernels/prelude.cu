@@ -21,8 +21,39 @@ __device__ __forceinline__ void store(long long* to, float x) { *to = is_nan(x) 
 __device__ __forceinline__ void store(unsigned char* to, float x) { *to = x >= 255.0f ? 255 : x > 0.0f ? (unsigned char)x : 0; }
 __device__ __forceinline__ void store(half* to, float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to->bits) : "f"(x)); }
 __device__ __forceinline__ void store(brain* to, float x) {
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to->bits) : "f"(x));
+#else
     unsigned bits = __float_as_uint(x);
     to->bits = is_nan(x) ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+#endif
+}
+
+// Vectors of adjacent numbers, aligned to their size or 16 bytes, in accesses that are as wide.
+template <int BYTES> struct Word;
+template <> struct Word<1> { using Type = unsigned char; };
+template <> struct Word<2> { using Type = unsigned short; };
+template <> struct Word<4> { using Type = unsigned; };
+template <> struct Word<8> { using Type = uint2; };
+template <> struct Word<16> { using Type = uint4; };
+template <int V, typename T> struct Pack {
+    static constexpr int BYTES = V * sizeof(T) < 16 ? V * sizeof(T) : 16, WORDS = V * sizeof(T) / BYTES;
+    using Type = typename Word<BYTES>::Type;
+    union { Type words[WORDS]; T items[V]; };
+};
+template <int V, typename T> __device__ __forceinline__ void load_vector(float (&to)[V], const T* from) {
+    Pack<V, T> pack;
+    #pragma unroll
+    for (int w = 0; w < Pack<V, T>::WORDS; w++) pack.words[w] = reinterpret_cast<const typename Pack<V, T>::Type*>(from)[w];
+    #pragma unroll
+    for (int u = 0; u < V; u++) to[u] = load(pack.items[u]);
+}
+template <int V, typename T> __device__ __forceinline__ void store_vector(T* to, const float (&from)[V]) {
+    Pack<V, T> pack;
+    #pragma unroll
+    for (int u = 0; u < V; u++) store(pack.items + u, from[u]);
+    #pragma unroll
+    for (int w = 0; w < Pack<V, T>::WORDS; w++) reinterpret_cast<typename Pack<V, T>::Type*>(to)[w] = pack.words[w];
 }
 
 // NaN is handed on rather than dropped.
@@ -33,8 +64,7 @@ __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-
 __device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 
 // Philox4x32-10: the same bits as on every other device.
-__device__ float uniform(const Header* header, unsigned stream, unsigned long long index) {
-    unsigned long long block = index / 4;
+__device__ __forceinline__ uint4 random_block(const Header* header, unsigned stream, unsigned long long block) {
     unsigned c0 = (unsigned)block, c1 = (unsigned)(block >> 32), c2 = header->step, c3 = stream;
     unsigned k0 = (unsigned)header->seed, k1 = (unsigned)(header->seed >> 32);
     #pragma unroll
@@ -44,9 +74,28 @@ __device__ float uniform(const Header* header, unsigned stream, unsigned long lo
         c0 = n0; c1 = (unsigned)b; c2 = n2; c3 = (unsigned)a;
         k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
     }
-    unsigned lane = (unsigned)(index % 4);
-    unsigned word = lane == 0 ? c0 : lane == 1 ? c1 : lane == 2 ? c2 : c3;
-    return (float)(word >> 8) * (1.0f / 16777216.0f);
+    return make_uint4(c0, c1, c2, c3);
+}
+__device__ __forceinline__ float unit(unsigned word) { return (float)(word >> 8) * (1.0f / 16777216.0f); }
+__device__ float uniform(const Header* header, unsigned stream, unsigned long long index) {
+    const uint4 words = random_block(header, stream, index / 4);
+    const unsigned lane = (unsigned)(index % 4);
+    return unit(lane == 0 ? words.x : lane == 1 ? words.y : lane == 2 ? words.z : words.w);
+}
+// Of two adjacent indices.
+__device__ __forceinline__ void uniform_pair(float (&to)[2], const Header* header, unsigned stream, unsigned long long index) {
+    const uint4 words = random_block(header, stream, index / 4);
+    const unsigned lane = (unsigned)(index % 4);
+    to[0] = unit(lane == 0 ? words.x : lane == 1 ? words.y : lane == 2 ? words.z : words.w);
+    to[1] = lane == 3 ? unit(random_block(header, stream, index / 4 + 1).x) : unit(lane == 0 ? words.y : lane == 1 ? words.z : words.w);
+}
+// From an index that is a multiple of four on.
+template <int V> __device__ __forceinline__ void uniform_vector(float (&to)[V], const Header* header, unsigned stream, unsigned long long index) {
+    #pragma unroll
+    for (int u = 0; u < V; u += 4) {
+        const uint4 words = random_block(header, stream, index / 4 + u / 4);
+        to[u] = unit(words.x); to[u + 1] = unit(words.y); to[u + 2] = unit(words.z); to[u + 3] = unit(words.w);
+    }
 }
 
 // Adds `sum2` exponentials relative to `value2` to `sum` relative to `value`, which stays the larger of the two. NaN stays NaN.
@@ -56,6 +105,18 @@ __device__ __forceinline__ void log_sum(float& value, float& sum, float value2, 
         float own = is_finite(value) ? sum * expf(value - top) : 0.0f;
         float other = is_finite(value2) ? sum2 * expf(value2 - top) : 0.0f;
         sum = own + other;
+    }
+    value = top;
+}
+
+template <int V> __device__ __forceinline__ void log_sum_vector(float& value, float& sum, const float (&x)[V]) {
+    float top = value;
+    #pragma unroll
+    for (int u = 0; u < V; u++) top = larger(top, x[u]);
+    if (is_finite(top)) {
+        sum = is_finite(value) ? sum * expf(value - top) : 0.0f;
+        #pragma unroll
+        for (int u = 0; u < V; u++) sum += expf(x[u] - top);
     }
     value = top;
 }

@@ -113,7 +113,7 @@ fn two_bytes_beside_four() {
     let (window, image, result) = (Window::valid((2, 2), (2, 2)), [1, 4, 4, 3], [1, 2, 2, 3]);
     let conv = ConvShape { window, groups: 1, image, result };
     let product = matmul((5, 3, 7), false, true, [DType::BF16, DType::F32, DType::F16]);
-    let mut kernels = vec![product, cast(1, 21, DType::BF16), max_pool(&window, image, result, DType::BF16)];
+    let mut kernels = vec![product, cast(1, 21, 21, DType::BF16), max_pool(&window, image, result, DType::BF16)];
     kernels.push(grad_input(&conv, [DType::F32, DType::BF16, DType::BF16]));
     kernels.extend(grad_filter(&conv, [DType::F16, DType::F16]));
     insta::assert_snapshot!(kernels.iter().map(text).collect::<String>());
@@ -152,11 +152,9 @@ fn a_program_counts_beyond_32_bits_only_where_it_must() {
 
 #[test]
 fn rows_of_a_table_and_their_sum() {
-    let kernels = [
-        gather(12, 5, 7, [DType::BF16, DType::I32, DType::F32]),
-        scatter_add(8192, 50_257, 768, [DType::I32, DType::F16]),
-        scatter_add(6, 4, 3, [DType::U8, DType::F32]),
-    ];
+    let mut kernels = vec![gather(12, 5, 7, [DType::BF16, DType::I32, DType::F32])];
+    kernels.extend(scatter_add(8192, 50_257, 768, [DType::I32, DType::F16]));
+    kernels.extend(scatter_add(6, 4, 3, [DType::U8, DType::F32]));
     insta::assert_snapshot!(kernels.iter().map(text).collect::<String>());
 }
 
@@ -164,14 +162,33 @@ fn rows_of_a_table_and_their_sum() {
 fn attention_in_tiles() {
     let plain = Attention::new(Packing::All, 12, 64);
     let causal = Attention { causal: true, ..plain };
-    let all =
-        AttentionShape { op: &causal, batch: 2, queries: 100, keys: 100, depth: 64, types: vec![DType::BF16], mask: None, sequences: 1 };
+    let all = AttentionShape {
+        op: &causal,
+        batch: 2,
+        queries: 100,
+        keys: 100,
+        depth: 64,
+        types: vec![DType::BF16],
+        mask: None,
+        sequences: 1,
+        tensor_cores: false,
+    };
     insta::assert_snapshot!("attention", text(&attention(&all)));
     insta::assert_snapshot!("attention_grad", attention_grad(&all, DType::F32).iter().map(text).collect::<String>());
     // Not covered by these snapshots: separate tensors, grouped heads, a mask, and a head deeper than a tile.
     let shared = Attention { kv_heads: 2, ..Attention::new(Packing::Separate, 4, 67) };
     let types = vec![DType::F32, DType::F16, DType::BF16];
-    let apart = AttentionShape { op: &shared, batch: 3, queries: 5, keys: 40, depth: 67, types, mask: Some(DType::U8), sequences: 1 };
+    let apart = AttentionShape {
+        op: &shared,
+        batch: 3,
+        queries: 5,
+        keys: 40,
+        depth: 67,
+        types,
+        mask: Some(DType::U8),
+        sequences: 1,
+        tensor_cores: false,
+    };
     let heads: Vec<String> =
         [vec![attention(&apart)], attention_grad(&apart, DType::F16)].concat().iter().map(|kernel| beginning(kernel, 13)).collect();
     insta::assert_snapshot!("attention_of_separate_tensors", heads.join("\n"));

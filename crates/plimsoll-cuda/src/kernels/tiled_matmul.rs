@@ -162,18 +162,29 @@ pub(crate) fn matmul((m, n, k): (usize, usize, usize), transpose_a: bool, transp
     .kernel()
 }
 
-/// Casts a single-precision matrix to a 16-bit type in the workspace: the library requires equal operand types.
-pub(crate) fn cast(operand: usize, elements: usize, dtype: DType) -> Kernel {
-    let index = index_type(elements);
+/// Casts a single-precision matrix to a 16-bit type at the start of the workspace: the library requires equal operand
+/// types. Zeros follow up to `padded` elements.
+pub(crate) fn cast(operand: usize, elements: usize, padded: usize, dtype: DType) -> Kernel {
+    padded_cast(operand, elements, padded, dtype, Argument::Workspace)
+}
+
+/// Casts single-precision numbers to a 16-bit type.
+pub(crate) fn cast_to(operand: usize, elements: usize, dtype: DType, to: Argument) -> Kernel {
+    padded_cast(operand, elements, elements, dtype, to)
+}
+
+fn padded_cast(operand: usize, elements: usize, padded: usize, dtype: DType, to: Argument) -> Kernel {
+    let index = index_type(padded);
+    let each = if elements.is_multiple_of(8) && padded.is_multiple_of(8) { 8 } else { 1 };
     let mut body = String::new();
-    let _ = writeln!(body, "const {index} i = ({index})blockIdx.x * {THREADS} + threadIdx.x;\nif (i >= {elements}) return;");
-    body += "store(to + i, from[i]);\n";
+    let _ = writeln!(body, "const {index} i = (({index})blockIdx.x * {THREADS} + threadIdx.x) * {each};\nif (i >= {padded}) return;");
+    let _ = writeln!(body, "float x[{each}] = {{}};\nif (i < {elements}) load_vector(x, from + i);\nstore_vector(to + i, x);");
     Kernel {
         name: "cast",
         what: format!("{elements} weights as {dtype}"),
-        parameters: vec![parameter(DType::F32, "from", Argument::Input(operand)), parameter(dtype, "to", Argument::Workspace)],
+        parameters: vec![parameter(DType::F32, "from", Argument::Input(operand)), parameter(dtype, "to", to)],
         body,
-        grid: [block_count(elements, THREADS), 1, 1],
+        grid: [block_count(padded, THREADS * each), 1, 1],
         threads: THREADS as u32,
     }
 }

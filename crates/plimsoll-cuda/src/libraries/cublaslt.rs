@@ -43,6 +43,21 @@ impl Drop for CublasLt {
     }
 }
 
+/// `A·B` with `m × n` results and sums of length `k`, row-major, either operand optionally transposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MatmulRequest {
+    /// m, n, k.
+    pub extents: (usize, usize, usize),
+    /// Which operands are transposed.
+    pub transpose: (bool, bool),
+    /// Types of both operands and of the result.
+    pub types: (DType, DType),
+    /// Elements between the rows of A and of the result, if their rows are padded.
+    pub pitches: [Option<usize>; 2],
+    /// Whether a row of `n` numbers of the result's type is added to every row.
+    pub bias: bool,
+}
+
 /// One product with its selected algorithm.
 pub(crate) struct Matmul {
     library: Arc<CublasLt>,
@@ -56,32 +71,44 @@ pub(crate) struct Matmul {
 unsafe impl Send for Matmul {}
 
 impl Matmul {
-    /// `A·B` with `m × n` results and sums of length `k`, row-major, either operand optionally transposed, with at most
-    /// `workspace` bytes. The types are those of both operands and of the result. None if the library has no algorithm.
-    pub fn new(
-        library: &Arc<CublasLt>,
-        (m, n, k): (usize, usize, usize),
-        (operands, results): (DType, DType),
-        transpose_a: bool,
-        transpose_b: bool,
-        workspace: usize,
-    ) -> Option<Matmul> {
+    /// The product with at most `workspace` bytes. None if the library has no algorithm.
+    ///
+    /// `bias` is the address of the row that is added, if there is one; it is read by every run.
+    pub fn new(library: &Arc<CublasLt>, request: &MatmulRequest, bias: Option<u64>, workspace: usize) -> Option<Matmul> {
+        let MatmulRequest { extents: (m, n, k), types: (operands, results), transpose: (transpose_a, transpose_b), pitches, .. } = *request;
         // The library is column-major: a row-major matrix is its transpose there, and (A·B)ᵀ = Bᵀ·Aᵀ.
-        let layout = |dtype: DType, rows: usize, columns: usize| {
-            result::create_matrix_layout(data_type(dtype), rows as u64, columns as u64, rows as i64).ok()
+        let layout = |dtype: DType, rows: usize, columns: usize, pitch: Option<usize>| {
+            result::create_matrix_layout(data_type(dtype), rows as u64, columns as u64, pitch.unwrap_or(rows) as i64).ok()
         };
-        let left = if transpose_b { layout(operands, k, n)? } else { layout(operands, n, k)? };
-        let right = if transpose_a { layout(operands, m, k)? } else { layout(operands, k, m)? };
+        let [a_pitch, c_pitch] = pitches;
+        let left = if transpose_b { layout(operands, k, n, None)? } else { layout(operands, n, k, None)? };
+        let right = if transpose_a { layout(operands, m, k, a_pitch)? } else { layout(operands, k, m, a_pitch)? };
         let description = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F).ok()?;
         let mut product = Matmul {
             library: Arc::clone(library),
             description,
-            layouts: [left, right, layout(results, n, m)?],
+            layouts: [left, right, layout(results, n, m, c_pitch)?],
             algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
             workspace,
         };
+        if let Some(address) = bias {
+            product.add_bias(address)?;
+        }
         product.select_algorithm(transpose_a, transpose_b)?;
         Some(product)
+    }
+
+    /// The library's rows are our columns, to which it adds a vector.
+    fn add_bias(&mut self, address: u64) -> Option<()> {
+        use sys::cublasLtMatmulDescAttributes_t::{CUBLASLT_MATMUL_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_EPILOGUE};
+        let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32;
+        // SAFETY: this value owns the descriptor; the attributes are a 32-bit number and a pointer.
+        unsafe {
+            let attribute = (&raw const epilogue).cast();
+            result::set_matmul_desc_attribute(self.description, CUBLASLT_MATMUL_DESC_EPILOGUE, attribute, size_of_val(&epilogue)).ok()?;
+            let attribute = (&raw const address).cast();
+            result::set_matmul_desc_attribute(self.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, attribute, size_of_val(&address)).ok()
+        }
     }
 
     fn select_algorithm(&mut self, transpose_a: bool, transpose_b: bool) -> Option<()> {
@@ -114,7 +141,7 @@ impl Matmul {
     /// # Safety
     ///
     /// The addresses are matrices of the created extents and workspace of the created size, valid until the stream has
-    /// executed the product.
+    /// executed the product, and so is the bias.
     pub unsafe fn run(&self, a: u64, b: u64, c: u64, workspace: u64, stream: &Stream) -> Result<(), String> {
         let (one, zero) = (1f32, 0f32);
         let [left, right, out] = self.layouts;

@@ -1,10 +1,10 @@
 //! Turns lowered ops into stream operations with addresses: libraries select their algorithms, and kernel sources are
 //! grouped into modules.
 
-use super::lower::{Address, Addresses, CudnnConvOp, LoweredOp};
+use super::lower::{Address, Addresses, CudnnConvOp, LoweredOp, MatmulStep};
 use super::{StreamOp, resolve};
 use crate::kernels::{Argument, Kernel, PRELUDE};
-use crate::libraries::cublaslt::Matmul;
+use crate::libraries::cublaslt::{Matmul, MatmulRequest};
 use crate::libraries::cudnn::Convolution;
 use crate::libraries::driver::Module;
 use crate::libraries::kernel_cache::Compiled;
@@ -57,26 +57,44 @@ impl Assembly<'_> {
     ) -> Result<Vec<UnlinkedOp>, String> {
         match work {
             LoweredOp::Kernel(kernel, inputs) => Ok(vec![self.launch(&kernel, &inputs, outputs, offset)?]),
-            LoweredOp::Matmul { extents, transpose: (a, b), operands, types, cast, fallback } => {
+            LoweredOp::Kernels(kernels, inputs, outputs) => self.launch_all(&kernels, &inputs, &outputs, offset),
+            LoweredOp::Matmul { steps, bias_at, taken, fallback } => {
                 let library = self.shared.products.as_ref().expect("products are only made where the library is");
-                let taken = cast.map_or(0, |(_, bytes)| bytes);
-                let scratch = self.addresses.arena.0 + offset.0;
-                match Matmul::new(library, extents, types, a, b, workspace.get() - taken as usize) {
-                    None => self.launch_all(&fallback, inputs, outputs, offset),
-                    Some(product) => Ok(vec![UnlinkedOp::Ready(StreamOp::Matmul {
-                        product: Box::new(product),
-                        a: self.operand(operands[0], cast, inputs, scratch)?,
-                        b: self.operand(operands[1], cast, inputs, scratch)?,
-                        c: self.addresses.value(outputs[0])?,
-                        workspace: Address::Fixed(scratch + taken),
-                    })]),
+                // A bias is always a copy in the workspace.
+                let bias = |request: &MatmulRequest| request.bias.then(|| self.addresses.arena.0 + offset.0 + bias_at);
+                let make = |step: &MatmulStep| match step {
+                    MatmulStep::Kernel(_) => Some(None),
+                    MatmulStep::Product(request, _) => {
+                        Matmul::new(library, request, bias(request), workspace.get() - taken as usize).map(Some)
+                    }
+                };
+                let Some(products) = steps.iter().map(make).collect::<Option<Vec<_>>>() else {
+                    return self.launch_all(&fallback, inputs, outputs, offset);
+                };
+                let at = |argument: Argument| self.addresses.argument(argument, inputs, outputs, offset);
+                let scratch = at(Argument::WorkspaceAt(taken as usize))?;
+                let addresses = steps.iter().map(|step| match step {
+                    MatmulStep::Kernel(_) => Ok(None),
+                    MatmulStep::Product(_, [a, b, c]) => Ok(Some([at(*a)?, at(*b)?, at(*c)?])),
+                });
+                let addresses = addresses.collect::<Result<Vec<_>, String>>()?;
+                let mut ops = Vec::new();
+                for ((step, product), addresses) in steps.iter().zip(products).zip(addresses) {
+                    ops.push(match (step, product, addresses) {
+                        (MatmulStep::Product(..), Some(product), Some([a, b, c])) => {
+                            UnlinkedOp::Ready(StreamOp::Matmul { product: Box::new(product), a, b, c, workspace: scratch })
+                        }
+                        (MatmulStep::Kernel(kernel), ..) => self.launch(kernel, inputs, outputs, offset)?,
+                        _ => unreachable!("every product has addresses"),
+                    });
                 }
+                Ok(ops)
             }
             LoweredOp::Convolution(work) => {
-                let CudnnConvOp { request, tensors, filter, before, after, fallback } = *work;
+                let CudnnConvOp { request, tensors, taken, before, after, fallback } = *work;
                 let dnn = self.shared.cudnn().expect("convolutions go to cuDNN only where it is");
                 let [image, kernel, result] = tensors;
-                let behind = Argument::WorkspaceAt(filter as usize);
+                let behind = Argument::WorkspaceAt(taken as usize);
                 let mut addresses = [Address::Results; 4];
                 for (address, argument) in addresses.iter_mut().zip([image, kernel, result, behind]) {
                     *address = self.addresses.argument(argument, inputs, outputs, offset)?;
@@ -87,15 +105,15 @@ impl Assembly<'_> {
                 };
                 // SAFETY: the locations are the plan's, inside of memory that this program keeps alive. Only steps
                 // write to the arena, and its contents are dead between steps.
-                match unsafe { Convolution::find(dnn, &request, workspace.get() - filter as usize, now) } {
+                match unsafe { Convolution::find(dnn, &request, workspace.get() - taken as usize, now) } {
                     Err(refusal) => {
                         self.shared.took(&format!("generated because cuDNN {refusal}"));
                         self.launch_all(&fallback, inputs, outputs, offset)
                     }
                     Ok(convolution) => {
                         let mut steps = Vec::new();
-                        if let Some(kernel) = before {
-                            steps.push(self.launch(&kernel, inputs, outputs, offset)?);
+                        for kernel in &before {
+                            steps.push(self.launch(kernel, inputs, outputs, offset)?);
                         }
                         steps.push(UnlinkedOp::Ready(StreamOp::Convolution { convolution: Box::new(convolution), addresses }));
                         for (kernel, seen) in &after {
@@ -116,14 +134,6 @@ impl Assembly<'_> {
         offset: Bytes,
     ) -> Result<Vec<UnlinkedOp>, String> {
         kernels.iter().map(|kernel| self.launch(kernel, inputs, outputs, offset)).collect()
-    }
-
-    /// The location of a product's operand: in the workspace if it was cast.
-    fn operand(&self, i: usize, cast: Option<(usize, u64)>, inputs: &[ValueId], scratch: u64) -> Result<Address, String> {
-        match cast {
-            Some((operand, _)) if operand == i => Ok(Address::Fixed(scratch)),
-            _ => self.addresses.value(inputs[i]),
-        }
     }
 
     fn launch(&mut self, kernel: &Kernel, inputs: &[ValueId], outputs: &[ValueId], offset: Bytes) -> Result<UnlinkedOp, String> {
@@ -155,14 +165,14 @@ const LONGEST: usize = 64;
 
 /// The name of a kernel for op `op` of a node in this scope, as shown by profilers: `conv2d__encoder_block3_conv1`. A
 /// long scope is truncated to its innermost part, which differs between layers.
-fn kernel_name(op: &str, scope: &str) -> String {
+pub(super) fn kernel_name(op: &str, scope: &str) -> String {
     let scope: Vec<char> = scope.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     let length = scope.len().min(LONGEST.saturating_sub(op.len() + 2));
     if length == 0 { op.to_string() } else { format!("{op}__{}", scope[scope.len() - length..].iter().collect::<String>()) }
 }
 
 /// The name, with a numeric suffix if it is taken.
-fn unique(name: String, taken: &mut HashSet<String>) -> String {
+pub(super) fn unique(name: String, taken: &mut HashSet<String>) -> String {
     let numbered = (2..).map(|number| format!("{name}_{number}"));
     let free =
         std::iter::once(name.clone()).chain(numbered).find(|name| !taken.contains(name)).expect("there are more numbers than kernels");

@@ -1,10 +1,11 @@
 //! Lowers nodes of a planned graph to kernels and library calls, with their workspace.
 
 use crate::algorithms::convolution::{self, ConvAlgorithm, ConvPass, Convolutions};
-use crate::algorithms::matmul;
-use crate::kernels::{self, Argument, AttentionShape, ConvShape, FusedExpr, Kernel, Operand, PitchedRows};
+use crate::algorithms::matmul::{self, Unaligned};
+use crate::kernels::{self, Argument, AttentionShape, ConvShape, FusedExpr, Kernel, Operand, Part, PitchedRows};
+use crate::libraries::cublaslt::MatmulRequest;
 use crate::libraries::cudnn::ConvRequest;
-use plimsoll_core::expr::Expr;
+use plimsoll_core::expr::{Binary, Expr, Term};
 use plimsoll_core::graph::{Graph, Node, StateKind};
 use plimsoll_core::ops::{Attention, Conv2d, FusedSliceWrite, MatMul};
 use plimsoll_core::plan::{Place, Plan, Program};
@@ -26,26 +27,35 @@ pub(super) struct Lowering<'a> {
     pub cudnn: bool,
     /// Which implementations of convolutions may be selected.
     pub convolutions: Convolutions,
+    /// Whether generated kernels may use tensor cores.
+    pub tensor_cores: bool,
 }
 
 /// One operation of a node.
 pub(super) enum LoweredOp {
     /// A kernel and its input values.
     Kernel(Kernel, Vec<ValueId>),
-    /// A library matrix product: m, n, k, and which operands are transposed.
+    /// Kernels with their input and output values.
+    Kernels(Vec<Kernel>, Vec<ValueId>, Vec<ValueId>),
+    /// Library matrix products with kernels around them.
     Matmul {
-        extents: (usize, usize, usize),
-        transpose: (bool, bool),
-        /// Which inputs of the node are its operands.
-        operands: [usize; 2],
-        /// Types of the operands and of the result.
-        types: (DType, DType),
-        /// The input that was cast into the start of the workspace, and its bytes there.
-        cast: Option<(usize, u64)>,
+        steps: Vec<MatmulStep>,
+        /// The byte of the workspace at which the bias of the products is, if they add one.
+        bias_at: u64,
+        /// Bytes at the start of the workspace that the steps use; the rest is the library's.
+        taken: u64,
+        /// The kernels to use instead if the library has no algorithm for a product.
         fallback: Vec<Kernel>,
     },
     /// A convolution through cuDNN.
     Convolution(Box<CudnnConvOp>),
+}
+
+/// A step of a matrix product.
+pub(super) enum MatmulStep {
+    Kernel(Kernel),
+    /// A product with the locations of A, B and the result.
+    Product(MatmulRequest, [Argument; 3]),
 }
 
 /// A cuDNN convolution with the kernels around it.
@@ -53,10 +63,10 @@ pub(super) struct CudnnConvOp {
     pub request: ConvRequest,
     /// Image, filter and result.
     pub tensors: [Argument; 3],
-    /// Bytes of the filter at the start of the workspace.
-    pub filter: u64,
+    /// Bytes at the start of the workspace for the filter, and for an image with more channels.
+    pub taken: u64,
     /// Kernels before and after it, with their input values.
-    pub before: Option<Kernel>,
+    pub before: Vec<Kernel>,
     pub after: Vec<(Kernel, Vec<ValueId>)>,
     /// The kernels to use instead if cuDNN rejects the convolution.
     pub fallback: Vec<Kernel>,
@@ -68,8 +78,10 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, convolutions: C
     Bytes(match &node.op {
         Op::Reduce(op) => kernels::reduce_workspace(&op.shape.bind(rows), &op.axes),
         Op::MatMul(op) => {
-            let (m, n, _) = extents(op, graph, node, rows);
-            matmul::workspace(m, n) + cast(graph, node, rows).map_or(0, |(_, bytes, _)| bytes)
+            let extents = extents(op, graph, node, rows);
+            let padded = unaligned(op, graph, node, rows).map_or(0, |matrix| matmul::padded_bytes(extents, matrix));
+            let bias = bias(op, graph, node, rows).map_or(0, |(_, bytes)| bytes);
+            matmul::workspace(extents.0, extents.1) + cast(graph, node, rows).map_or(0, |(_, bytes, _)| bytes) + bias + padded
         }
         Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_) => {
             let (kind, conv, types) = convolution::of_node(graph, node, rows);
@@ -80,13 +92,17 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, convolutions: C
             let (heads, places) = (op.attention.heads, dims(o));
             kernels::attention_grad_workspace(places[0], heads, places[1])
         }
+        Op::ScatterAdd(op) => {
+            let (table, count) = (op.table.bind(rows), dims(node.inputs[0]).iter().product());
+            kernels::scatter_add_workspace(count, table[0], table[1..].iter().product())
+        }
         Op::Recurrent(op) => kernels::recurrent_workspace(op, dims(node.inputs[0])[0]),
         Op::RecurrentGrad(op) => {
             let sequence = dims(node.outputs[0]);
             kernels::recurrent_grad_workspace(op, sequence[0], sequence[1])
         }
         Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Pointwise(_) | Op::Attention(_) | Op::Store(_) | Op::Load(_) => 0,
-        Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) | Op::Gather(_) | Op::ScatterAdd(_) => 0,
+        Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) | Op::Gather(_) => 0,
         Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) | Op::Concat(_) | Op::Pad(_) | Op::ChannelView(_) => 0,
         Op::SliceWrite(_) | Op::FusedSliceWrite(_) => 0,
     })
@@ -97,13 +113,55 @@ fn extents(op: &MatMul, graph: &Graph, node: &Node, rows: usize) -> (usize, usiz
     (m.bind(rows), n.bind(rows), k.bind(rows))
 }
 
+/// The matrix of a product that is copied into padded rows.
+fn unaligned(op: &MatMul, graph: &Graph, node: &Node, rows: usize) -> Option<Unaligned> {
+    let [a, b, result] = [node.inputs[0], node.inputs[1], node.outputs[0]].map(|value| graph.ty(value).dtype);
+    let common = matmul::common_type(a, b, result)?;
+    let found = matmul::unaligned(extents(op, graph, node, rows), (op.transpose_a, op.transpose_b), common, result)?;
+    // The copies move 16-bit elements, and the rows of zeros that complete the other operand need a copy of it.
+    let fits = match found {
+        Unaligned::LeftTransposed => a == common,
+        Unaligned::Left | Unaligned::Result => a == common && b == DType::F32,
+    };
+    fits.then_some(found)
+}
+
 /// Which operand of a product must be cast to the other's type, the bytes it takes, and that type.
 fn cast(graph: &Graph, node: &Node, rows: usize) -> Option<(usize, u64, DType)> {
     let [a, b, result] = [node.inputs[0], node.inputs[1], node.outputs[0]].map(|value| graph.ty(value).dtype);
     let common = matmul::common_type(a, b, result)?;
     let operand = [a, b].iter().position(|dtype| *dtype != common)?;
+    Some((operand, matmul::cast_bytes(DType::F32, common, cast_elements(graph, node, operand, rows)), common))
+}
+
+/// The type and bytes of a bias that the library adds to a product, if that is all the epilogue does. It is read in the type
+/// of the result, as other operands are.
+fn bias(op: &MatMul, graph: &Graph, node: &Node, rows: usize) -> Option<(DType, u64)> {
+    let (expr, (m, n, _)) = (op.epilogue.as_ref()?, extents(op, graph, node, rows));
+    let (row, result) = (graph.ty(*node.inputs.get(2)?), graph.ty(node.outputs[0]).dtype);
+    let adds = matches!(expr.terms(), [Term::Input(a), Term::Input(b), Term::Binary(Binary::Add, 0, 1)] if a + b == 1);
+    let [a, b] = [node.inputs[0], node.inputs[1]].map(|value| graph.ty(value).dtype);
+    let product = matmul::common_type(a, b, result).is_some_and(|common| common == result && common.is_half());
+    let is_row =
+        row.dtype == DType::F32 && row.shape.last().is_some_and(|last| last.bind(rows) == n) && row.shape.elements().bind(rows) == n;
+    let large = m.saturating_mul(n) >= LARGE_RESULT && n.is_multiple_of(8);
+    let fits = adds && product && is_row && large && node.inputs.len() == 3 && unaligned(op, graph, node, rows).is_none();
+    fits.then(|| (result, matmul::cast_bytes(DType::F32, result, n)))
+}
+
+/// Minimum results for a bias in the library: a copy of the bias must cost less than a pass over the results.
+const LARGE_RESULT: usize = 1 << 20;
+
+/// Elements of a cast operand, with rows of zeros up to a multiple of eight if the other matrix is padded too.
+fn cast_elements(graph: &Graph, node: &Node, operand: usize, rows: usize) -> usize {
     let elements = graph.shape(node.inputs[operand]).elements().bind(rows);
-    Some((operand, matmul::cast_bytes(DType::F32, common, elements), common))
+    match &node.op {
+        Op::MatMul(op) if operand == 1 && matches!(unaligned(op, graph, node, rows), Some(Unaligned::Left | Unaligned::Result)) => {
+            let height = graph.shape(node.inputs[1]).bind(rows)[0];
+            elements / height.max(1) * height.next_multiple_of(8)
+        }
+        _ => elements,
+    }
 }
 
 /// Whether a program uses cuDNN for at most `rows` rows, if it is available.
@@ -192,7 +250,7 @@ impl Lowering<'_> {
             Op::ScatterAdd(op) => {
                 let (table, count) = (op.table.bind(self.rows), self.dims(inputs[0]).iter().product());
                 let types = [self.dtype(inputs[0]), self.dtype(inputs[1])];
-                one(kernels::scatter_add(count, table[0], table[1..].iter().product(), types))
+                all(kernels::scatter_add(count, table[0], table[1..].iter().product(), types))
             }
             Op::Attention(op) => one(kernels::attention(&self.heads(op, inputs, 0))),
             Op::AttentionGrad(op) => {
@@ -255,29 +313,60 @@ impl Lowering<'_> {
         let types = self.float_dtypes([inputs[0], inputs[1], output])?;
         let extents = extents(op, &self.program.graph, node, self.rows);
         let fallback = kernels::matmul(extents, op.transpose_a, op.transpose_b, types);
+        let bias = bias(op, &self.program.graph, node, self.rows);
+        let mut fused = false;
         let mut works = match matmul::common_type(types[0], types[1], types[2]).filter(|_| self.library && !guarded) {
             Some(common) => {
                 let cast = cast(&self.program.graph, node, self.rows);
-                let copy = cast.map(|(operand, _, dtype)| {
+                let mut steps = Vec::new();
+                if let Some((operand, _, dtype)) = cast {
                     let elements = self.dims(inputs[operand]).iter().product();
-                    LoweredOp::Kernel(kernels::cast(operand, elements, dtype), inputs.to_vec())
-                });
-                let cast = cast.map(|(operand, bytes, _)| (operand, bytes));
-                let transpose = (op.transpose_a, op.transpose_b);
-                let fallback = vec![fallback];
-                let product = LoweredOp::Matmul { extents, transpose, operands: [0, 1], types: (common, types[2]), cast, fallback };
-                copy.into_iter().chain([product]).collect()
+                    let padded = cast_elements(&self.program.graph, node, operand, self.rows);
+                    steps.push(MatmulStep::Kernel(kernels::cast(operand, elements, padded, dtype)));
+                }
+                let operand = |i: usize| if cast.is_some_and(|(cast, ..)| cast == i) { Argument::Workspace } else { Argument::Input(i) };
+                let mut taken = cast.map_or(0, |(_, bytes, _)| bytes);
+                let request = MatmulRequest {
+                    extents,
+                    transpose: (op.transpose_a, op.transpose_b),
+                    types: (common, types[2]),
+                    pitches: [None; 2],
+                    bias: bias.is_some(),
+                };
+                let bias_at = taken;
+                if let Some((dtype, bytes)) = bias {
+                    steps.push(MatmulStep::Kernel(kernels::cast_to(2, extents.1, dtype, Argument::WorkspaceAt(taken as usize))));
+                    taken += bytes;
+                }
+                match unaligned(op, &self.program.graph, node, self.rows) {
+                    Some(matrix) => {
+                        steps.extend(padded_steps(request, matrix, operand(0), operand(1), taken));
+                        taken += matmul::padded_bytes(extents, matrix);
+                    }
+                    None => steps.push(MatmulStep::Product(request, [operand(0), operand(1), Argument::Output(0)])),
+                }
+                let mut fallback = vec![fallback];
+                if bias.is_some() {
+                    fallback.extend(self.matmul_epilogue(op, node).map(|(kernel, _)| in_place_of_library(kernel)));
+                    fused = true;
+                }
+                vec![LoweredOp::Matmul { steps, bias_at, taken, fallback }]
             }
             // A library call cannot depend on the loss; a generated kernel can.
             None => vec![LoweredOp::Kernel(fallback, inputs.to_vec())],
         };
-        if let Some(expr) = &op.epilogue {
-            let seen: Vec<ValueId> = [&[output], &inputs[2..]].concat();
-            let shape = self.program.graph.shape(output);
-            let kernel = self.with_expr(expr, shape, &seen, &[], |site| kernels::pointwise(site, &types[2..]));
+        if let Some((kernel, seen)) = self.matmul_epilogue(op, node).filter(|_| !fused) {
             works.push(LoweredOp::Kernel(kernel, seen));
         }
         Ok(works)
+    }
+
+    /// The epilogue of a product as a separate kernel over results in memory, with its inputs.
+    fn matmul_epilogue(&self, op: &MatMul, node: &Node) -> Option<(Kernel, Vec<ValueId>)> {
+        let (expr, output) = (op.epilogue.as_ref()?, node.outputs[0]);
+        let seen: Vec<ValueId> = [&[output], &node.inputs[2..]].concat();
+        let (shape, dtypes) = (self.program.graph.shape(output), [self.dtype(output)]);
+        Some((self.with_expr(expr, shape, &seen, &[], |site| kernels::pointwise(site, &dtypes)), seen))
     }
 
     /// Lowers a convolution or a gradient of one with the selected implementation, if it is available.
@@ -336,21 +425,24 @@ impl Lowering<'_> {
             ConvPass::GradFilter => ([0, 1], (true, false), None, types[1]),
         };
         let cast = filter.filter(|_| types[1] != dtype);
-        let bytes = convolution::cast_bytes(kind, conv, types[1], dtype);
-        let copy = cast.map(|filter| {
+        let mut steps = Vec::new();
+        if let Some(filter) = cast {
             let elements = self.dims(node.inputs[filter]).iter().product();
-            LoweredOp::Kernel(kernels::cast(filter, elements, dtype), node.inputs.clone())
-        });
-        let cast = cast.map(|filter| (filter, bytes));
+            steps.push(MatmulStep::Kernel(kernels::cast(filter, elements, elements, dtype)));
+        }
+        let taken = if cast.is_some() { convolution::cast_bytes(kind, conv, types[1], dtype) } else { 0 };
+        let operand = |i: usize| if cast == Some(operands[i]) { Argument::Workspace } else { Argument::Input(operands[i]) };
         let extents = convolution::matmul_extents(kind, conv);
         // The epilogue is a separate kernel, so the fallback of the product must not include it.
         let plain = match &node.op {
             Op::Conv2d(op) if op.epilogue.is_some() => vec![kernels::forward(conv, types, None)],
             _ => fallback,
         };
-        let product = LoweredOp::Matmul { extents, transpose, operands, types: (dtype, result), cast, fallback: plain };
+        let request = MatmulRequest { extents, transpose, types: (dtype, result), pitches: [None; 2], bias: false };
+        steps.push(MatmulStep::Product(request, [operand(0), operand(1), Argument::Output(0)]));
+        let product = LoweredOp::Matmul { steps, bias_at: 0, taken, fallback: plain };
         let after = self.epilogue(node).into_iter().map(|(kernel, seen)| LoweredOp::Kernel(kernel, seen));
-        copy.into_iter().chain([product]).chain(after).collect()
+        [product].into_iter().chain(after).collect()
     }
 
     /// A cuDNN convolution, which needs filters in its own layout and one type for all tensors.
@@ -365,18 +457,38 @@ impl Lowering<'_> {
     ) -> LoweredOp {
         let (taps, out) = (conv.taps(), conv.result[3]);
         let (filter, inputs) = (Argument::Workspace, node.inputs.clone());
-        let brought = |operand: usize| kernels::transpose_matrix((taps, out), (types[1], Argument::Input(operand)), (dtype, filter));
-        let (tensors, before, after) = match kind {
-            ConvPass::Forward => ([Argument::Input(0), filter, Argument::Output(0)], Some(brought(1)), self.epilogue(node)),
-            ConvPass::GradInput => ([Argument::Output(0), filter, Argument::Input(1)], Some(brought(0)), vec![]),
+        let padded = convolution::with_whole_channels(kind, conv, dtype);
+        let brought = |operand: usize| match &padded {
+            None => kernels::transpose_matrix((taps, out), (types[1], Argument::Input(operand)), (dtype, filter)),
+            Some(padded) => kernels::pad_filter(conv, padded.image[3], (types[1], Argument::Input(operand)), (dtype, filter), false),
+        };
+        let (used, taken) = convolution::copies(kind, conv, dtype);
+        let image = match padded {
+            None => Argument::Input(0),
+            Some(padded) => Argument::WorkspaceAt(convolution::filter_bytes(&padded, dtype) as usize),
+        };
+        let mut before: Vec<Kernel> =
+            padded.iter().map(|padded| kernels::pad_image(conv, padded.image[3], dtype, Argument::Input(0), image)).collect();
+        let (tensors, after) = match kind {
+            ConvPass::Forward => {
+                before.push(brought(1));
+                ([image, filter, Argument::Output(0)], self.epilogue(node))
+            }
+            ConvPass::GradInput => {
+                before.push(brought(0));
+                ([Argument::Output(0), filter, Argument::Input(1)], vec![])
+            }
             ConvPass::GradFilter => {
-                let back = kernels::transpose_matrix((out, taps), (dtype, filter), (types[1], Argument::Output(0)));
-                ([Argument::Input(0), filter, Argument::Input(1)], None, vec![(back, inputs)])
+                let (from, to) = ((dtype, filter), (types[1], Argument::Output(0)));
+                let back = match &padded {
+                    None => kernels::transpose_matrix((out, taps), from, to),
+                    Some(padded) => kernels::pad_filter(conv, padded.image[3], from, to, true),
+                };
+                ([image, filter, Argument::Input(1)], vec![(back, inputs)])
             }
         };
-        let request = ConvRequest { kind, conv: *conv, dtype };
-        let filter = convolution::filter_bytes(conv, dtype);
-        LoweredOp::Convolution(Box::new(CudnnConvOp { request, tensors, filter, before, after, fallback }))
+        let request = ConvRequest { kind, conv: used, dtype };
+        LoweredOp::Convolution(Box::new(CudnnConvOp { request, tensors, taken, before, after, fallback }))
     }
 
     /// The epilogue of a convolution as a separate kernel over results in memory.
@@ -403,12 +515,13 @@ impl Lowering<'_> {
             types: tensors.iter().map(|tensor| self.dtype(*tensor)).collect(),
             mask: mask.map(|mask| self.dtype(*mask)),
             sequences: shape.batch.factor(),
+            tensor_cores: self.tensor_cores,
         }
     }
 
     /// Whether the node updates a state that must stay valid after a non-finite loss. Gradient accumulators are reset
     /// with the next batch.
-    fn is_guarded(&self, node: &Node) -> bool {
+    pub fn is_guarded(&self, node: &Node) -> bool {
         let kept = |offset: Bytes| {
             self.plan.states.iter().any(|state| !state.stored && state.offset == offset && state.kind != StateKind::Accumulator)
         };
@@ -429,7 +542,7 @@ impl Lowering<'_> {
         })
     }
 
-    fn with_expr<T>(
+    pub fn with_expr<T>(
         &self,
         expr: &Expr,
         shape: &Shape,
@@ -471,9 +584,30 @@ impl Lowering<'_> {
 }
 
 impl LoweredOp {
+    /// All kernels that it may launch.
+    pub fn into_kernels(self) -> Vec<Kernel> {
+        match self {
+            LoweredOp::Kernel(kernel, _) => vec![kernel],
+            LoweredOp::Kernels(kernels, ..) => kernels,
+            LoweredOp::Matmul { steps, fallback, .. } => {
+                let kernel = |step| match step {
+                    MatmulStep::Kernel(kernel) => Some(kernel),
+                    MatmulStep::Product(..) => None,
+                };
+                steps.into_iter().filter_map(kernel).chain(fallback).collect()
+            }
+            LoweredOp::Convolution(work) => {
+                work.before.into_iter().chain(work.after.into_iter().map(|(kernel, _)| kernel)).chain(work.fallback).collect()
+            }
+        }
+    }
+
     fn guarded(self, after_loss: bool) -> LoweredOp {
         match self {
             LoweredOp::Kernel(kernel, inputs) => LoweredOp::Kernel(kernel.guarded(after_loss), inputs),
+            LoweredOp::Kernels(kernels, inputs, outputs) => {
+                LoweredOp::Kernels(kernels.into_iter().map(|kernel| kernel.guarded(after_loss)).collect(), inputs, outputs)
+            }
             product @ LoweredOp::Matmul { .. } => product,
             LoweredOp::Convolution(mut work) => {
                 let guard = |kernel: Kernel| kernel.guarded(after_loss);
@@ -483,6 +617,60 @@ impl LoweredOp {
             }
         }
     }
+}
+
+/// An epilogue kernel that is launched with the inputs of its node instead of its own.
+fn in_place_of_library(mut kernel: Kernel) -> Kernel {
+    for (_, argument) in &mut kernel.parameters {
+        *argument = match *argument {
+            Argument::Input(0) => Argument::Output(0),
+            Argument::Input(i) => Argument::Input(i + 1),
+            other => other,
+        };
+    }
+    kernel
+}
+
+/// The steps of a product with an unaligned matrix, block by block; the block is at byte `block` of the workspace.
+fn padded_steps(request: MatmulRequest, matrix: Unaligned, a: Argument, b: Argument, block: u64) -> Vec<MatmulStep> {
+    let MatmulRequest { extents: (m, n, k), types: (common, result), .. } = request;
+    let here = Argument::WorkspaceAt(block as usize);
+    // Byte offset `bytes` in A or in the result.
+    let behind = |argument: Argument, bytes: usize| match argument {
+        Argument::Input(i) => Argument::InputAt(i, bytes),
+        Argument::Workspace => Argument::WorkspaceAt(bytes),
+        other => unreachable!("{other:?} is no operand"),
+    };
+    let (dims, along_rows) = match matrix {
+        Unaligned::Left => ((m, k), true),
+        Unaligned::LeftTransposed => ((k, m), false),
+        Unaligned::Result => ((m, n), true),
+    };
+    let steps = matmul::padded_blocks(dims, along_rows).into_iter().flat_map(|(first, length)| {
+        let part = match along_rows {
+            true => Part { width: dims.1, rows: length, columns: dims.1 },
+            false => Part { width: dims.1, rows: dims.0, columns: length },
+        };
+        let start = 2 * if along_rows { first * dims.1 } else { first };
+        let pitch = Some(part.pitch());
+        let out = |row: usize| Argument::OutputAt(0, row * n * result.size());
+        match matrix {
+            Unaligned::Left | Unaligned::LeftTransposed => {
+                // Zeros behind the rows are multiplied with the zeros behind the other operand.
+                let k = if matrix == Unaligned::Left { k.next_multiple_of(8) } else { k };
+                let request = MatmulRequest { extents: (length, n, k), pitches: [pitch, None], ..request };
+                let pad = kernels::pad_rows(&part, behind(a, start), here);
+                vec![MatmulStep::Kernel(pad), MatmulStep::Product(request, [here, b, out(first)])]
+            }
+            Unaligned::Result => {
+                let request = MatmulRequest { extents: (length, n.next_multiple_of(8), k), pitches: [None, pitch], ..request };
+                let rows = behind(a, first * k * common.size());
+                let unpad = kernels::unpad_rows(&part, here, Argument::OutputAt(0, start));
+                vec![MatmulStep::Product(request, [rows, b, here]), MatmulStep::Kernel(unpad)]
+            }
+        }
+    });
+    steps.collect()
 }
 
 /// The loss of a program that updates states.

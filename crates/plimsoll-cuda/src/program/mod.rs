@@ -3,11 +3,13 @@
 
 mod assembly;
 mod lower;
+mod pairs;
 mod timing;
 
 pub(crate) use lower::{fuses_slice_write, wants_cudnn, workspace};
 
-use crate::kernels::PitchedRows;
+use crate::algorithms::convolution::Convolutions;
+use crate::kernels::{PRELUDE, PitchedRows};
 use crate::libraries::cublaslt::Matmul;
 use crate::libraries::cudnn::Convolution;
 use crate::libraries::driver::{CudaGraph, Module, launch};
@@ -18,7 +20,7 @@ use crate::runtime::staging::{RunId, StagingRing};
 use crate::runtime::state::{DeviceState, lock};
 use assembly::{Assembly, algorithm_of};
 use cudarc::driver::{result, sys};
-use lower::{Address, Addresses, Lowering, guarding_loss, report};
+use lower::{Address, Addresses, LoweredOp, Lowering, guarding_loss, report};
 use plimsoll_core::budget::give_back_freed_memory;
 use plimsoll_core::device::{DeviceError, Loaded, Memory, StepInputs, StepMemory};
 use plimsoll_core::plan::offload::{Overlap, renewed_in_place};
@@ -99,6 +101,25 @@ struct Column {
     bytes: usize,
 }
 
+/// The source of every kernel that a program can use for `rows` rows, with all libraries: each text is complete.
+pub(crate) fn kernel_sources(plan: &Plan, program: &Program, rows: usize, convolutions: Convolutions) -> Result<Vec<String>, String> {
+    let graph = &program.graph;
+    let lowering =
+        Lowering { plan, program, rows, loss: guarding_loss(graph), library: true, cudnn: true, convolutions, tensor_cores: true };
+    let (mut known, mut names, mut sources) = (HashSet::new(), HashSet::new(), Vec::new());
+    let pairs = pairs::pairs(&lowering);
+    for (step, id) in program.order.iter().enumerate() {
+        let node = graph.node(*id);
+        let paired = pairs.get(&step).map(|second| pairs::lower(&lowering, node, graph.node(program.order[*second])));
+        let kernels = lowering.lower(node, false)?.into_iter().chain(paired).flat_map(LoweredOp::into_kernels);
+        for kernel in kernels.filter(|kernel| known.insert(kernel.source(""))) {
+            let name = assembly::unique(assembly::kernel_name(kernel.name, &node.scope), &mut names);
+            sources.push(format!("{PRELUDE}\n{}", kernel.source(&name)));
+        }
+    }
+    Ok(sources)
+}
+
 impl CudaProgram {
     /// Loads `program` for exactly `rows` rows.
     ///
@@ -139,6 +160,7 @@ impl CudaProgram {
             library: shared.products.is_some(),
             cudnn: wants_cudnn(program, rows, shared.convolutions) && shared.cudnn().is_some(),
             convolutions: shared.convolutions,
+            tensor_cores: shared.tensor_cores(),
         };
         let staging_ring = resident.staging_ring(&staging)?;
         let offsets: Vec<usize> = staging.columns(graph, plan.rows).iter().map(|offset| offset.get()).collect();
@@ -163,13 +185,19 @@ impl CudaProgram {
         };
         let mut pending = Vec::new();
         let mut loss_known = false;
+        let pairs = pairs::pairs(&lowering);
         for (step, id) in program.order.iter().enumerate() {
             let node = graph.node(*id);
             let named = |what: String| {
                 let op = node.op.rules().name();
                 unsupported(if node.scope.is_empty() { format!("{op}: {what}") } else { format!("{op} of `{}`: {what}", node.scope) })
             };
-            let works = lowering.lower(node, loss_known).map_err(named)?;
+            let works = match pairs.get(&step) {
+                Some(second) => vec![pairs::lower(&lowering, node, graph.node(program.order[*second]))],
+                // It runs with an earlier sum.
+                None if pairs.values().any(|second| *second == step) => vec![],
+                None => lowering.lower(node, loss_known).map_err(named)?,
+            };
             let (offset, size) = program.workspaces[step];
             let needed = workspace(graph, node, rows, shared.convolutions);
             if needed > size || offset.0 + needed.0 > arena.size {

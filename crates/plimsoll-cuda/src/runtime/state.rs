@@ -23,6 +23,8 @@ pub(crate) struct DeviceState {
     /// Which implementations of convolutions may be selected.
     pub convolutions: Convolutions,
     pub has_cudnn: bool,
+    /// Whether the GPU has tensor cores for both 16-bit types.
+    pub has_tensor_cores: bool,
     /// Number of convolutions per implementation.
     pub convolution_algorithms: Mutex<BTreeMap<String, usize>>,
     pub compiler: Compiler,
@@ -43,6 +45,11 @@ impl DeviceState {
         let given = bytes.as_ptr_range();
         let holds = |range: &Range<usize>| range.start <= given.start as usize && given.end as usize <= range.end;
         bytes.is_empty() || lock(&self.slots).iter().any(holds)
+    }
+
+    /// Whether generated kernels use tensor cores.
+    pub fn tensor_cores(&self) -> bool {
+        self.has_tensor_cores && self.convolutions != Convolutions::Generated
     }
 
     /// cuDNN on this GPU, if available; the context is current.

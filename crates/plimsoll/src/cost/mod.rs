@@ -29,6 +29,8 @@ pub(crate) use recorded::record_rates;
 pub use recorded::{RecordedRates, recorded_rates};
 use refine::MeasuredStep;
 pub use refine::{Correction, StepCosts};
+pub use step_timer::{NodeTime, StepProfile};
+pub(crate) use step_timer::{kernel_sources, profile};
 
 /// The number of nearest neighbours.
 const NEIGHBOURS: usize = 6;

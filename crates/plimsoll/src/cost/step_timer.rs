@@ -3,12 +3,14 @@
 use super::features::{Features, features};
 use super::numbers::{Columns, fill, pattern};
 use crate::error::Result;
-use plimsoll_core::device::{Device, StepInputs, StepMemory};
-use plimsoll_core::graph::Graph;
+use plimsoll_core::budget::SlotMemory;
+use plimsoll_core::device::{Device, DeviceError, Loaded, StepInputs, StepMemory};
+use plimsoll_core::graph::{Graph, ValueId};
 use plimsoll_core::plan::{CheckedPlan, sketch};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
-use plimsoll_core::{Bytes, DType};
+use plimsoll_core::{Bytes, DType, NodeId};
+use std::time::Instant;
 
 /// Seconds per node of a training step; none if the step takes more device memory than `most`.
 pub(super) fn time_step(device: &dyn Device, graph: &Graph, rows: usize, most: Bytes) -> Result<Option<Vec<(Features, f64)>>> {
@@ -16,7 +18,123 @@ pub(super) fn time_step(device: &dyn Device, graph: &Graph, rows: usize, most: B
     if plan.total() > most {
         return Ok(None);
     }
+    let graph = &plan.programs[0].graph;
+    let times = node_seconds(device, &plan, rows)?;
+    Ok(Some(times.into_iter().map(|(node, seconds)| (features(graph, graph.node(node), rows), seconds)).collect()))
+}
+
+/// The time of a node of a training step, with its work.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeTime {
+    /// The op.
+    pub op: &'static str,
+    /// The layer it belongs to.
+    pub scope: String,
+    /// Shapes and types of its inputs and outputs.
+    pub types: String,
+    /// Its attributes.
+    pub attributes: String,
+    /// Measured seconds.
+    pub seconds: f64,
+    /// Floating-point operations.
+    pub flops: u64,
+    /// Bytes read and written.
+    pub bytes: u64,
+}
+
+/// The times of a training step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepProfile {
+    /// Seconds per step of many consecutive steps, each with a batch copied to the device; none if the loss of arbitrary
+    /// numbers is not finite, because such steps update nothing.
+    pub step_seconds: Option<f64>,
+    /// Every node in its execution order; empty for a device without a clock for single nodes, such as the CPU.
+    pub nodes: Vec<NodeTime>,
+}
+
+/// Times a training step of `rows` rows and every node of it.
+pub(crate) fn profile(device: &dyn Device, graph: &Graph, rows: usize) -> Result<StepProfile> {
+    let plan = CheckedPlan::new(sketch(&[(Role::Step, graph.clone())], rows, device)?)?;
+    let graph = &plan.programs[0].graph;
+    let types = |values: &[ValueId]| values.iter().map(|value| graph.ty(*value).to_string()).collect::<Vec<_>>().join(" ");
+    let timed = |(id, seconds): (NodeId, f64)| {
+        let node = graph.node(id);
+        NodeTime {
+            op: node.op.rules().name(),
+            scope: node.scope.to_string(),
+            types: format!("{} → {}", types(&node.inputs), types(&node.outputs)),
+            attributes: node.op.rules().attributes(),
+            seconds,
+            flops: graph.node_flops(node, rows),
+            bytes: graph.moved(node, rows),
+        }
+    };
+    let (step_seconds, nodes) = with_loaded(device, &plan, rows, |loaded, inputs| {
+        // As pipelines assemble them: in memory that the device copies from by itself.
+        let slots = inputs.columns.iter().map(|column| slot(device, column)).collect::<Result<Vec<_>>>()?;
+        let columns: Vec<&[u8]> = inputs.columns.iter().zip(&slots).map(|(column, slot)| slot_or(column, slot)).collect();
+        let step = step_seconds(loaded, &StepInputs { columns: &columns, ..*inputs }, plan.programs[0].numbers().count())?;
+        Ok((step, loaded.node_seconds(inputs)?))
+    })?;
+    Ok(StepProfile { step_seconds, nodes: nodes.into_iter().map(timed).collect() })
+}
+
+/// A copy of a column in the device's own kind of slot, if it has one.
+fn slot(device: &dyn Device, column: &[u8]) -> Result<Option<Box<dyn SlotMemory>>> {
+    let mut slot = device.slot_memory(Bytes(column.len() as u64))?;
+    if let Some(slot) = &mut slot {
+        slot.bytes_mut()[..column.len()].copy_from_slice(column);
+    }
+    Ok(slot)
+}
+
+fn slot_or<'a>(column: &'a [u8], slot: &'a Option<Box<dyn SlotMemory>>) -> &'a [u8] {
+    slot.as_ref().map_or(column, |slot| &slot.bytes()[..column.len()])
+}
+
+/// Seconds per step.
+fn step_seconds(loaded: &mut dyn Loaded, inputs: &StepInputs<'_>, numbers: usize) -> Result<Option<f64>> {
+    let mut numbers = vec![0.0; numbers];
+    let mut steps = |count: u32| -> Result<Option<f64>> {
+        let start = Instant::now();
+        (0..count).try_for_each(|_| loaded.run(inputs))?;
+        match loaded.outcome(0, &mut numbers) {
+            Err(DeviceError::NonFinite) => Ok(None),
+            outcome => outcome.map(|()| Some(start.elapsed().as_secs_f64() / f64::from(count))).map_err(Into::into),
+        }
+    };
+    // The first steps load kernels.
+    let Some(first) = steps(WARM_STEPS)? else { return Ok(None) };
+    steps(((STEPS_SECONDS / first) as u32).clamp(MIN_STEPS, MAX_STEPS))
+}
+
+/// Steps before the clock starts.
+const WARM_STEPS: u32 = 3;
+/// About how long steps are timed, and how many.
+const STEPS_SECONDS: f64 = 2.0;
+const MIN_STEPS: u32 = 5;
+const MAX_STEPS: u32 = 100;
+
+/// The sources of the kernels of a training step of `rows` rows; empty for a device that generates none.
+pub(crate) fn kernel_sources(device: &dyn Device, graph: &Graph, rows: usize) -> Result<Vec<String>> {
+    let plan = CheckedPlan::new(sketch(&[(Role::Step, graph.clone())], rows, device)?)?;
+    Ok(device.diagnostics().map(|device| device.kernel_sources(&plan, Role::Step, rows)).transpose()?.unwrap_or_default())
+}
+
+/// Seconds per node of the plan's first program.
+fn node_seconds(device: &dyn Device, plan: &CheckedPlan, rows: usize) -> Result<Vec<(NodeId, f64)>> {
+    with_loaded(device, plan, rows, |loaded, inputs| Ok(loaded.node_seconds(inputs)?))
+}
+
+/// Loads the plan's first program, with arbitrary numbers in memory.
+fn with_loaded<T>(
+    device: &dyn Device,
+    plan: &CheckedPlan,
+    rows: usize,
+    look: impl FnOnce(&mut dyn Loaded, &StepInputs<'_>) -> Result<T>,
+) -> Result<T> {
     let program = &plan.programs[0];
+    let graph = &program.graph;
     let columns: u64 = graph.inputs().iter().map(|input| input.ty.bytes(rows).0).sum();
     let numbers = pattern(Bytes(columns).get().max(PATTERN));
     let (mut resident, arena) = (device.allocate(plan.resident)?, device.allocate(plan.arena)?);
@@ -26,12 +144,11 @@ pub(super) fn time_step(device: &dyn Device, graph: &Graph, rows: usize, most: B
         resident.write(state.0.offset, &vec![0; state.0.size.get()])?;
     }
     let memory = StepMemory { resident: &*resident, arena: &*arena, backing: None };
-    let mut loaded = device.load(&plan, program.role, rows, &memory)?;
+    let mut loaded = device.load(plan, program.role, rows, &memory)?;
     let columns = Columns::of(&program.graph, rows, &numbers, INDEX_BOUND);
     let scalars = vec![SMALL_SCALAR; program.graph.scalars().len()];
     let random = StepRandom { seed: 0, step: 0, first_row: 0 };
-    let times = loaded.node_seconds(&StepInputs { columns: &columns.slices(&program.graph, rows), scalars: &scalars, random })?;
-    Ok(Some(times.into_iter().map(|(node, seconds)| (features(&program.graph, program.graph.node(node), rows), seconds)).collect()))
+    look(&mut *loaded, &StepInputs { columns: &columns.slices(&program.graph, rows), scalars: &scalars, random })
 }
 
 /// Bytes of the pattern that memory is filled with.

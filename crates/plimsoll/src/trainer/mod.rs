@@ -183,6 +183,24 @@ impl Trainer {
         self.with_step(|graph, rows| cost::profile_own_step(costs, &*device, graph, rows, limit))?
     }
 
+    /// Times this run's own step, and every node of it with the device's own clock.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn step_profile(&self) -> Result<cost::StepProfile> {
+        let device = self.device_in_use()?;
+        self.with_step(|graph, rows| cost::profile(&*device, graph, rows))?
+    }
+
+    /// The generated source of every kernel of this run's own step; needs no GPU if the device is a profile of one.
+    ///
+    /// # Errors
+    /// If the parts of the run are incompatible.
+    pub fn kernel_sources(&self) -> Result<Vec<String>> {
+        let device = self.device_in_use()?;
+        self.with_step(|graph, rows| cost::kernel_sources(&*device, graph, rows))?
+    }
+
     /// The device it computes on, opened on first use.
     ///
     /// # Errors

@@ -27,6 +27,7 @@ impl Expr {
                 values.push(value);
             }
             let zero = e.constant(0.0);
+            let clamped = self.clamped();
             let mut slopes: Vec<TermId> = vec![zero; self.terms.len()];
             for (result, root) in self.roots.iter().enumerate() {
                 let gradient = e.input((arity + outputs + result) as u16);
@@ -43,7 +44,8 @@ impl Expr {
                 match *term {
                     Term::Unary(op, a) => add(a, op.slope(e, values[a as usize], values[id], slope)),
                     Term::Binary(op, a, b) => {
-                        let (for_a, for_b) = op.slopes(e, values[a as usize], values[b as usize], values[id], slope);
+                        let y = values[clamped[id].map_or(id, usize::from)];
+                        let (for_a, for_b) = op.slopes(e, values[a as usize], values[b as usize], y, slope);
                         add(a, for_a);
                         add(b, for_b);
                     }
@@ -59,6 +61,32 @@ impl Expr {
                 .map(|i| self.terms.iter().position(|term| *term == Term::Input(*i as u16)).map_or(zero, |term| slopes[term]))
                 .collect()
         })
+    }
+}
+
+impl Expr {
+    /// For the inner bound of a clamp, such as `max(x, 0)` in `min(max(x, 0), 6)`, the term of the clamp. The clamped value
+    /// tells as well whether the inner bound was selected, so that it need not be recomputed from the input.
+    fn clamped(&self) -> Vec<Option<TermId>> {
+        let number = |id: TermId| match self.terms[id as usize] {
+            Term::Const(bits) => Some(f32::from_bits(bits)),
+            _ => None,
+        };
+        let mut clamped = vec![None; self.terms.len()];
+        for (id, term) in self.terms.iter().enumerate() {
+            let Term::Binary(outer, inside, bound) = *term else { continue };
+            let Term::Binary(inner, _, other) = self.terms[inside as usize] else { continue };
+            let (Some(bound), Some(other)) = (number(bound), number(other)) else { continue };
+            let nested = match (outer, inner) {
+                (Binary::Min, Binary::Max) => other < bound,
+                (Binary::Max, Binary::Min) => other > bound,
+                _ => false,
+            };
+            if nested {
+                clamped[inside as usize] = Some(id as TermId);
+            }
+        }
+        clamped
     }
 }
 
@@ -118,5 +146,22 @@ impl Binary {
             }
             Binary::Less | Binary::LessEq | Binary::Equal => (zero, zero),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clamp_needs_only_its_result() {
+        let relu6 = Expr::build(|e| e.binary(Binary::Min, e.binary(Binary::Max, e.input(0), e.constant(0.0)), e.constant(6.0)));
+        let slope = relu6.derivative(1, &[0], &[true]);
+        assert_eq!((slope.reads(0), slope.reads(1), slope.reads(2)), (false, true, true), "{slope}");
+        let other = Expr::build(|e| e.binary(Binary::Max, e.binary(Binary::Min, e.input(0), e.constant(1.0)), e.constant(-1.0)));
+        assert!(!other.derivative(1, &[0], &[true]).reads(0));
+        // An empty range always gives the outer bound, so its result tells nothing about the inner one.
+        let empty = Expr::build(|e| e.binary(Binary::Min, e.binary(Binary::Max, e.input(0), e.constant(6.0)), e.constant(0.0)));
+        assert!(empty.derivative(1, &[0], &[true]).reads(0));
     }
 }

@@ -1,7 +1,7 @@
 //! Pointwise fusion: chains of expressions become one, without intermediate tensors. Intermediates that are no longer
 //! stored in 16 bits are no longer rounded either.
 
-use super::masks::Mask;
+use super::masks::{Mask, clamp_looks_at};
 use super::rewrite::{Rewrite, rewrite};
 use crate::DType;
 use crate::base::expr::Expr;
@@ -11,8 +11,8 @@ use crate::ir::op::Op;
 use crate::ir::ops::{Pointwise, Reduce};
 
 /// A larger expression exceeds the registers of a tile; more inputs make it memory-bound.
-const MAX_TERMS: usize = 96;
-const MAX_INPUTS: usize = 12;
+pub(super) const MAX_TERMS: usize = 96;
+pub(super) const MAX_INPUTS: usize = 12;
 
 /// Fuses expressions with a single consumer into that consumer.
 pub fn fuse_pointwise(old: &Graph) -> Graph {
@@ -58,7 +58,7 @@ pub fn read_what_is_kept(old: &Graph) -> Graph {
     rewrite(old, |new, node, inputs| {
         let Op::Pointwise(op) = &node.op else { return Rewrite::Keep };
         // Masks only: an equality comparison must read the stored number.
-        let Some(mask) = Mask::of(op).filter(|_| node.phase == Phase::Backward) else { return Rewrite::Keep };
+        let Some(looks_at) = looks_at(op).filter(|_| node.phase == Phase::Backward) else { return Rewrite::Keep };
         let kept_anyway = |value: ValueId| {
             let full = |value: &ValueId| *old.shape(*value) == op.shape;
             let producer = old.producer(value);
@@ -74,7 +74,7 @@ pub fn read_what_is_kept(old: &Graph) -> Graph {
                 && !node.inputs.contains(source)
                 && node.outputs.iter().any(|output| read_by[output.index()].iter().any(reads_source))
         };
-        let chosen: Vec<bool> = (0..inputs.len()).map(|i| i == mask.looks_at as usize && kept_anyway(node.inputs[i])).collect();
+        let chosen: Vec<bool> = (0..inputs.len()).map(|i| i == looks_at as usize && kept_anyway(node.inputs[i])).collect();
         if !chosen.contains(&true) {
             return Rewrite::Keep;
         }
@@ -84,6 +84,11 @@ pub fn read_what_is_kept(old: &Graph) -> Graph {
         }
         Rewrite::With(Op::Pointwise(Pointwise { expr, ..op.clone() }), reads)
     })
+}
+
+/// The input that masks compare: ReLU's, or a clamp's with its two bounds.
+fn looks_at(op: &Pointwise) -> Option<u16> {
+    Mask::of(op).map(|mask| mask.looks_at).or_else(|| clamp_looks_at(op))
 }
 
 fn can_fuse(new: &Graph, reader: &Node, value: ValueId, shape: &Shape) -> bool {
@@ -99,7 +104,7 @@ fn can_fuse(new: &Graph, reader: &Node, value: ValueId, shape: &Shape) -> bool {
     full <= dtype.size() || producer.phase == reader.phase || reader.phase == Phase::Update
 }
 
-fn merge(new: &Graph, expr: &Expr, inputs: &[ValueId], chosen: &[bool]) -> (Expr, Vec<ValueId>) {
+pub(super) fn merge(new: &Graph, expr: &Expr, inputs: &[ValueId], chosen: &[bool]) -> (Expr, Vec<ValueId>) {
     let mut reads: Vec<ValueId> = Vec::new();
     let mut place = |value: ValueId| {
         let known = reads.iter().position(|known| *known == value);

@@ -83,6 +83,18 @@ impl Mask {
     }
 }
 
+/// The only input that the conditions of `a(x) ? b(x) ? y : 0 : 0` read: the gradient of a clamp.
+pub(super) fn clamp_looks_at(op: &Pointwise) -> Option<u16> {
+    let ([root], terms) = (op.expr.roots(), op.expr.terms()) else { return None };
+    let is_zero = |id: TermId| terms[id as usize] == Term::Const(0.0f32.to_bits());
+    let Term::Select(first, inside, zero) = terms[*root as usize] else { return None };
+    let Term::Select(second, value, other) = terms[inside as usize] else { return None };
+    let mut read = Vec::new();
+    [first, second].iter().for_each(|condition| inputs_of(terms, *condition, &mut read));
+    let ([looks_at], Term::Input(masked)) = (&read[..], terms[value as usize]) else { return None };
+    (is_zero(zero) && is_zero(other) && masked != *looks_at && !op.expr.is_positional()).then_some(*looks_at)
+}
+
 /// The inputs a term depends on.
 fn inputs_of(terms: &[Term], at: TermId, into: &mut Vec<u16>) {
     match terms[at as usize] {

@@ -4,6 +4,7 @@
 mod dce;
 mod epilogue;
 mod fuse;
+mod inline;
 mod masks;
 mod precision;
 pub(crate) mod rewrite;
@@ -16,6 +17,7 @@ use crate::verify;
 pub use dce::remove_dead;
 pub use epilogue::fuse_epilogues;
 pub use fuse::{fuse_pointwise, read_what_is_kept};
+pub use inline::inline_masks;
 pub use masks::sink_masks;
 pub use precision::{Columns, mixed, mixed_with};
 pub use simplify::simplify;
@@ -34,6 +36,8 @@ pub fn optimize(graph: &Graph) -> Result<Graph, GraphError> {
         remove_dead,
         simplify,
         read_what_is_kept,
+        inline_masks,
+        remove_dead,
         fuse_epilogues,
         remove_dead,
     ] {

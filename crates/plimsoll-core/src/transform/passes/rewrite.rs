@@ -22,7 +22,13 @@ pub(crate) fn rewrite(old: &Graph, mut decide: impl FnMut(&mut Graph, &Node, &[V
     for node in old.nodes.iter() {
         let inputs: Vec<ValueId> = node.inputs.iter().map(|input| renamed[input.index()].expect("inputs come first")).collect();
         let outputs = match decide(&mut new, node, &inputs) {
-            Rewrite::Keep => append(&mut new, old, node, node.op.clone(), inputs),
+            Rewrite::Keep => {
+                let outputs = append(&mut new, old, node, node.op.clone(), inputs);
+                // Gradients may be taken later.
+                let stopped = node.outputs.iter().zip(&outputs).filter(|(output, _)| old.stopped.contains(output));
+                new.stopped.extend(stopped.map(|(_, output)| *output));
+                outputs
+            }
             Rewrite::Replace(outputs) => outputs,
             Rewrite::With(op, inputs) => append(&mut new, old, node, op, inputs),
         };

@@ -309,7 +309,8 @@ mod tests {
                         continue;
                     };
                     assert_eq!(way, dtype, "{name}");
-                    let scratch = convolution::workspace(kind, &conv, types, Convolutions::Auto) - convolution::filter_bytes(&conv, dtype);
+                    let (conv, taken) = convolution::copies(kind, &conv, dtype);
+                    let scratch = convolution::workspace(kind, &conv, types, Convolutions::Auto) - taken;
                     let found = has_way(functions, &device, &ConvRequest { kind, conv, dtype }, scratch);
                     assert!(found, "{name}, {dtype}, {kind:?}: in {scratch} bytes");
                 }
@@ -328,7 +329,9 @@ mod tests {
                 let convolution::ConvAlgorithm::Cudnn(dtype) = convolution::select(kind, &conv, types, Convolutions::Libraries) else {
                     continue;
                 };
-                let scratch = convolution::workspace(kind, &conv, types, Convolutions::Libraries) - convolution::filter_bytes(&conv, dtype);
+                let scratch = convolution::workspace(kind, &conv, types, Convolutions::Libraries);
+                let (conv, taken) = convolution::copies(kind, &conv, dtype);
+                let scratch = scratch - taken;
                 let found = has_way(functions, &device, &ConvRequest { kind, conv, dtype }, scratch);
                 let window = conv.window;
                 let traits = [
