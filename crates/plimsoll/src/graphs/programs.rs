@@ -87,6 +87,9 @@ pub(crate) enum ValueKind {
 /// Heap of a run per node: its planned graph, its buffers, its loaded program and its certificate while that is written.
 const RUN_PER_NODE: u64 = 1_664;
 
+/// Heap of planning whatever the graphs: tables of the searches, and graphs of split layers before they are counted.
+const SEARCH: u64 = 3 << 19;
+
 /// Heap of planning per node of the graphs that plans are made from.
 const SOURCE_PER_NODE: u64 = 720;
 
@@ -139,7 +142,7 @@ impl Programs {
         let per_node = if rewritten { PLANNED_PER_NODE } else { PLANNED_PER_NODE_SHARED };
         let of_whole = per_node * if accumulates { whole } else { whole.max(planned) };
         let of_micro_batches = PLANNED_PER_NODE_ACCUMULATING * if accumulates { accumulating.max(planned) } else { accumulating };
-        Ok(Bytes(sources * SOURCE_PER_NODE + of_whole.max(of_micro_batches)).align_up(4096))
+        Ok(Bytes(SEARCH + sources * SOURCE_PER_NODE + of_whole.max(of_micro_batches)).align_up(4096))
     }
 
     /// Whether micro-batches can save more memory than it takes to plan them: all values of a step of `batch` rows are larger.

@@ -9,7 +9,7 @@ use super::split::{described, planned_graphs};
 use super::{AppliedStrategy, Budgets, DeviceBudget, Request, RunPlan};
 use crate::allow::{Allow, Permission};
 use crate::error::{Error, Result};
-use crate::graphs::Variant;
+use crate::graphs::{Variant, nodes};
 use crate::infeasible::PlanningInfeasible;
 use crate::spec::Count;
 use plimsoll_core::budget::Owner;
@@ -143,7 +143,11 @@ fn fastest(request: &Request<'_>, budgets: Budgets) -> Result<(Candidate, Option
         return Ok((whole, plain));
     }
     let in_pieces = Request { split: true, ..request.clone() };
-    let can_be_cut = || Ok::<bool, Error>(matches!(planned_graphs(&in_pieces, request.batch)?, Cow::Owned(_)));
+    let can_be_cut = || -> Result<bool> {
+        let Cow::Owned(graphs) = planned_graphs(&in_pieces, request.batch)? else { return Ok(false) };
+        // Planning them has to stay within the budget too.
+        Ok(planning(request, nodes(graphs.iter().map(|(_, graph)| graph)), request.batch)? <= budgets.host)
+    };
     let (cut, too_large_cut) = if request.allow.has(Permission::Split) && can_be_cut()? {
         let (_, cut, too_large) = fastest_as_written(&in_pieces, budgets)?;
         (cut, too_large)
