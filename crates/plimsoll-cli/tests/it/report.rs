@@ -118,7 +118,10 @@ fn plans_have_reports_too_and_two_stand_side_by_side() {
 #[test]
 fn a_refused_budget_names_changes_with_exact_peaks() {
     let sandbox = Sandbox::new("report-refused");
-    let refused = ["plan", "--allow", "none", "--batch", "256", "--host-memory", "26MiB"];
+    let none = sandbox.run(&["plan", "--allow", "none", "--batch", "256", "--host-memory", "1MiB", "--json"]);
+    let minimum = serde_json::from_slice::<Value>(&none.stdout).unwrap()["min_bytes"].as_u64().unwrap();
+    let budget = (minimum - (1 << 20)).to_string();
+    let refused = ["plan", "--allow", "none", "--batch", "256", "--host-memory", &budget];
     let (status, error) = sandbox.fail(&[&refused[..], &["--report", "refused.html"]].concat());
     assert_eq!(status, 3, "{error}");
     assert!(error.contains("report written to refused.html"), "{error}");
