@@ -7,6 +7,6 @@ mod update_tests;
 mod variants;
 
 pub(crate) use programs::{
-    Compared, LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, ProgramInterface, Programs, ROW_SHARE, SMALLEST_OFFLOADED, ValueKind, nodes,
+    LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, PlanSpace, ProgramInterface, Programs, ROW_SHARE, SMALLEST_OFFLOADED, ValueKind, nodes,
 };
 pub(crate) use variants::{Variant, Variants};

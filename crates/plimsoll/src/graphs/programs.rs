@@ -110,7 +110,7 @@ pub(crate) const SMALLEST_OFFLOADED: Bytes = Bytes::kib(4);
 
 /// What planning compares, as far as its memory depends on it.
 #[derive(Clone, Copy)]
-pub(crate) struct Compared {
+pub(crate) struct PlanSpace {
     /// Rows of the batch.
     pub batch: usize,
     /// Whether batches may be divided into micro-batches.
@@ -134,7 +134,7 @@ impl Programs {
 
     /// Peak heap of planning, if the plan has this many nodes and accumulates gradients or not. Measured over networks of 1 to 1,000 layers
     /// (`heap_peak_bytes` of `plimsoll plan --json`) and rounded up.
-    pub fn planning_heap(&self, (planned, accumulates): (u64, bool), compared: Compared) -> Result<Bytes, GraphError> {
+    pub fn planning_heap(&self, (planned, accumulates): (u64, bool), compared: PlanSpace) -> Result<Bytes, GraphError> {
         let whole = self.whole_nodes();
         let accumulating = if compared.micro_batches { nodes(self.accumulating()?.iter().map(|(_, graph)| graph)) } else { 0 };
         let sources = (whole + accumulating) * if compared.several_variants { 2 } else { 1 };

@@ -7,7 +7,7 @@ use super::{Budgets, Request};
 use crate::allow::Permission;
 use crate::checkpoint::Checkpoints;
 use crate::error::Result;
-use crate::graphs::{Compared, ProgramInterface, Programs, Variant, nodes};
+use crate::graphs::{PlanSpace, ProgramInterface, Programs, Variant, nodes};
 use crate::history::History;
 use crate::spec::{Count, RunSpec};
 use plimsoll_core::budget::Owner;
@@ -187,7 +187,7 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
 /// Host memory of planning, if the largest plans that are compared have this many nodes, for micro-batches of this many rows.
 pub(super) fn planning(request: &Request<'_>, planned: u64, micro_batch: usize) -> Result<Bytes> {
     let planned = (planned, micro_batch < request.batch);
-    let compared = Compared {
+    let compared = PlanSpace {
         batch: request.batch,
         micro_batches: ways(request, request.allow).iter().any(|rows| *rows < request.batch),
         offload: request.allow.has(Permission::Offload),

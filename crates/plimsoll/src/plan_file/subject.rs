@@ -5,7 +5,7 @@ use crate::allow::Permission;
 use crate::config::Config;
 use crate::devices::{self, DeviceSpec, OpenDevice};
 use crate::error::{Error, Result};
-use crate::graphs::{Compared, ProgramInterface, Programs, Variant, Variants, nodes};
+use crate::graphs::{PlanSpace, ProgramInterface, Programs, Variant, Variants, nodes};
 use crate::plan::DataSummary;
 use crate::precision::Precision;
 use crate::spec::{Count, MAX_THREADS, RunSpec};
@@ -101,10 +101,10 @@ impl Subject {
         let plan = plan::prove(certificate, self.graphs(&programs, certificate.rows)?, &*self.opened.device)
             .map_err(|error| Error::Config(error.to_string()))?;
         let micro_batches =
-            self.micro_batch.map_or(self.may_cut(&programs) && self.batch > 1, |rows| rows.clamp(1, self.batch) < self.batch);
+            self.micro_batch.map_or(self.may_accumulate(&programs) && self.batch > 1, |rows| rows.clamp(1, self.batch) < self.batch);
         let several_variants = self.spec.numerics.is_none() && allowed.len() > 1;
         let offload = self.spec.allow.has(Permission::Offload);
-        let compared = Compared { batch: self.batch, micro_batches, offload, several_variants };
+        let compared = PlanSpace { batch: self.batch, micro_batches, offload, several_variants };
         let planned = (nodes(plan.programs.iter().map(|program| &program.graph)), certificate.rows < self.batch);
         Ok(Proven {
             graphs: Programs::heap(&plan).0,
@@ -122,7 +122,7 @@ impl Subject {
     }
 
     /// Whether the planner may use micro-batches.
-    fn may_cut(&self, programs: &Programs) -> bool {
+    fn may_accumulate(&self, programs: &Programs) -> bool {
         let allow = self.spec.allow;
         allow.has(Permission::Microbatch)
             && (!programs.batch_statistics || allow.has(Permission::MicrobatchBatchnorm))
@@ -131,7 +131,7 @@ impl Subject {
 
     /// Checks that the run may have micro-batches of this many rows.
     fn may_have(&self, rows: usize, programs: &Programs) -> Result<()> {
-        let cut = self.may_cut(programs);
+        let cut = self.may_accumulate(programs);
         let right = match self.micro_batch {
             Some(given) => rows == given,
             None => rows == self.batch || (cut && rows > 0 && self.batch.is_multiple_of(rows)),
