@@ -80,6 +80,28 @@ fn a_run_with_less_free_memory_is_replanned_and_says_why() {
     assert!(smaller.shortage(&spec, &machine).is_none());
 }
 
+#[test]
+fn planning_beyond_the_free_memory_is_refused_before_it_takes_it() {
+    let trainer = trainer("1TiB");
+    let spec = trainer.spec_of(&Fit::epochs(1));
+    let (mut machine, data) = (trainer.machine().unwrap(), DataSummary::read(&spec).unwrap());
+    machine.free_host = machine.process;
+    let refusal = match spec.plan(&machine, &data) {
+        Err(Error::PlanningInfeasible(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    };
+    assert!(refusal.free == machine.process && refusal.planning > machine.process);
+    assert!(refusal.to_string().contains(&format!("({} bytes), and only", refusal.planning.0)), "{refusal}");
+    // That much is enough to plan, and planning is part of every minimum.
+    machine.free_host = refusal.planning;
+    let minimum = match spec.plan(&machine, &data) {
+        Ok(plan) => plan.minimum,
+        Err(Error::Infeasible(infeasible)) => infeasible.minimum,
+        Err(other) => panic!("{other:?}"),
+    };
+    assert!(minimum >= refusal.planning);
+}
+
 /// What a plan assumes about the machine is compared before it runs: the run is replanned within the same budget, or refused.
 #[test]
 fn a_machine_that_takes_more_than_the_plan_assumes_is_replanned_or_refused() {

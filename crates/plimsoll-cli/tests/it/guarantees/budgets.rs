@@ -50,3 +50,21 @@ fn a_minimum_is_the_same_whoever_is_asked_and_one_byte_less_is_refused() {
         assert_eq!(sweep["points"].as_array().unwrap().last().unwrap()["budget_bytes"], minimum, "{run:?}");
     }
 }
+
+/// The planner's own memory is counted, stays within the stated minimum, and grows linearly with the layers.
+#[test]
+fn planning_a_deep_network_stays_within_its_minimum_and_takes_linear_memory() {
+    let sandbox = Sandbox::new("deep-planning");
+    let planned = |depth: usize| {
+        let layers = vec!["{ type = \"dense\", units = 8, activation = \"tanh\" }"; depth].join(", ");
+        let data = "[data]\nsource = \"random\"\nrows = 64\nx = [8]\ny = [8]\n";
+        sandbox.write("deep.toml", format!("{data}[model]\nlayers = [{layers}]\n[train]\nbatch = 16\nloss = \"mse\"\n"));
+        let plan = sandbox.json(&["plan", "deep.toml", "--json", "--host-memory", "1GiB"]);
+        (plan["heap_peak_bytes"].as_u64().unwrap(), plan["min_bytes"].as_u64().unwrap(), plan["by_owner"]["process"].as_u64().unwrap())
+    };
+    let (small, large) = (planned(60), planned(240));
+    for (heap, minimum, process) in [small, large] {
+        assert!(heap + process <= minimum, "{heap} bytes of heap beside a process of {process}, minimum {minimum}");
+    }
+    assert!(large.0 < 5 * small.0, "{} bytes for four times the layers of {}", large.0, small.0);
+}
