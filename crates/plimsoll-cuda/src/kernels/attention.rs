@@ -164,8 +164,8 @@ impl AttentionShape<'_> {
         let width = self.depth.next_multiple_of(16);
         // Two tiles of two tensors fit in static shared memory.
         let rows = match width {
-            ..=64 => 64,
-            ..=128 => 32,
+            0..=64 => 64,
+            65..=128 => 32,
             _ => 16,
         };
         let mut body = self.constants(&parameters);

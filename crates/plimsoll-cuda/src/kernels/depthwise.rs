@@ -35,8 +35,11 @@ fn width(conv: &ConvShape) -> usize {
     [4, 2, 1].into_iter().find(fits).expect("one channel always fits")
 }
 
-/// The offset of a source element from the tile's source, and the (pixel of the tile, tap) pairs that read it.
-type Reads = BTreeMap<(isize, isize), Vec<((usize, usize), usize)>>;
+/// A pixel of a tile, and a tap.
+type Use = ((usize, usize), usize);
+
+/// The offset of a source element from the tile's source, and the pixels and taps that read it.
+type Reads = BTreeMap<(isize, isize), Vec<Use>>;
 
 /// The convolution with an optional epilogue, whose input 0 is the result; further inputs follow the filter.
 pub(super) fn forward(conv: &ConvShape, types: [DType; 3], epilogue: Option<&FusedExpr<'_>>) -> Kernel {
@@ -122,7 +125,7 @@ fn tiles(
     let _ = writeln!(body, "#pragma unroll\nfor (int t = 0; t < {}; t++) load_vector(weights[t], filter + t * {c} + c);", conv.taps());
     let _ = writeln!(body, "source += n * {} + c;", sh * sw * c);
     let source_at = |down: isize, right: isize| format!("source + ({index})((row0 + {down}) * {sw} + column0 + {right}) * {c}");
-    let uses = |((y, x), tap): &((usize, usize), usize)| format!("acc[{}][u] += {{x}}[u] * weights[{tap}][u];", y * across + x);
+    let uses = |((y, x), tap): &Use| format!("acc[{}][u] += {{x}}[u] * weights[{tap}][u];", y * across + x);
     rows_of_reads(&mut body, 0, reads, (sh, sw), width, &source_at, &uses);
     let _ = writeln!(body, "#pragma unroll\nfor (int p = 0; p < {}; p++) {{", down * across);
     let _ = writeln!(body, "    const int y = y0 + p / {across}, x = x0 + p % {across};\n    if (y >= {h} || x >= {w}) continue;");
@@ -148,7 +151,7 @@ fn rows_of_reads(
     (height, width): (usize, usize),
     channels: usize,
     at: &dyn Fn(isize, isize) -> String,
-    product: &dyn Fn(&((usize, usize), usize)) -> String,
+    product: &dyn Fn(&Use) -> String,
 ) {
     let mut text = String::new();
     let columns: BTreeSet<isize> = reads.keys().map(|(_, right)| *right).collect();
@@ -159,7 +162,7 @@ fn rows_of_reads(
     }
     for down in rows {
         let _ = writeln!(text, "{{\n    const bool in_row = (unsigned)(row0 + {down}) < {height}u;");
-        let own: Vec<(isize, &Vec<((usize, usize), usize)>)> =
+        let own: Vec<(isize, &Vec<Use>)> =
             reads.iter().filter(|((row, _), _)| *row == down).map(|((_, right), uses)| (*right, uses)).collect();
         for (right, _) in &own {
             let x = format!("x_{}", name(*right));
@@ -237,7 +240,7 @@ pub(super) fn grad_filter(conv: &ConvShape, types: [DType; 2], target: Argument)
         window.stride.0, window.pad_rows.0, window.stride.1, window.pad_columns.0
     );
     let image_at = |down: isize, right: isize| format!("image + ((n * {h} + row0 + {down}) * {w} + column0 + {right}) * {c} + c");
-    let uses = |((_, p), tap): &((usize, usize), usize)| format!("acc[{tap}][u] += {{x}}[u] * dy[{p}][u];");
+    let uses = |((_, p), tap): &Use| format!("acc[{tap}][u] += {{x}}[u] * dy[{p}][u];");
     rows_of_reads(&mut body, 1, &reads, (h, w), width, &image_at, &uses);
     let _ = writeln!(body, "}}\n__shared__ float sums[{width}][{THREADS}];\n#pragma unroll\nfor (int t = 0; t < {taps}; t++) {{");
     let _ = writeln!(body, "    for (int u = 0; u < {width}; u++) sums[u][threadIdx.x] = acc[t][u];\n    __syncthreads();");

@@ -358,7 +358,7 @@ fn body(cut: &Cut, site: &FusedExpr<'_>, axes: &[usize], kind: Reduction, store:
             let _ = writeln!(body, "        float xs[{width}];");
             let mut element = format!("{element}xs[u] = {};\n", site.root(0));
             if ragged {
-                let _ = writeln!(element, "if (q + u < head || q + u >= stop) xs[u] = {};", "number(0xff800000)");
+                element += "if (q + u < head || q + u >= stop) xs[u] = number(0xff800000);\n";
             }
             over_elements(&mut body, 2, width, &element);
             body += "        log_sum_vector(value0, sum, xs);\n";
