@@ -54,7 +54,10 @@ pub fn kill_after(sandbox: &Sandbox, arguments: &[&str], milliseconds: u64) -> b
 #[test]
 fn a_killed_run_resumes_bit_identically() {
     let sandbox = Sandbox::new("killed");
+    // Kills are spread over the time that a whole run takes on this machine.
+    let start = std::time::Instant::now();
     sandbox.succeed(&with(&["--out", "whole"]));
+    let whole = start.elapsed().as_millis() as u64;
     let mut random = 0x9E37_79B9_7F4A_7C15u64;
     let mut killed = 0;
     for attempt in 0..25 {
@@ -64,7 +67,7 @@ fn a_killed_run_resumes_bit_identically() {
         if sandbox.path("cut/config.toml").exists() {
             arguments.push("--resume");
         }
-        if !kill_after(&sandbox, &arguments, 5 + (random >> 33) % 600) {
+        if !kill_after(&sandbox, &arguments, 5 + (random >> 33) % whole.max(600)) {
             break;
         }
         killed += 1;
