@@ -69,7 +69,8 @@ fn offloading_is_the_last_resort() {
 
 #[test]
 fn an_infeasible_run_reports_the_minimum_with_offloading() {
-    let refused = match wide("none").budget(line(Bytes::mib(18))).plan(&Fit::epochs(1)) {
+    let minimum = wide("none").plan(&Fit::epochs(1)).unwrap().minimum;
+    let refused = match wide("none").budget(line(minimum - Bytes(1))).plan(&Fit::epochs(1)) {
         Err(Error::Infeasible(refused)) => refused,
         other => panic!("{other:?}"),
     };
