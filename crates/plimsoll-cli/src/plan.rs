@@ -3,7 +3,7 @@
 use crate::calibrate::Rates;
 use crate::output::{print, say};
 use crate::run_args::RunArgs;
-use crate::{Command, HEAP, refused, sweep, text};
+use crate::{Command, refused, sweep, text};
 use anyhow::Result;
 use clap::Args;
 use plimsoll::{Count, Report, RunPlan, Trainer, plan_file};
@@ -81,7 +81,6 @@ impl Plan {
         if self.run.json {
             let mut document = plan.to_json();
             document["data"] = trainer.spec().data_report();
-            document["heap_peak_bytes"] = json!(HEAP.peak().0);
             if self.max_batch {
                 document["max_batch"] = json!(largest);
             }

@@ -133,7 +133,7 @@ impl Programs {
     }
 
     /// Peak heap of planning, if the plan has this many nodes and accumulates gradients or not. Measured over networks of 1 to 1,000 layers
-    /// (`heap_peak_bytes` of `plimsoll plan --json`) and rounded up.
+    /// (`heap_peak_bytes` of `plimsoll train --json`) and rounded up.
     pub fn planning_heap(&self, (planned, accumulates): (u64, bool), compared: PlanSpace) -> Result<Bytes, GraphError> {
         let whole = self.whole_nodes();
         let accumulating = if compared.micro_batches { nodes(self.accumulating()?.iter().map(|(_, graph)| graph)) } else { 0 };

@@ -59,8 +59,10 @@ fn planning_a_deep_network_stays_within_its_minimum_and_takes_linear_memory() {
         let layers = vec!["{ type = \"dense\", units = 8, activation = \"tanh\" }"; depth].join(", ");
         let data = "[data]\nsource = \"random\"\nrows = 64\nx = [8]\ny = [8]\n";
         sandbox.write("deep.toml", format!("{data}[model]\nlayers = [{layers}]\n[train]\nbatch = 16\nloss = \"mse\"\n"));
-        let plan = sandbox.json(&["plan", "deep.toml", "--json", "--host-memory", "1GiB"]);
-        (plan["heap_peak_bytes"].as_u64().unwrap(), plan["min_bytes"].as_u64().unwrap(), plan["by_owner"]["process"].as_u64().unwrap())
+        let out = format!("run{depth}");
+        let run = sandbox.json(&["train", "deep.toml", "--json", "--quiet", "--epochs", "1", "--host-memory", "1GiB", "--out", &out]);
+        let plan = json(&sandbox.path(&format!("{out}/plan.json")));
+        (run["heap_peak_bytes"].as_u64().unwrap(), plan["min_bytes"].as_u64().unwrap(), plan["by_owner"]["process"].as_u64().unwrap())
     };
     let (small, large) = (planned(60), planned(240));
     for (heap, minimum, process) in [small, large] {
