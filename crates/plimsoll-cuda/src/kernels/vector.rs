@@ -81,7 +81,7 @@ pub(super) struct VectorCode {
     pub loads: String,
     /// The statements for element `u` of the vector; the results are `t…`.
     pub element: String,
-    /// The least common multiple of the periods.
+    /// Lowest common multiple of the periods.
     pub period: usize,
 }
 
