@@ -77,7 +77,7 @@ fn an_infeasible_run_reports_the_minimum_with_offloading() {
     let (allow, least) = refused.minimum_with.iter().find(|(allow, _)| *allow == "offload".parse().unwrap()).expect("that would help");
     assert!(*least < refused.minimum);
     let plan = wide(&allow.to_string()).budget(line(*least)).plan(&Fit::epochs(1)).unwrap();
-    assert_eq!(plan.total(), *least, "what is said to be enough is");
+    assert!(plan.total() <= *least, "what is said to be enough is");
     assert!(plan.memory.programs.iter().any(|program| !program.offloaded.is_empty()) || plan.offload_bytes() > Bytes::ZERO);
     // A little more, for the batches of predict.
     let budget = line(*least + Bytes::kib(64));
