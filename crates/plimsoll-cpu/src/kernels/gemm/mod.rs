@@ -139,8 +139,8 @@ pub(crate) fn aligned(workspace: &mut [f32]) -> Out {
 
 /// `C (=|+=) A · B` for a row-major `c` with row stride `ldc`.
 ///
-/// Bit-identical for any number of threads, and every row of C for any number of rows. Unless B has more than 1024
-/// columns or A few rows, the blocks given to `epilogue` are whole rows of C.
+/// Bit-identical for any number of threads, and every row of C for any number of rows. `epilogue` gets each element of
+/// C once, in blocks of rows and columns.
 ///
 /// # Safety
 ///
