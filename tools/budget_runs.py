@@ -9,7 +9,7 @@ exceed its plan, and must not be refused at its minimum; one byte less must be r
 are appended to the file, one JSON object per run; the same call continues where it stopped. Needs the right to create
 control groups (version 1 or 2).
 """
-import argparse, collections, json, os, random, shutil, statistics, subprocess, sys, tempfile
+import argparse, collections, functools, json, multiprocessing, os, random, shutil, statistics, subprocess, sys, tempfile, time
 
 MIB = 2**20
 PERMISSIONS = ["recompute", "split", "microbatch", "offload"]
@@ -94,7 +94,14 @@ class Group:
             pass
 
 
-def one_run(program, seed, index, folder):
+def one_run(program, seed, index):
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        result = run_within_limit(program, seed, index, folder)
+    return {**result, "seed": seed, "seconds": round(time.monotonic() - start, 2)}
+
+
+def run_within_limit(program, seed, index, folder):
     draw = random.Random(f"{seed}/{index}")
     kind, text = configuration(draw)
     config, out = os.path.join(folder, "run.toml"), os.path.join(folder, "out")
@@ -154,6 +161,8 @@ def summary(results):
         within = sum(r["planned"] <= 1.25 * r["measured"] or r["planned"] <= r["measured"] + 4 * MIB for r in ran)
         print(f"planned / measured: median {statistics.median(ratios):.3f}, 90th percentile {ratios[len(ratios) * 9 // 10]:.3f}, worst {ratios[-1]:.3f}; "
               f"within 1.25 or 4 MiB: {within} of {len(ran)}")
+        slack = sorted(result["planned"] - result["measured"] for result in ran)
+        print(f"planned - measured: smallest {slack[0] / MIB:.2f} MiB, median {statistics.median(slack) / MIB:.2f} MiB, largest {slack[-1] / MIB:.2f} MiB")
     for result in [result for result in results if result["outcome"] != "ok"][:10]:
         print(f"run {result['run']} ({result['kind']}): {result['outcome']}: {result['what']}")
 
@@ -163,6 +172,7 @@ def main():
     arguments.add_argument("--plimsoll", default="target/release/plimsoll", help="the command to test")
     arguments.add_argument("--runs", type=int, default=2000)
     arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--jobs", type=int, default=2, help="runs at a time")
     arguments.add_argument("--out", default="target/budget_runs.jsonl", help="results; an existing file is continued")
     args = arguments.parse_args()
     done = []
@@ -172,12 +182,10 @@ def main():
         if done and done[0].get("seed", args.seed) != args.seed:
             sys.exit(f"{args.out} holds runs of seed {done[0]['seed']}; name another file with --out")
     known = {result["run"] for result in done}
-    with tempfile.TemporaryDirectory() as folder, open(args.out, "a") as results:
-        for index in range(args.runs):
-            if index in known:
-                continue
-            result = one_run(os.path.abspath(args.plimsoll), args.seed, index, folder)
-            result["seed"] = args.seed
+    left = [index for index in range(args.runs) if index not in known]
+    one = functools.partial(one_run, os.path.abspath(args.plimsoll), args.seed)
+    with multiprocessing.Pool(args.jobs) as pool, open(args.out, "a") as results:
+        for result in pool.imap_unordered(one, left):
             done.append(result)
             results.write(json.dumps(result) + "\n")
             results.flush()
