@@ -270,7 +270,6 @@ fn placed(
     unbound: &dyn Fn(&[Block]) -> Layout,
 ) -> Result<Program, GraphError> {
     let ScheduledGraph { graph, order, recomputation, limit } = sequenced;
-    verify(&graph)?;
     let alignment = device.capabilities().alignment;
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
     let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);

@@ -2,9 +2,10 @@
 
 use super::candidate::{Candidate, candidate, finish, planning};
 use super::choose::{owners, sorted, variants, varied, ways};
+use super::offload::{Extent, sketches};
 use super::pipelines::pipelines;
 use super::split::planned_graphs;
-use super::{Budgets, Request, offload};
+use super::{Budgets, Request};
 use crate::allow::{Allow, Permission};
 use crate::error::Result;
 use crate::graphs::{Programs, nodes};
@@ -41,7 +42,7 @@ pub(super) fn minimum(request: &Request<'_>, budgets: Budgets, allow: Allow) -> 
     let fewest = variants(request, allow).pop().unwrap_or_default();
     let request = &varied(request, fewest)?;
     let splits: &[bool] = if allow.has(Permission::Split) { &[false, true] } else { &[false] };
-    let best = smallest_of(request, budgets, best, &ways, splits)?;
+    let best = smallest_of(request, budgets, best, &ways, splits, Extent::allowed(request))?;
     let planned = best.fixed.iter().any(|(owner, _)| *owner == Owner::Planning);
     if allow.has(Permission::Recompute) && !planned { lowered(request, best, budgets) } else { Ok(best) }
 }
@@ -57,14 +58,25 @@ fn with_more(request: &Request<'_>, budgets: Budgets, allow: Allow, minimum: &Ca
         (false, true) => &[true],
         (false, false) => &[false],
     };
+    let extents: &[Extent] = match (newly(Permission::Offload), minimum.memory.backing > Bytes::ZERO) {
+        (true, _) => &[Extent::StatesAndValues, Extent::Nothing],
+        (false, true) => &[Extent::StatesAndValues],
+        (false, false) => &[Extent::Nothing],
+    };
     let request = &Request { allow, split: false, ..request.clone() };
     let request = &varied(request, variants(request, allow).pop().unwrap_or_default())?;
-    smallest_of(request, budgets, minimum.clone(), &[rows], splits)
+    smallest_of(request, budgets, minimum.clone(), &[rows], splits, extents)
 }
 
-/// The smallest plan of these micro-batches, each as it is and split, without offloading, with states offloaded, and with everything offloaded; or
-/// `best`, if none is smaller.
-fn smallest_of(request: &Request<'_>, budgets: Budgets, mut best: Candidate, ways: &[usize], splits: &[bool]) -> Result<Candidate> {
+/// The smallest plan of these micro-batches, each as it is and split, with these extents of offloading; or `best`, if none is smaller.
+fn smallest_of(
+    request: &Request<'_>,
+    budgets: Budgets,
+    mut best: Candidate,
+    ways: &[usize],
+    splits: &[bool],
+    extents: &[Extent],
+) -> Result<Candidate> {
     // No plan needs less memory than planning it.
     let counted = best.on_device.is_none() && request.spec.count == Count::Everything;
     let floor = if counted { planning(request, 0, request.batch)? } else { Bytes::ZERO };
@@ -83,16 +95,13 @@ fn smallest_of(request: &Request<'_>, budgets: Budgets, mut best: Candidate, way
                 }
             }
             let plain = candidate(request, rows, Some(Budgets::NONE))?;
-            let mut compare = |sketch: Candidate| -> Result<()> {
+            let compare = |sketch: Candidate| -> Result<()> {
                 if let Some(found) = smallest(request, sketch, budgets, &best)? {
                     best = found;
                 }
                 Ok(())
             };
-            if offload::considered(request, false) {
-                offload::most(request, &plain, &mut compare)?;
-            }
-            compare(plain)?;
+            sketches(request, plain, extents, compare)?;
         }
     }
     Ok(best)
@@ -155,7 +164,7 @@ pub(super) fn infeasible(request: &Request<'_>, budgets: Budgets, least: &Candid
     let pipeline = pipelines(request.data, least.feed_rows, None)?;
     let on_host = least.least > budgets.host || least.on_device.is_none();
     let own = |candidate: &Candidate| if on_host { candidate.least } else { candidate.device_total() };
-    let mut minimum_with = Vec::new();
+    let (mut tried, mut minimum_with) = (Vec::new(), Vec::new());
     let more = [
         request.allow.with(Permission::Split),
         request.allow.with(Permission::Recompute),
@@ -176,7 +185,8 @@ pub(super) fn infeasible(request: &Request<'_>, budgets: Budgets, least: &Candid
         // Skip 8-bit state where mixed precision alone opens as many variants.
         let mixed = request.allow.with(Permission::MixedPrecision);
         let opens = opens && (!newly(Permission::State8bit) || variants(request, allow).len() > variants(request, mixed).len());
-        if opens && !minimum_with.iter().any(|(known, _)| *known == allow) {
+        if opens && !tried.contains(&allow) {
+            tried.push(allow);
             let with = own(&with_more(request, budgets, allow, least)?);
             if with < own(least) {
                 minimum_with.push((allow, with));

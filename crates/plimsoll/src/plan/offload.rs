@@ -183,8 +183,38 @@ fn fewest(most: usize, guess: usize, budgets: Budgets, plan: impl Fn(usize) -> R
     Ok(None)
 }
 
-/// Passes sketches with all states offloaded, and with all states and values, to `look`, one after the other.
-pub(super) fn most(request: &Request<'_>, plain: &Candidate, mut look: impl FnMut(Candidate) -> Result<()>) -> Result<()> {
-    let leaving = Leaving::of(request, plain)?;
-    [0, SHARES].into_iter().try_for_each(|share| look(leaving.plan(request, plain, leaving.states.len(), share, Some(Budgets::NONE))?))
+/// How much of a plan is offloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    Nothing,
+    States,
+    StatesAndValues,
+}
+
+impl Extent {
+    /// All that a request allows, the smallest plans first.
+    pub fn allowed(request: &Request<'_>) -> &'static [Extent] {
+        if considered(request, false) { &[Extent::StatesAndValues, Extent::States, Extent::Nothing] } else { &[Extent::Nothing] }
+    }
+}
+
+/// Passes sketches with these extents to `look`, one after the other, and at last the plain one if nothing may be offloaded too.
+pub(super) fn sketches(
+    request: &Request<'_>,
+    plain: Candidate,
+    extents: &[Extent],
+    mut look: impl FnMut(Candidate) -> Result<()>,
+) -> Result<()> {
+    if extents != [Extent::Nothing] {
+        let leaving = Leaving::of(request, &plain)?;
+        let shares = extents.iter().filter_map(|extent| match extent {
+            Extent::Nothing => None,
+            Extent::States => Some(0),
+            Extent::StatesAndValues => Some(SHARES),
+        });
+        for share in shares {
+            look(leaving.plan(request, &plain, leaving.states.len(), share, Some(Budgets::NONE))?)?;
+        }
+    }
+    if extents.contains(&Extent::Nothing) { look(plain) } else { Ok(()) }
 }
