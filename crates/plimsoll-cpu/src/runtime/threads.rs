@@ -26,7 +26,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 /// Bytes of stack each worker thread is given; the planner counts them.
-pub const STACK: usize = 512 << 10;
+pub const STACK: usize = 256 << 10;
 
 /// Spins before parking: about five microseconds on current x86 cores, where a `pause` takes 40 to 140 cycles. A model parks at once.
 const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::infeasible::PipelineInfeasible;
 use crate::spec::scan_images;
 use crate::system;
-use plimsoll_core::budget::Owner;
+use plimsoll_core::budget::{Owner, give_back_program_pages};
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::{DataError, Dataset, Feed, Options, PipelinePlan};
 
@@ -75,6 +75,8 @@ impl Planned {
         let ledger = Ledger::new("host", Some(self.budget));
         // The process is resident already; the ledger counts what the pipeline adds to it.
         let _process = ledger.reserve(Owner::Process, self.process)?;
-        Ok(Feed::start(data, &self.plan, &ledger, Options { epochs: Some(epochs), ..Options::default() })?)
+        let feed = Feed::start(data, &self.plan, &ledger, Options { epochs: Some(epochs), ..Options::default() })?;
+        give_back_program_pages();
+        Ok(feed)
     }
 }

@@ -23,6 +23,7 @@ use crate::spec::{Count, FitSpec, RunSpec, scan_images};
 use crate::stop::StopHandle;
 use crate::{system, tensors};
 use plimsoll_core::Graph;
+use plimsoll_core::budget::give_back_program_pages;
 use plimsoll_core::device::Device;
 use plimsoll_core::plan::Certificate;
 use plimsoll_core::step::Role;
@@ -276,6 +277,8 @@ impl Trainer {
     fn plan_of(&self, spec: &RunSpec) -> Result<RunPlan> {
         let start = Instant::now();
         let (machine, data) = (self.machine()?, DataSummary::read(spec)?);
+        // The code that read the configuration and the data.
+        give_back_program_pages();
         let plan = match &self.session {
             None => spec.plan(&machine, &data).map_err(|error| match (error, &spec.numerics) {
                 (Error::Infeasible(infeasible), Some(kept)) => {
