@@ -68,6 +68,7 @@ fn names_of_keras_and_pytorch_are_understood() {
     assert!(said("train.loss=sparse_categorical_crossentropy").ends_with("did you mean \"softmax_cross_entropy\"?"));
     assert!(said("train.loss=crossentropy").ends_with("did you mean \"softmax_cross_entropy\"?"));
     assert!(said("train.optimizer={ type = \"adam\", learning_rate = 0.1 }").ends_with("did you mean `train.optimizer.lr`?"));
-    assert!(said("train.learning_rate=0.1").ends_with("did you mean `train.optimizer`?"));
+    assert!(said("train.learning_rate=0.1").ends_with("did you mean `train.optimizer.lr`?"));
+    assert!(said("train.metrics=[\"acc\"]").ends_with("did you mean \"accuracy\"?"));
     assert!(said("train.batch_size=8").ends_with("did you mean `train.batch`?"));
 }

@@ -69,7 +69,7 @@ pub(crate) fn write_map(writer: &mut impl Write, plan: &Plan, layers: &[LayerSum
     map.finish()
 }
 
-/// Writes the memory that a certificate states. It has neither FLOPs nor types.
+/// Writes the memory that a certificate states, where its graphs cannot be built. It has neither FLOPs nor types nor layers.
 pub(crate) fn write_map_of(writer: &mut impl Write, plan: &Certificate) -> io::Result<()> {
     let mut map = MapWriter::begin(writer, plan.rows, plan.arena.0, plan.resident.0, plan.backing.0)?;
     map.states(plan.states.iter().map(|(name, owner, offset, size)| (&name[..], owner.clone(), offset.0, size.0)))?;

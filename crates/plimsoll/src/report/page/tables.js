@@ -39,6 +39,7 @@ function hotSpots(run) {
 
 function modelSection(run) {
   const memory = run.memory;
+  if (run.unknown) return [h("p", { class: "soft" }, "Tensor types, FLOPs and layers follow from the configuration and the data, which cannot be read here: ", run.unknown)];
   if (!memory || !memory.layers.length) return [];
   const training = memory.programs.find(program => program.role === "step") || memory.programs[0];
   const flops = new Map(), moved = new Map(), held = new Map();
