@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Where runs are unless they are told otherwise.
+/// The default folder of runs.
 const USUAL: &str = "runs";
 
 /// List runs with their state, best scores, memory and speed

@@ -163,7 +163,7 @@ fn with_batch(spec: &RunSpec, refused: &Infeasible, rows: usize) -> Idea {
     }
 }
 
-/// The same run with batches of so many rows.
+/// The same run with another batch size.
 fn with_rows(spec: &RunSpec, rows: usize) -> RunSpec {
     RunSpec { data: spec.data.clone().rebatch(rows), micro_batch: None, ..spec.clone() }
 }
@@ -171,7 +171,8 @@ fn with_rows(spec: &RunSpec, rows: usize) -> RunSpec {
 /// Half the batch, a quarter, an eighth, and one row; only those with fewer rows than the micro-batch of the smallest plan.
 fn smaller_batches(refused: &Infeasible) -> impl Iterator<Item = usize> {
     let (batch, micro_batch) = (refused.batch, refused.micro_batch);
-    let mut sizes: Vec<usize> = [2, 4, 8].iter().map(|part| batch / part).chain([1]).filter(|rows| (1..micro_batch).contains(rows)).collect();
+    let mut sizes: Vec<usize> =
+        [2, 4, 8].iter().map(|part| batch / part).chain([1]).filter(|rows| (1..micro_batch).contains(rows)).collect();
     sizes.dedup();
     sizes.into_iter()
 }

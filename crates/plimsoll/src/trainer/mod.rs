@@ -23,10 +23,10 @@ use crate::session::Session;
 use crate::spec::{Count, FitSpec, RunSpec, scan_images};
 use crate::stop::StopHandle;
 use crate::{system, tensors};
-use plimsoll_core::{Bytes, Graph};
 use plimsoll_core::device::Device;
 use plimsoll_core::plan::{Certificate, CheckedPlan};
 use plimsoll_core::step::Role;
+use plimsoll_core::{Bytes, Graph};
 use plimsoll_data::Dataset;
 use std::cell::OnceCell;
 use std::path::Path;
@@ -165,7 +165,7 @@ impl Trainer {
         self.spec.sweep(&self.machine()?, &DataSummary::read(&self.spec)?, progress)
     }
 
-    /// The plan of the minimum budget of the run as it is described, whatever its budgets are; `known` if a refusal found it.
+    /// The plan of the minimum budget of the run as it is described, whatever its budgets are. One that a refusal found is not searched again.
     pub(crate) fn smallest_plan(&self, known: Option<&(Numerics, CheckedPlan)>) -> Result<RunPlan> {
         self.spec.smallest(&self.machine()?, &DataSummary::read(&self.spec)?, known)
     }
