@@ -42,7 +42,7 @@ impl Command for Plan {
     const NAME: &'static str = "plan";
 
     fn run(&self) -> Result<ExitCode> {
-        refused::explained(&self.run, self.plan())
+        refused::explained(&self.run, self.counted(), self.plan())
     }
 
     fn json(&self) -> bool {
@@ -51,11 +51,14 @@ impl Command for Plan {
 }
 
 impl Plan {
+    /// What counts towards the budget.
+    fn counted(&self) -> Count {
+        if self.count == "weights+activations" { Count::WeightsAndActivations } else { Count::Everything }
+    }
+
     fn plan(&self) -> Result<ExitCode> {
         let (mut trainer, rates) = Rates::stored(self.run.config()?.build()?.into(), &self.run, None)?;
-        if self.count == "weights+activations" {
-            trainer = trainer.count(Count::WeightsAndActivations);
-        }
+        trainer = trainer.count(self.counted());
         if self.sweep {
             sweep::run(&rates.measured(trainer)?, self)?;
             return Ok(ExitCode::SUCCESS);
@@ -76,7 +79,7 @@ impl Plan {
             std::fs::write(path, format!("{document:#}\n")).map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?;
         }
         if let Some(path) = &self.run.report {
-            Report::of_plan(plan.clone(), &trainer.spec().config).write(path)?;
+            Report::of_plan(plan.clone(), trainer.spec()).write(path)?;
         }
         if self.run.json {
             let mut document = plan.to_json();

@@ -3,10 +3,10 @@
 use crate::calibrate::Rates;
 use crate::output::{create_binary, print, say};
 use crate::run_args::RunArgs;
-use crate::{Command, kernel_profile};
+use crate::{Command, kernel_profile, refused};
 use anyhow::Result;
 use clap::Args;
-use plimsoll::{Report, Trainer};
+use plimsoll::{Count, Report, Trainer};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -47,6 +47,16 @@ impl Command for Profile {
     const NAME: &'static str = "profile";
 
     fn run(&self) -> Result<ExitCode> {
+        refused::explained(&self.run, Count::Everything, self.profile())
+    }
+
+    fn json(&self) -> bool {
+        self.run.json
+    }
+}
+
+impl Profile {
+    fn profile(&self) -> Result<ExitCode> {
         let args = &self.run;
         let trainer: Trainer = args.config()?.build()?.into();
         if let Some(folder) = &self.sources {
@@ -59,7 +69,7 @@ impl Command for Profile {
         }
         let (trainer, rates) = Rates::stored(trainer, args, None)?;
         let trainer = rates.measured(trainer)?;
-        let config = trainer.spec().config.clone();
+        let spec = trainer.spec().clone();
         let profile = trainer.profile(self.steps)?;
         if let Some(path) = &self.trace {
             write(path, |file| profile.write_trace(file))?;
@@ -68,7 +78,7 @@ impl Command for Profile {
             write(path, |file| profile.write_memory_snapshot(file))?;
         }
         if let Some(path) = &args.report {
-            Report::of_plan(profile.plan.clone(), &config).profile(profile.to_json()).write(path)?;
+            Report::of_plan(profile.plan.clone(), &spec).profile(profile.to_json()).write(path)?;
         }
         if args.json {
             print(&profile.to_json())?;
@@ -76,10 +86,6 @@ impl Command for Profile {
             say(&format!("{profile}\n"))?;
         }
         Ok(ExitCode::SUCCESS)
-    }
-
-    fn json(&self) -> bool {
-        self.run.json
     }
 }
 

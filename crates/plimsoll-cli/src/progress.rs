@@ -8,8 +8,11 @@ use std::io::{IsTerminal, Write, stderr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where the output is not a terminal, lines within an epoch are at least this far apart.
-const APART: Duration = Duration::from_secs(10);
+/// Where the output is not a terminal, a line within an epoch follows the last after this long, or after a tenth of the epoch.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Lines within an epoch are at least this far apart: short epochs have none.
+const APART: Duration = Duration::from_secs(1);
 
 pub struct Progress {
     quiet: bool,
@@ -31,10 +34,10 @@ struct LineInterval {
 }
 
 impl LineInterval {
-    /// Whether enough time and, where its length is known, at least a tenth of the epoch have passed since the last line.
+    /// Whether ten seconds or, where its length is known, a tenth of the epoch have passed since the last line.
     fn due(&self, since: Duration, epoch: u64, step: u64, steps: Option<u64>) -> bool {
         let before = if self.epoch == epoch { self.step } else { 0 };
-        since >= APART && steps.is_none_or(|steps| 10 * (step - before.min(step)) >= steps)
+        since >= EVERY || (since >= APART && steps.is_some_and(|steps| 10 * (step - before.min(step)) >= steps))
     }
 }
 
@@ -156,13 +159,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn redirected_lines_are_ten_seconds_and_a_tenth_of_an_epoch_apart() {
+    fn redirected_lines_come_every_ten_seconds_or_tenth_of_an_epoch() {
         let interval = LineInterval { last: Instant::now(), epoch: 2, step: 100 };
         let seconds = Duration::from_secs;
-        assert!(!interval.due(seconds(9), 2, 900, Some(1000)), "too soon");
-        assert!(!interval.due(seconds(60), 2, 199, Some(1000)), "less than a tenth");
-        assert!(interval.due(seconds(10), 2, 200, Some(1000)));
-        assert!(interval.due(seconds(10), 2, 101, None), "of an epoch of unknown length, every ten seconds");
-        assert!(interval.due(seconds(10), 3, 100, Some(1000)), "a new epoch begins at its first step");
+        assert!(interval.due(seconds(2), 2, 200, Some(1000)), "a tenth of the epoch");
+        assert!(!interval.due(seconds(9), 2, 199, Some(1000)), "less than a tenth, and too soon");
+        assert!(interval.due(seconds(10), 2, 101, Some(1_000_000)), "long epochs are not silent");
+        assert!(!interval.due(Duration::from_millis(900), 2, 900, Some(1000)), "short epochs have no lines within");
+        assert!(interval.due(seconds(10), 2, 101, None) && !interval.due(seconds(9), 2, 900, None), "an epoch of unknown length");
+        assert!(interval.due(seconds(1), 3, 100, Some(1000)), "a new epoch begins at its first step");
     }
 }

@@ -2,18 +2,21 @@
 
 use crate::output::{print, say};
 use crate::{Command, text};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use plimsoll::{Bytes, RunState, RunStatus};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// The default folder of runs.
+const USUAL: &str = "runs";
 
 /// List runs with their state, best scores, memory and speed
 #[derive(Args)]
 pub struct Runs {
     /// Folder with the folders of runs
-    #[arg(default_value = "runs")]
+    #[arg(default_value = USUAL)]
     folder: PathBuf,
 
     /// Print one JSON document
@@ -25,6 +28,14 @@ impl Command for Runs {
     const NAME: &'static str = "runs";
 
     fn run(&self) -> Result<ExitCode> {
+        // The usual folder is created by the first run.
+        let usual = self.folder == Path::new(USUAL);
+        if !self.folder.is_dir() && !usual {
+            bail!("there is no folder {}; name the folder that has the run folders in it", self.folder.display());
+        }
+        if RunStatus::read(&self.folder).is_ok() {
+            bail!("{0} is a run folder itself; name the folder it is in, or use `plimsoll watch {0}`", self.folder.display());
+        }
         let runs = RunStatus::all(&self.folder);
         if self.json {
             print(&Value::Array(runs.iter().map(document).collect()))?;

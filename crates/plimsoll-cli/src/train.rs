@@ -7,7 +7,7 @@ use crate::run_args::RunArgs;
 use crate::{Command, HEAP, refused, signals, text};
 use anyhow::Result;
 use clap::Args;
-use plimsoll::{Existing, Report, RunFolder, Trainer};
+use plimsoll::{Count, Existing, Report, RunFolder, Trainer};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ impl Command for Train {
     const NAME: &'static str = "train";
 
     fn run(&self) -> Result<ExitCode> {
-        refused::explained(&self.run, self.train())
+        refused::explained(&self.run, Count::Everything, self.train())
     }
 
     fn json(&self) -> bool {
@@ -53,7 +53,7 @@ impl Train {
             (trainer, folder, plan)
         };
         if let Some(path) = &args.report {
-            Report::of_plan(plan.clone(), &trainer.spec().config).write(path)?;
+            Report::of_plan(plan.clone(), trainer.spec()).write(path)?;
         }
         let prediction = rates.prediction(&trainer, &plan);
         let mut progress = Progress::new(args.quiet, folder.path(), text::data_notes(trainer.spec()));

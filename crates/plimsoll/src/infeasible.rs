@@ -4,6 +4,7 @@ use crate::allow::Allow;
 use crate::numerics::Numerics;
 use plimsoll_core::Bytes;
 use plimsoll_core::budget::Owner;
+use plimsoll_core::plan::CheckedPlan;
 use serde_json::{Map, Value, json};
 use std::fmt;
 
@@ -35,6 +36,8 @@ pub struct Infeasible {
     pub plan_ms: f64,
     /// The choices of a checkpoint that a resumed run keeps, so that its results do not change.
     pub resumed_with: Option<Numerics>,
+    /// The smallest plan itself: its choices and its memory.
+    pub smallest: Option<(Numerics, CheckedPlan)>,
 }
 
 impl std::error::Error for Infeasible {}

@@ -15,7 +15,7 @@
 //! | front end | `config`: TOML to a `RunSpec`; `pipeline`: its data alone |
 //! | one plan | `graphs`: the programs of a run; `plan`: a pure function of `RunSpec`, `Machine` and `DataSummary` |
 //! | execution | `session`: the memory of a plan; `fit`: epochs, validation, checkpoints |
-//! | fronts | `trainer`, `report`, `profile`, then `run_folder`, `run_status`, `trained`, `generate`, `plan_file`, `calibration` |
+//! | fronts | `trainer`, `plan_file`, `report`, `profile`, then `run_folder`, `run_status`, `trained`, `generate`, `calibration` |
 
 mod allow;
 pub mod calibration;

@@ -1,7 +1,7 @@
 //! Typed access to the tables of a configuration. Keys that nothing has read are errors, with the nearest known key as a suggestion.
 
 use crate::error::{Error, Result};
-use crate::suggest::{did_you_mean, nearest};
+use crate::suggest::{did_you_mean, inner_key, nearest};
 use std::cell::RefCell;
 use toml::{Table, Value};
 
@@ -319,7 +319,8 @@ impl<'a> Reader<'a> {
         let read = self.read.borrow();
         let known: Vec<&str> = read.iter().map(|key| key.name).collect();
         let Some(unknown) = self.table.keys().find(|key| !known.contains(&key.as_str())) else { return Ok(()) };
-        let hint = match nearest(unknown, &known) {
+        let inner = inner_key(unknown, &known);
+        let hint = match inner.as_deref().or_else(|| nearest(unknown, &known)) {
             Some(near) => format!("did you mean `{}`?", self.name(near)),
             None => format!("the keys here are {}", known.join(", ")),
         };

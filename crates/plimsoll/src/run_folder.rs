@@ -13,7 +13,6 @@ use crate::stop::StopHandle;
 use crate::system;
 use crate::tensors::{self, Which};
 use crate::trainer::Trainer;
-use plimsoll_core::step::Role;
 use plimsoll_data::Dataset;
 use serde_json::Value;
 use std::fs::{self, File, TryLockError};
@@ -152,9 +151,7 @@ impl RunFolder {
             }
         }
         fs::create_dir_all(&folder).map_err(error)?;
-        let inputs = plan.memory.program(Role::Predict).map(|program| &program.graph);
-        let inputs: Vec<_> = inputs.into_iter().flat_map(|graph| graph.inputs().iter().map(|input| input.ty.clone())).collect();
-        let layers = spec.model.summary_for(&inputs).map(|summary| summary.rows).unwrap_or_default();
+        let layers = report::layers(spec, &plan.memory);
         self.stream(report::MEMORY, |writer| report::write_map(writer, &plan.memory, &layers))
     }
 

@@ -20,8 +20,16 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("smooth_l1_loss", "huber"),
     ("kl_div_loss", "kl_divergence"),
     ("learning_rate", "lr"),
-    ("lr", "optimizer"),
-    ("learning_rate", "optimizer"),
+    ("nll", "softmax_cross_entropy"),
+    ("acc", "accuracy"),
+    ("categorical_accuracy", "accuracy"),
+    ("sparse_categorical_accuracy", "accuracy"),
+    ("binary_accuracy", "accuracy"),
+    ("sparse_top_k_categorical_accuracy", "top5"),
+    ("top_k_categorical_accuracy", "top5"),
+    ("f1_score", "f1"),
+    ("mean_io_u", "iou"),
+    ("r2_score", "r2"),
     ("batch_size", "batch"),
     ("minibatch", "batch"),
     ("num_epochs", "epochs"),
@@ -67,6 +75,20 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("reduce_lr_on_plateau", "plateau"),
     ("exponential_decay", "exponential"),
 ];
+
+/// Names of Keras and PyTorch with ours, which is a key of a table: its path from where theirs was read.
+const INNER: &[(&str, &str, &str)] = &[
+    ("learning_rate", "optimizer", "lr"),
+    ("lr", "optimizer", "lr"),
+    ("momentum", "optimizer", "momentum"),
+    ("weight_decay", "optimizer", "weight_decay"),
+];
+
+/// `optimizer.lr` for `learning_rate`, where the table is known.
+pub(crate) fn inner_key(name: &str, known: &[&str]) -> Option<String> {
+    let found = INNER.iter().find(|(theirs, table, _)| flat(theirs) == flat(name) && known.contains(table));
+    found.map(|(_, table, key)| format!("{table}.{key}"))
+}
 
 /// `; did you mean "relu"?`, or nothing if no known name is close.
 pub(crate) fn did_you_mean(name: &str, known: &[&str]) -> String {
@@ -115,6 +137,7 @@ fn distance(a: &str, b: &str) -> usize {
 mod tests {
     use super::*;
     use crate::loss::Loss;
+    use crate::metrics::Metric;
     use crate::nn::{Activation, LAYERS};
     use crate::schedule::SCHEDULES;
 
@@ -126,7 +149,12 @@ mod tests {
         }
         assert_eq!(nearest("MSELoss", &losses), Some("mse"));
         assert_eq!(nearest("learning_rate", &["lr", "momentum"]), Some("lr"));
-        assert_eq!(nearest("learning_rate", &["loss", "optimizer"]), Some("optimizer"));
+        assert_eq!(inner_key("learning_rate", &["loss", "optimizer"]).as_deref(), Some("optimizer.lr"));
+        assert_eq!(inner_key("learning_rate", &["lr", "momentum"]), None);
+        let metrics: Vec<&str> = Metric::NAMES.iter().map(|(name, _)| *name).collect();
+        for theirs in ["acc", "sparse_categorical_accuracy", "CategoricalAccuracy", "binary_accuracy"] {
+            assert_eq!(nearest(theirs, &metrics), Some("accuracy"), "{theirs}");
+        }
         let layers: Vec<&str> = LAYERS.iter().map(|def| def.name).collect();
         for (theirs, ours) in
             [("MaxPooling2D", "max_pool2d"), ("BatchNorm2d", "batch_norm"), ("LayerNorm", "layer_norm"), ("Linear", "dense")]

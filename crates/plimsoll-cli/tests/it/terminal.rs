@@ -19,6 +19,9 @@ fn runs_are_listed_with_their_best_scores() {
     let table = sandbox.succeed(&["runs"]);
     assert!(table.starts_with("run       state  model       epochs  best"), "{table}");
     assert_eq!(table.lines().count(), 3);
+    let refused = |folder: &str| sandbox.fail(&["runs", folder]).1;
+    insta::assert_snapshot!(refused("nothing"), @"error: there is no folder nothing; name the folder that has the run folders in it");
+    insta::assert_snapshot!(refused("runs/digits-1"), @"error: runs/digits-1 is a run folder itself; name the folder it is in, or use `plimsoll watch runs/digits-1`");
 }
 
 #[test]
@@ -68,6 +71,7 @@ fn names_of_keras_and_pytorch_are_understood() {
     assert!(said("train.loss=sparse_categorical_crossentropy").ends_with("did you mean \"softmax_cross_entropy\"?"));
     assert!(said("train.loss=crossentropy").ends_with("did you mean \"softmax_cross_entropy\"?"));
     assert!(said("train.optimizer={ type = \"adam\", learning_rate = 0.1 }").ends_with("did you mean `train.optimizer.lr`?"));
-    assert!(said("train.learning_rate=0.1").ends_with("did you mean `train.optimizer`?"));
+    assert!(said("train.learning_rate=0.1").ends_with("did you mean `train.optimizer.lr`?"));
+    assert!(said("train.metrics=[\"acc\"]").ends_with("did you mean \"accuracy\"?"));
     assert!(said("train.batch_size=8").ends_with("did you mean `train.batch`?"));
 }

@@ -50,7 +50,7 @@ pub enum Event<'a> {
         /// Steps of the epoch, if known in advance.
         steps: Option<u64>,
         /// Loss and metrics over those steps.
-        scores: Scores,
+        scores: &'a Scores,
         /// The learning rate of the last of them.
         learning_rate: f64,
         /// Rows per second since the epoch began.

@@ -45,6 +45,8 @@ struct Training<'r, 'f> {
     writer: Option<Writer>,
     tensorboard: Option<TensorBoard>,
     progress: Progress,
+    /// Scores of the epoch so far, for progress events; their names are allocated once.
+    running: Scores,
     history: History,
     epochs_left: u64,
     /// Rows of an epoch where they decide which rows share a batch, and its steps where they are known.
@@ -128,6 +130,7 @@ impl<'r, 'f> Training<'r, 'f> {
             writer,
             tensorboard,
             progress,
+            running: plan.interface.model_metrics.no_scores(),
             history,
             epochs_left,
             epoch_rows: epoch_rows(&spec.data),
@@ -335,11 +338,12 @@ impl<'r, 'f> Training<'r, 'f> {
             if self.fit.observer.is_some() && reported.elapsed() >= PROGRESS {
                 reported = Instant::now();
                 let seconds = start.elapsed().as_secs_f64();
+                self.session.update_running(&mut self.running, &place.tally);
                 self.fit.report(&Event::Progress {
                     epoch: self.session.epochs + 1,
                     step: place.tally.rows / batch,
                     steps: self.epoch_steps,
-                    scores: self.session.running_scores(&place.tally),
+                    scores: &self.running,
                     learning_rate: self.session.rate,
                     examples_per_s: (place.tally.rows - before) as f64 / seconds,
                     resident: system::resident(),

@@ -88,18 +88,28 @@ impl ModelMetrics {
         self.outputs.iter().map(|output| own(&output.accumulators)).fold((0, 0), |all, own| (all.0 + own.0, all.1 + own.1))
     }
 
-    /// The losses and accuracies so far, which are cheap at any time.
-    pub fn running_scores(&self, loss: f64, sums: &[f64], rows: u64) -> Scores {
-        let mut scores = Scores { loss, ..Scores::default() };
-        if let [OutputMetrics { accumulators, .. }] = &self.outputs[..] {
-            scores.accuracy = accumulators.accuracy(sums, rows);
-            return scores;
-        }
-        self.put_losses(&mut scores, sums, rows);
-        for (OutputMetrics { prefix, accumulators }, sums, _) in self.parts(sums, &[]) {
-            scores.more.extend(accumulators.accuracy(sums, rows).map(|accuracy| (format!("{prefix}accuracy"), accuracy)));
+    /// The losses and accuracies of no rows, with their names.
+    pub fn no_scores(&self) -> Scores {
+        let mut scores = Scores::default();
+        if self.outputs.len() > 1 {
+            let named = |score: &'static str| move |output: &OutputMetrics| (format!("{}{score}", output.prefix), 0.0);
+            let no_sums = |output: &OutputMetrics| vec![0.0; output.accumulators.sums.len()];
+            let accuracies = self.outputs.iter().filter(|output| output.accumulators.accuracy(&no_sums(output), 0).is_some());
+            scores.more = self.outputs.iter().map(named("loss")).chain(accuracies.map(named("accuracy"))).collect();
         }
         scores
+    }
+
+    /// Sets the losses and accuracies so far, which are cheap at any time, in scores of [`no_scores`](ModelMetrics::no_scores). Allocates nothing.
+    pub fn update_running(&self, scores: &mut Scores, loss: f64, sums: &[f64], rows: u64) {
+        scores.loss = loss;
+        if let [OutputMetrics { accumulators, .. }] = &self.outputs[..] {
+            scores.accuracy = accumulators.accuracy(sums, rows);
+            return;
+        }
+        let losses = self.parts(sums, &[]).map(|(_, sums, _)| sums[0] / rows.max(1) as f64);
+        let accuracies = self.parts(sums, &[]).filter_map(|(output, sums, _)| output.accumulators.accuracy(sums, rows));
+        scores.more.iter_mut().zip(losses.chain(accuracies)).for_each(|((_, known), value)| *known = value);
     }
 
     /// All metrics from the sums over some rows and the counts per class.

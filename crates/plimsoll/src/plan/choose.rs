@@ -2,7 +2,7 @@
 //! whichever has the shortest predicted step.
 
 use super::candidate::{Candidate, candidate, finish, planning};
-use super::least::{infeasible, minimum};
+use super::least::{infeasible, minimum, recalled, smallest_plan};
 use super::offload;
 use super::pipelines::{Pipelines, pipelines};
 use super::split::{described, planned_graphs};
@@ -11,10 +11,11 @@ use crate::allow::{Allow, Permission};
 use crate::error::{Error, Result};
 use crate::graphs::{Variant, nodes};
 use crate::infeasible::PlanningInfeasible;
+use crate::numerics::Numerics;
 use crate::spec::Count;
 use plimsoll_core::budget::Owner;
 use plimsoll_core::plan::recompute::{self, Effort, FitError};
-use plimsoll_core::plan::{self, Certificate};
+use plimsoll_core::plan::{self, Certificate, CheckedPlan};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Graph};
 use std::borrow::Cow;
@@ -72,6 +73,23 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     let on_the_way = on_the_way.into_iter().map(tightened).collect::<Result<Vec<_>>>()?;
     let strategies = strategies(&request, &candidate, on_the_way)?;
     described(&request, RunPlan { strategies, ..run_plan(&request, budgets, candidate)? })
+}
+
+/// The plan of the minimum budget, whatever the budgets of the run are. A minimum that a refusal found is not searched again.
+pub(crate) fn smallest(request: &Request<'_>, known: Option<&(Numerics, CheckedPlan)>) -> Result<RunPlan> {
+    let budgets = request.machine.budgets(request.budget);
+    refuse_planning_beyond_free_memory(request)?;
+    if let Some((choices, memory)) = known {
+        let _ = request.minimum.set(recalled(request, choices, memory)?);
+    }
+    smallest_plan(request, budgets, minimum_of(request, budgets)?)
+}
+
+/// The host and device memory of micro-batches without recomputation, splitting or offload, and the predicted seconds per batch.
+pub(crate) fn plain(request: &Request<'_>, micro_batch: usize) -> Result<(Bytes, Bytes, f64)> {
+    refuse_planning_beyond_free_memory(request)?;
+    let plain = candidate(request, micro_batch, None)?;
+    Ok((plain.least, plain.device_total(), plain.seconds(request)))
 }
 
 /// Refuses to plan a run whose planning would not fit into the free memory.

@@ -1,18 +1,20 @@
 //! The minimum budget, and the error for a budget below it.
 
 use super::candidate::{Candidate, candidate, finish, planning};
-use super::choose::{owners, sorted, variants, varied, ways};
+use super::choose::{owners, run_plan, sorted, variants, varied, ways};
 use super::offload::{Extent, sketches};
 use super::pipelines::pipelines;
 use super::split::planned_graphs;
-use super::{Budgets, Request};
+use super::{Budgets, Request, RunPlan};
 use crate::allow::{Allow, Permission};
 use crate::error::Result;
-use crate::graphs::{Programs, nodes};
+use crate::graphs::{Programs, Variant, nodes};
 use crate::infeasible::{HOST, Infeasible};
+use crate::numerics::Numerics;
 use crate::spec::Count;
 use plimsoll_core::Bytes;
 use plimsoll_core::budget::Owner;
+use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::plan::recompute::{self, Effort, FitError};
 use std::borrow::Cow;
 
@@ -159,6 +161,25 @@ fn lowered(request: &Request<'_>, mut best: Candidate, budgets: Budgets) -> Resu
     Ok(best)
 }
 
+/// The plan of the minimum, within budgets that are large enough for it.
+pub(super) fn smallest_plan(request: &Request<'_>, budgets: Budgets, least: &Candidate) -> Result<RunPlan> {
+    let enough = Budgets { host: budgets.host.max(least.least), device: budgets.device.max(least.device_total()) };
+    run_plan(&varied(request, least.variant)?, enough, least.clone())
+}
+
+/// The choices of a candidate that result bits depend on.
+fn choices(request: &Request<'_>, candidate: &Candidate) -> Result<Numerics> {
+    let precision = varied(request, candidate.variant)?.programs.optimization.precision;
+    Ok(Numerics { micro_batch: candidate.micro_batch, precision, eight_bit_state: candidate.variant.state, convolutions: None })
+}
+
+/// The candidate that [`choices`] and its memory describe.
+pub(super) fn recalled(request: &Request<'_>, choices: &Numerics, memory: &CheckedPlan) -> Result<Candidate> {
+    let activations = choices.precision != request.spec.optimization.precision;
+    let request = varied(request, Variant { activations, state: choices.eight_bit_state })?;
+    finish(&request, choices.micro_batch, memory.clone().into_plan())
+}
+
 /// Why there is no plan, and what would work.
 pub(super) fn infeasible(request: &Request<'_>, budgets: Budgets, least: &Candidate) -> Result<Infeasible> {
     let pipeline = pipelines(request.data, least.feed_rows, None)?;
@@ -209,5 +230,6 @@ pub(super) fn infeasible(request: &Request<'_>, budgets: Budgets, least: &Candid
         minimum_with,
         plan_ms: 0.0,
         resumed_with: None,
+        smallest: Some((choices(request, least)?, least.memory.clone())),
     })
 }

@@ -192,6 +192,20 @@ impl RunSpec {
         self.search(machine, data, plan_run)
     }
 
+    /// The plan of the minimum budget, whatever the budgets of the run are.
+    ///
+    /// # Errors
+    ///
+    /// If its parts are incompatible, or there is not enough memory to plan it.
+    pub(crate) fn smallest(&self, machine: &Machine, data: &DataSummary, known: Option<&(Numerics, CheckedPlan)>) -> Result<RunPlan> {
+        self.search(machine, data, |request| choose::smallest(request, known))
+    }
+
+    /// The host and device memory of micro-batches without recomputation, splitting or offload, and the predicted seconds per batch.
+    pub(crate) fn plain(&self, machine: &Machine, data: &DataSummary, micro_batch: usize) -> Result<(Bytes, Bytes, f64)> {
+        self.search(machine, data, |request| choose::plain(request, micro_batch))
+    }
+
     /// The largest batch that runs without micro-batches; none if not even one row fits.
     ///
     /// # Errors

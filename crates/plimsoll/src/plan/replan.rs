@@ -118,6 +118,7 @@ impl RunPlan {
                 minimum_with: Vec::new(),
                 plan_ms: 0.0,
                 resumed_with: None,
+                smallest: None,
             })));
         }
         let pipelines = pipelines(data, self.feed_rows, Some(self.host_budget - fixed))?;

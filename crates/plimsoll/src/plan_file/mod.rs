@@ -15,7 +15,7 @@ use crate::plan::{DataSummary, RunPlan};
 use crate::spec::RunSpec;
 use assumptions::Stated;
 use plimsoll_core::Bytes;
-use plimsoll_core::plan::Certificate;
+use plimsoll_core::plan::{Certificate, Plan};
 use serde_json::{Map, Value, json};
 use subject::Subject;
 
@@ -59,6 +59,21 @@ pub fn plan_file(spec: &RunSpec, plan: &RunPlan) -> Result<Value> {
         document["max_batch"] = json!(plan.batch);
     }
     Ok(document)
+}
+
+/// The plan of a document of [`plan_file`] with its graphs, proven, and the run that it is for.
+///
+/// # Errors
+/// If the certificate is no plan of the model of the configuration, or if the data it names cannot be read.
+pub(crate) fn proven_plan(
+    plan: &Map<String, Value>,
+    configuration: &str,
+    assumptions: &Value,
+    certificate: &Certificate,
+    max_batch: Option<usize>,
+) -> Result<(Plan, RunSpec)> {
+    let subject = Subject::read(configuration, plan, &exactly("assumptions", assumptions)?, max_batch)?;
+    Ok((subject.prove(certificate)?.plan, subject.spec))
 }
 
 /// Verifies a document of [`plan_file`]: that its certificate is an exact plan of the model of its configuration, and

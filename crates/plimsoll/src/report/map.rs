@@ -1,7 +1,8 @@
 //! The memory of a plan as the page reads it: for every program its steps and its buffers, column by column, with names as numbers.
 
 use crate::nn::LayerSummary;
-use plimsoll_core::plan::{BufferKind, Certificate, Plan};
+use plimsoll_core::ValueId;
+use plimsoll_core::plan::{Buffer, BufferKind, Certificate, Place, Plan, Program};
 use plimsoll_formats::json::write_string;
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -58,7 +59,7 @@ pub(crate) fn write_map(writer: &mut impl Write, plan: &Plan, layers: &[LayerSum
         let buffers = program.buffers.iter().map(|buffer| BufferRow {
             owner: &buffer.owner,
             kind: buffer.kind,
-            ty: buffer.values.first().map(|value| graph.ty(*value).to_string()),
+            ty: first_value(program, buffer).map(|value| graph.ty(value).to_string()),
             offset: buffer.offset.0,
             size: buffer.size.0,
             first: buffer.first,
@@ -69,7 +70,17 @@ pub(crate) fn write_map(writer: &mut impl Write, plan: &Plan, layers: &[LayerSum
     map.finish()
 }
 
-/// Writes the memory that a certificate states. It has neither FLOPs nor types.
+/// The first value of a buffer; of a proven plan, whose buffers list none, the one that its first op writes there.
+fn first_value(program: &Program, buffer: &Buffer) -> Option<ValueId> {
+    let listed = buffer.values.first().copied();
+    listed.or_else(|| {
+        let node = program.graph.node(*program.order.get(buffer.first as usize)?);
+        let written = |value: &&ValueId| program.places[value.0 as usize] == Some(Place::Arena(buffer.offset));
+        node.outputs.iter().find(written).copied().filter(|_| buffer.kind != BufferKind::Workspace)
+    })
+}
+
+/// Writes the memory that a certificate states, where its graphs cannot be built. It has neither FLOPs nor types nor layers.
 pub(crate) fn write_map_of(writer: &mut impl Write, plan: &Certificate) -> io::Result<()> {
     let mut map = MapWriter::begin(writer, plan.rows, plan.arena.0, plan.resident.0, plan.backing.0)?;
     map.states(plan.states.iter().map(|(name, owner, offset, size)| (&name[..], owner.clone(), offset.0, size.0)))?;

@@ -10,9 +10,13 @@ mod samples;
 
 use crate::error::{Error, Result};
 use crate::files;
+use crate::nn::LayerSummary;
 use crate::plan::{RunPlan, Sweep};
+use crate::plan_file::proven_plan;
+use crate::spec::RunSpec;
 use page::Page;
-use plimsoll_core::plan::Certificate;
+use plimsoll_core::plan::{Certificate, Plan};
+use plimsoll_core::step::Role;
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -61,8 +65,8 @@ enum Subject {
     Run(PathBuf),
     /// A plan file.
     File(PathBuf),
-    /// A plan, and its configuration.
-    Plan(Box<RunPlan>, String),
+    /// A plan, and the run it is for.
+    Plan(Box<RunPlan>, Box<RunSpec>),
 }
 
 impl Report {
@@ -74,9 +78,9 @@ impl Report {
         Ok(Report::with(Subject::at(path)?))
     }
 
-    /// Of a plan that has not run.
-    pub fn of_plan(plan: RunPlan, config: &str) -> Report {
-        Report::with(Subject::Plan(Box::new(plan), config.to_string()))
+    /// Of a plan that has not run, and the run it is for.
+    pub fn of_plan(plan: RunPlan, spec: &RunSpec) -> Report {
+        Report::with(Subject::Plan(Box::new(plan), Box::new(spec.clone())))
     }
 
     fn with(subject: Subject) -> Report {
@@ -157,15 +161,26 @@ impl Report {
                 page.text("config", &folder.join("config.toml"))
             }
             Subject::File(path) => {
-                let (plan, certificate, config) = read_plan_file(path)?;
+                let PlanFile { plan, certificate, configuration, assumptions, max_batch } = PlanFile::read(path)?;
+                // A certificate has neither types nor FLOPs nor layers: they follow from the graphs of the configuration.
+                match proven_plan(&plan, &configuration, &assumptions, &certificate, max_batch) {
+                    Ok((proven, spec)) => {
+                        let layers = layers(&spec, &proven);
+                        written(page.stream("memory", |writer| map::write_map(writer, &proven, &layers)))?;
+                    }
+                    Err(error) => {
+                        written(page.value("unknown", &json!(error.to_string())))?;
+                        written(page.stream("memory", |writer| map::write_map_of(writer, &certificate)))?;
+                    }
+                }
                 written(page.value("plan", &Value::Object(plan)))?;
-                written(page.stream("memory", |writer| map::write_map_of(writer, &certificate)))?;
-                written(page.value("config", &json!(config)))
+                written(page.value("config", &json!(configuration)))
             }
-            Subject::Plan(plan, config) => {
+            Subject::Plan(plan, spec) => {
                 written(page.value("plan", &plan.to_json()))?;
-                written(page.stream("memory", |writer| map::write_map(writer, &plan.memory, &[])))?;
-                written(page.value("config", &json!(config)))
+                let layers = layers(spec, &plan.memory);
+                written(page.stream("memory", |writer| map::write_map(writer, &plan.memory, &layers)))?;
+                written(page.value("config", &json!(spec.config)))
             }
         }
     }
@@ -194,18 +209,29 @@ impl Subject {
     }
 }
 
-/// The parts of a plan file that a report shows.
-fn read_plan_file(path: &Path) -> Result<(Map<String, Value>, Certificate, String)> {
-    #[derive(serde::Deserialize)]
-    struct PlanFile {
-        plan: Map<String, Value>,
-        certificate: Certificate,
-        configuration: String,
+/// The layers of the model, with the shapes they have in a plan.
+pub(crate) fn layers(spec: &RunSpec, plan: &Plan) -> Vec<LayerSummary> {
+    let inputs = plan.program(Role::Predict).into_iter().flat_map(|program| program.graph.inputs());
+    let inputs: Vec<_> = inputs.map(|input| input.ty.clone()).collect();
+    spec.model.summary_for(&inputs).map(|summary| summary.rows).unwrap_or_default()
+}
+
+/// A plan file.
+#[derive(serde::Deserialize)]
+struct PlanFile {
+    plan: Map<String, Value>,
+    certificate: Certificate,
+    configuration: String,
+    assumptions: Value,
+    max_batch: Option<usize>,
+}
+
+impl PlanFile {
+    fn read(path: &Path) -> Result<PlanFile> {
+        let io = |source| Error::Io { action: "read", path: path.to_path_buf(), source };
+        serde_json::from_reader(BufReader::new(File::open(path).map_err(io)?))
+            .map_err(|error| Error::Config(format!("{} is not a plan that `plimsoll plan --out` wrote: {error}", path.display())))
     }
-    let io = |source| Error::Io { action: "read", path: path.to_path_buf(), source };
-    let read: PlanFile = serde_json::from_reader(BufReader::new(File::open(path).map_err(io)?))
-        .map_err(|error| Error::Config(format!("{} is not a plan that `plimsoll plan --out` wrote: {error}", path.display())))?;
-    Ok((read.plan, read.certificate, read.configuration))
 }
 
 /// Copies a file through a buffer of its own.

@@ -307,8 +307,8 @@ impl Session {
     }
 
     /// Loss and metrics so far.
-    pub fn running_scores(&self, tally: &Tally) -> Scores {
-        self.plan.interface.model_metrics.running_scores(tally.mean_loss(), &tally.sums, tally.rows)
+    pub fn update_running(&self, scores: &mut Scores, tally: &Tally) {
+        self.plan.interface.model_metrics.update_running(scores, tally.mean_loss(), &tally.sums, tally.rows);
     }
 
     /// Loss and all metrics of the runs since [`Session::begin`] whose results were read.

@@ -15,6 +15,7 @@ use crate::fit::{self, Event, Fit, Validation};
 use crate::history::History;
 use crate::infeasible::Infeasible;
 use crate::metrics::Scores;
+use crate::numerics::Numerics;
 use crate::plan::{DataSummary, LargestBatch, Machine, RunPlan, Sweep};
 use crate::preprocessing::Preprocessing;
 use crate::schedule::ScheduleState;
@@ -22,11 +23,11 @@ use crate::session::Session;
 use crate::spec::{Count, FitSpec, RunSpec, scan_images};
 use crate::stop::StopHandle;
 use crate::{system, tensors};
-use plimsoll_core::Graph;
 use plimsoll_core::budget::give_back_program_pages;
 use plimsoll_core::device::Device;
-use plimsoll_core::plan::Certificate;
+use plimsoll_core::plan::{Certificate, CheckedPlan};
 use plimsoll_core::step::Role;
+use plimsoll_core::{Bytes, Graph};
 use plimsoll_data::Dataset;
 use std::cell::OnceCell;
 use std::path::Path;
@@ -163,6 +164,16 @@ impl Trainer {
     /// If the run does not fit, or its parts are incompatible.
     pub fn sweep(&self, progress: &mut dyn FnMut(usize, usize)) -> Result<Sweep> {
         self.spec.sweep(&self.machine()?, &DataSummary::read(&self.spec)?, progress)
+    }
+
+    /// The plan of the minimum budget of the run as it is described, whatever its budgets are. One that a refusal found is not searched again.
+    pub(crate) fn smallest_plan(&self, known: Option<&(Numerics, CheckedPlan)>) -> Result<RunPlan> {
+        self.spec.smallest(&self.machine()?, &DataSummary::read(&self.spec)?, known)
+    }
+
+    /// The host and device memory of micro-batches without recomputation, splitting or offload, and the predicted seconds per batch.
+    pub(crate) fn plain(&self, micro_batch: usize) -> Result<(Bytes, Bytes, f64)> {
+        self.spec.plain(&self.machine()?, &DataSummary::read(&self.spec)?, micro_batch)
     }
 
     /// Proves that a certificate is an exact plan of this run's graphs on its device.

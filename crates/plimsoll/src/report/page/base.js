@@ -10,17 +10,17 @@ function bytes(n) {
   let unit = 0, sign = n < 0 ? "−" : "";
   n = Math.abs(n);
   while (n >= 1024 && unit < 4) { n /= 1024; unit++; }
-  return sign + (unit === 0 ? Math.round(n) : digits(n)) + " " + UNITS[unit];
+  return sign + (unit === 0 ? Math.round(n) : digits(n)) + "\u00a0" + UNITS[unit];
 }
 function digits(n) { return n >= 100 ? n.toFixed(0) : n >= 10 ? n.toFixed(1) : n.toFixed(2); }
 function seconds(s) {
   if (s == null || !isFinite(s)) return "–";
   if (s === 0) return "0 s";
-  if (s < 1e-3) return digits(s * 1e6) + " µs";
-  if (s < 1) return digits(s * 1e3) + " ms";
-  if (s < 120) return digits(s) + " s";
-  if (s < 7200) return Math.round(s / 60) + " min";
-  return digits(s / 3600) + " h";
+  if (s < 1e-3) return digits(s * 1e6) + "\u00a0µs";
+  if (s < 1) return digits(s * 1e3) + "\u00a0ms";
+  if (s < 120) return digits(s) + "\u00a0s";
+  if (s < 7200) return Math.round(s / 60) + "\u00a0min";
+  return digits(s / 3600) + "\u00a0h";
 }
 function count(n) { return n == null ? "–" : Math.round(n).toLocaleString("en-US"); }
 function short(n) {
@@ -35,7 +35,7 @@ function short(n) {
   if (a < 1e-3) return n.toExponential(1);
   return String(+n.toPrecision(3));
 }
-function percent(share) { return (100 * share).toFixed(share < 0.0995 ? 1 : 0) + " %"; }
+function percent(share) { return (100 * share).toFixed(share < 0.0995 ? 1 : 0) + "\u00a0%"; }
 
 function h(tag, attributes, ...children) {
   const element = document.createElement(tag);

@@ -19,7 +19,8 @@ function roundTicks(max, target, base2) {
 function lineChart({ title, unit, series, limits = [], xName = "epoch", xFormat = short, format = short, base2 = false, ratio = 0.52, wide = false, id }) {
   series = series.filter(s => s.points.length > 0);
   if (series.length === 0) return null;
-  const W = wide ? Math.min(1090, Math.max(480, document.getElementById("content").clientWidth - 60)) : 520, H = Math.round(W * ratio), L = 58, R = 12, T = 10, B = 26;
+  // As wide as it is shown, so that text has its size on a phone too.
+  const W = Math.min(wide ? 1090 : 520, Math.max(280, document.getElementById("content").clientWidth - (innerWidth > 760 ? 60 : 32))), H = Math.round(W < 480 ? W * Math.max(ratio, 0.6) : W * ratio), L = 58, R = 12, T = 10, B = 26;
   const xs = series.flatMap(s => s.points.map(p => p[0])), ys = series.flatMap(s => s.points.map(p => p[1])).concat(limits.map(l => l.y)).filter(isFinite);
   const x0 = Math.min(...xs), x1 = Math.max(...xs), low = Math.min(0, ...ys), top = Math.max(...ys, 1e-30);
   const yTicks = roundTicks(top * 1.02, 4, base2), y1 = Math.max(top * 1.04, yTicks[yTicks.length - 1]);
@@ -31,7 +32,7 @@ function lineChart({ title, unit, series, limits = [], xName = "epoch", xFormat 
   }
   const span = x1 - x0, whole = Number.isInteger(x0) && Number.isInteger(x1) && span >= 1;
   const inBytes = xFormat === bytes;
-  const ticks = inBytes ? roundTicks(x1, 5, true) : span > 0 ? roundTicks(x1, 6 * x1 / span).filter(t => !whole || Number.isInteger(t)) : [x0];
+  const ticks = inBytes ? roundTicks(x1, Math.min(5, W / 100), true) : span > 0 ? roundTicks(x1, 6 * x1 / span).filter(t => !whole || Number.isInteger(t)) : [x0];
   const xTicks = ticks.filter(t => t >= x0);
   if (!inBytes && xTicks[0] > x0 + span / 12) xTicks.unshift(x0);
   if (inBytes && xTicks.length < 3) xTicks.splice(0, 2, x0, x1);

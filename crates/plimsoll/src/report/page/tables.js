@@ -39,6 +39,7 @@ function hotSpots(run) {
 
 function modelSection(run) {
   const memory = run.memory;
+  if (run.unknown) return [h("p", { class: "soft" }, "Tensor types, FLOPs and layers follow from the configuration and the data, which cannot be read here: ", run.unknown)];
   if (!memory || !memory.layers.length) return [];
   const training = memory.programs.find(program => program.role === "step") || memory.programs[0];
   const flops = new Map(), moved = new Map(), held = new Map();
@@ -49,7 +50,7 @@ function modelSection(run) {
   const rows = memory.layers.map(([layer, kind, output, parameters, frozen]) => ({ layer, kind, output, parameters, frozen, flops: within(flops, layer), moved: within(moved, layer), held: within(held, layer) }));
   const sum = key => rows.reduce((total, row) => total + row[key], 0);
   const element = table(rows, [
-    ["layer", row => row.layer], ["type", row => row.kind], ["output", row => row.output],
+    ["layer", row => row.layer], ["type", row => row.kind], ["output", row => row.output.replaceAll(" ", "\u00a0")],
     ["parameters", row => count(row.parameters) + (row.frozen ? ` + ${count(row.frozen)}` : ""), row => row.parameters, true],
     ["FLOPs per step", row => short(row.flops), row => row.flops, true], ["bytes moved", row => bytes(row.moved), row => row.moved, true], ["activations", row => bytes(row.held), row => row.held, true],
   ], { caption: "Layers of the model", wrap: 0 });
