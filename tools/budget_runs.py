@@ -9,9 +9,10 @@ exceed its plan, and must not be refused at its minimum; one byte less must be r
 are appended to the file, one JSON object per run; the same call continues where it stopped. Needs the right to create
 control groups (version 1 or 2).
 """
-import argparse, collections, functools, json, multiprocessing, os, random, shutil, statistics, subprocess, sys, tempfile, time
+import argparse, collections, functools, json, multiprocessing, os, random, re, shutil, statistics, subprocess, sys, tempfile, time
 
 MIB = 2**20
+RUN_SECONDS = 2
 PERMISSIONS = ["recompute", "split", "microbatch", "offload"]
 
 
@@ -108,7 +109,7 @@ def run_within_limit(program, seed, index, folder):
     with open(config, "w") as f:
         f.write(text)
     shutil.rmtree(out, ignore_errors=True)
-    options = ["--no-calibrate", "--json", "--threads", str(draw.choice([1, 2]))]
+    options = ["--no-calibrate", "--json", "--threads", str(draw.choice([1, 1, 1, 2]))]
     if draw.random() < 0.3:
         allow = [name for name in PERMISSIONS if draw.random() < 0.5]
         options += ["--allow", ",".join(allow) or "none"]
@@ -132,6 +133,14 @@ def run_within_limit(program, seed, index, folder):
             return fail("minimum minus one", f"exit {status}, minimum {document.get('min_bytes')} instead of {minimum}")
         result["less_refused"] = True
     budget = minimum if draw.random() < 0.5 else int(minimum * draw.uniform(1, draw.choice([1.05, 1.5, 3])))
+    status, document, error = plan(budget)
+    if status != 0:
+        return fail("refused", f"the plan of {budget} bytes, minimum {minimum}: {error}")
+    # At the minimum a step can take a hundred times as long.
+    steps = -(-int(re.search(r"rows = (\d+)", text)[1]) // document["batch"])
+    epochs = int(re.search(r"epochs = (\d+)", text)[1])
+    if epochs * steps * document["predicted_step_s"] > RUN_SECONDS:
+        options += ["--epochs", "1"]
     group = Group(budget)
     try:
         done = group.run([program, "train", config, *options, "--quiet", "--out", out, "--host-memory", str(budget)])

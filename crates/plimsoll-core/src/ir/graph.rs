@@ -217,6 +217,8 @@ pub struct Graph {
     names: HashSet<u64>,
     /// For each state, the value that denotes it, as far as it was pushed here.
     pushed_states: Vec<Option<ValueId>>,
+    /// The same for each scalar.
+    pushed_scalars: Vec<Option<ValueId>>,
 }
 
 /// The computation of a node without a fused slice write, for kernels, timers and proofs.
@@ -275,10 +277,14 @@ impl Graph {
                 ValueId(self.values.len() as u32 - 1)
             })
             .collect();
-        if let Op::State(state) = op {
-            let state = state.0 as usize;
-            self.pushed_states.resize(self.pushed_states.len().max(state + 1), None);
-            self.pushed_states[state].get_or_insert(outputs[0]);
+        let pushed = match op {
+            Op::State(state) => Some((&mut self.pushed_states, state.0 as usize)),
+            Op::Scalar(scalar) => Some((&mut self.pushed_scalars, scalar.0 as usize)),
+            _ => None,
+        };
+        if let Some((pushed, id)) = pushed {
+            pushed.resize(pushed.len().max(id + 1), None);
+            pushed[id].get_or_insert(outputs[0]);
         }
         let (scope, phase) = (self.scope(), self.phase.unwrap_or(Phase::Forward));
         Arc::make_mut(&mut self.nodes).push(Node { op, inputs, outputs: outputs.clone(), scope, phase });
@@ -318,8 +324,16 @@ impl Graph {
     pub fn scalar(&mut self, name: &str) -> ValueId {
         if let Some(known) = self.scalars.iter().position(|scalar| scalar == name) {
             let known = ScalarId(known as u32);
-            if let Some(node) = self.nodes.iter().find(|node| matches!(node.op, Op::Scalar(id) if id == known)) {
-                return node.outputs[0];
+            let is_known = |node: &&Node| matches!(node.op, Op::Scalar(id) if id == known);
+            let denotes = |value: &ValueId| {
+                let producer = self.values.get(value.index()).and_then(|value| self.nodes.get(value.producer.index()));
+                producer.filter(is_known).is_some()
+            };
+            let pushed = self.pushed_scalars.get(known.0 as usize).copied().flatten().filter(denotes);
+            if let Some(value) = pushed.or_else(|| self.nodes.iter().find(is_known).map(|node| node.outputs[0])) {
+                self.pushed_scalars.resize(self.pushed_scalars.len().max(known.0 as usize + 1), None);
+                self.pushed_scalars[known.0 as usize] = Some(value);
+                return value;
             }
         } else {
             self.scalars.push(name.to_string());
