@@ -7,6 +7,7 @@ mod update_tests;
 mod variants;
 
 pub(crate) use programs::{
-    LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, PlanSpace, ProgramInterface, Programs, ROW_SHARE, SMALLEST_OFFLOADED, ValueKind, nodes,
+    LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, PlanSpace, PlannedRun, ProgramInterface, Programs, ROW_SHARE, SMALLEST_OFFLOADED, ValueKind,
+    nodes,
 };
 pub(crate) use variants::{Variant, Variants};

@@ -90,6 +90,10 @@ const RUN_PER_NODE: u64 = 1_664;
 /// Heap of planning whatever the graphs: tables of the searches, and graphs of split layers before they are counted.
 const SEARCH: u64 = 3 << 19;
 
+/// Heap of planning a run as it is specified: in all, and per node.
+const AS_SPECIFIED: u64 = 1 << 18;
+const AS_SPECIFIED_PER_NODE: u64 = 2_250;
+
 /// Heap of planning per node of the graphs that plans are made from.
 const SOURCE_PER_NODE: u64 = 720;
 
@@ -107,6 +111,16 @@ const SMALL_PLANNING: Bytes = Bytes::mib(4);
 
 /// Smaller tensors are not offloaded: a copy has a fixed cost.
 pub(crate) const SMALLEST_OFFLOADED: Bytes = Bytes::kib(4);
+
+/// A plan, as far as the memory of planning it depends on it.
+pub(crate) struct PlannedRun {
+    /// Nodes of its programs.
+    pub nodes: u64,
+    /// Whether it accumulates gradients.
+    pub accumulates: bool,
+    /// What a run of whole batches without any strategy holds beside the process; none for other runs.
+    pub as_specified: Option<Bytes>,
+}
 
 /// What planning compares, as far as its memory depends on it.
 #[derive(Clone, Copy)]
@@ -132,17 +146,41 @@ impl Programs {
         Bytes(if accumulating { PLANNED_PER_NODE_ACCUMULATING } else { PLANNED_PER_NODE })
     }
 
-    /// Peak heap of planning, if the plan has this many nodes and accumulates gradients or not. Measured over networks of 1 to 1,000 layers
-    /// (`heap_peak_bytes` of `plimsoll train --json`) and rounded up.
-    pub fn planning_heap(&self, (planned, accumulates): (u64, bool), compared: PlanSpace) -> Result<Bytes, GraphError> {
+    /// Peak heap of planning. Measured over networks of 1 to 1,000 layers (`heap_peak_bytes` of `plimsoll train --json`) and rounded up.
+    pub fn planning_heap(&self, planned: &PlannedRun, compared: PlanSpace) -> Result<Bytes, GraphError> {
+        if planned.as_specified.is_some_and(|run| run <= self.search_heap(compared)) {
+            return Ok(self.planning_heap_as_specified());
+        }
         let whole = self.whole_nodes();
         let accumulating = if compared.micro_batches { nodes(self.accumulating()?.iter().map(|(_, graph)| graph)) } else { 0 };
-        let sources = (whole + accumulating) * if compared.several_variants { 2 } else { 1 };
-        let rewritten = planned > whole || (compared.offload && self.has_offloadable(compared.batch));
-        let per_node = if rewritten { PLANNED_PER_NODE } else { PLANNED_PER_NODE_SHARED };
-        let of_whole = per_node * if accumulates { whole } else { whole.max(planned) };
-        let of_micro_batches = PLANNED_PER_NODE_ACCUMULATING * if accumulates { accumulating.max(planned) } else { accumulating };
-        Ok(Bytes(SEARCH + sources * SOURCE_PER_NODE + of_whole.max(of_micro_batches)).align_up(4096))
+        let of_whole = self.per_node(planned.nodes, compared) * if planned.accumulates { whole } else { whole.max(planned.nodes) };
+        let of_micro_batches =
+            PLANNED_PER_NODE_ACCUMULATING * if planned.accumulates { accumulating.max(planned.nodes) } else { accumulating };
+        Ok(searching(whole + accumulating, of_whole.max(of_micro_batches), compared))
+    }
+
+    /// Peak heap of planning a run as it is specified, without comparing strategies.
+    pub fn planning_heap_as_specified(&self) -> Bytes {
+        Bytes(AS_SPECIFIED + self.whole_nodes() * AS_SPECIFIED_PER_NODE).align_up(4096)
+    }
+
+    /// Heap of a search for strategies, at least. A run that holds no more as it is specified is planned without a search: that could not lower
+    /// the peak.
+    pub fn search_heap(&self, compared: PlanSpace) -> Bytes {
+        searching(self.whole_nodes(), self.per_node(0, compared) * self.whole_nodes(), compared)
+    }
+
+    /// The same, at most.
+    pub fn search_heap_at_most(&self, compared: PlanSpace) -> Bytes {
+        let whole = self.whole_nodes();
+        let accumulating = if compared.micro_batches { ACCUMULATING_NODES * whole } else { 0 };
+        let planned = (PLANNED_PER_NODE * whole).max(PLANNED_PER_NODE_ACCUMULATING * accumulating);
+        searching(whole + accumulating, planned, compared)
+    }
+
+    fn per_node(&self, planned: u64, compared: PlanSpace) -> u64 {
+        let rewritten = planned > self.whole_nodes() || (compared.offload && self.has_offloadable(compared.batch));
+        if rewritten { PLANNED_PER_NODE } else { PLANNED_PER_NODE_SHARED }
     }
 
     /// Whether micro-batches can save more memory than it takes to plan them: all values of a step of `batch` rows are larger.
@@ -189,6 +227,12 @@ impl Programs {
         }
         Ok(self.accumulating.get().expect("set above"))
     }
+}
+
+/// Heap of a search over graphs with this many nodes, whose plans take `planned` bytes.
+fn searching(nodes: u64, planned: u64, compared: PlanSpace) -> Bytes {
+    let sources = nodes * if compared.several_variants { 2 } else { 1 };
+    Bytes(SEARCH + sources * SOURCE_PER_NODE + planned).align_up(4096)
 }
 
 /// Nodes of some graphs in all.

@@ -7,12 +7,12 @@ use super::{Budgets, Request};
 use crate::allow::Permission;
 use crate::checkpoint::Checkpoints;
 use crate::error::Result;
-use crate::graphs::{PlanSpace, ProgramInterface, Programs, Variant, nodes};
+use crate::graphs::{PlanSpace, PlannedRun, ProgramInterface, Programs, Variant, nodes};
 use crate::history::History;
 use crate::spec::{Count, RunSpec};
 use plimsoll_core::budget::Owner;
 use plimsoll_core::plan::recompute::Recomputation;
-use plimsoll_core::plan::{CheckedPlan, Plan, check_equivalence, sketch, tighten};
+use plimsoll_core::plan::{CheckedPlan, Plan, Program, check_equivalence, sketch, tighten};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Graph};
 use std::borrow::Cow;
@@ -176,7 +176,13 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     let pipeline = pipelines(request.data, feed_rows, None)?;
     let mut least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
     // Planning ends before the run allocates; it counts only if it takes more memory than the run.
-    let planning = planning(request, nodes(memory.programs.iter().map(|program| &program.graph)), micro_batch)?;
+    let whole = micro_batch == request.batch && request.variant == Variant::default();
+    let planned = PlannedRun {
+        nodes: nodes(memory.programs.iter().map(|program| &program.graph)),
+        accumulates: micro_batch < request.batch,
+        as_specified: (on_device.is_none() && whole && is_as_specified(&memory)).then(|| least - request.machine.process),
+    };
+    let planning = request.machine.process + request.programs.planning_heap(&planned, compared(request))?;
     if planning > least {
         fixed.push((Owner::Planning, planning - least));
         least = planning;
@@ -184,16 +190,34 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory, least, fixed, on_device, written: None })
 }
 
-/// Host memory of planning, if the largest plans that are compared have this many nodes, for micro-batches of this many rows.
+/// Whether a plan recomputes, splits and offloads nothing.
+pub(crate) fn is_as_specified(plan: &Plan) -> bool {
+    let unchanged = |program: &Program| program.recomputation.nodes.is_empty() && program.graph.pieces() <= 1;
+    plan.backing == Bytes::ZERO && plan.programs.iter().all(unchanged)
+}
+
+/// Host memory of a search, if the largest plans that are compared have this many nodes, for micro-batches of this many rows.
 pub(super) fn planning(request: &Request<'_>, planned: u64, micro_batch: usize) -> Result<Bytes> {
-    let planned = (planned, micro_batch < request.batch);
-    let compared = PlanSpace {
+    let planned = PlannedRun { nodes: planned, accumulates: micro_batch < request.batch, as_specified: None };
+    Ok(request.machine.process + request.programs.planning_heap(&planned, compared(request))?)
+}
+
+/// Whether a candidate is the run as specified, and takes no more memory than a search for a smaller plan.
+pub(super) fn needs_no_search(request: &Request<'_>, candidate: &Candidate) -> bool {
+    let whole = candidate.micro_batch == request.batch && candidate.variant == Variant::default();
+    let counted = request.spec.count == Count::Everything && candidate.on_device.is_none();
+    let search = request.machine.process + request.programs.search_heap(compared(request));
+    counted && whole && is_as_specified(&candidate.memory) && candidate.least <= search
+}
+
+/// What planning compares.
+pub(super) fn compared(request: &Request<'_>) -> PlanSpace {
+    PlanSpace {
         batch: request.batch,
         micro_batches: ways(request, request.allow).iter().any(|rows| *rows < request.batch),
         offload: request.allow.has(Permission::Offload),
         several_variants: variants(request, request.allow).len() > 1,
-    };
-    Ok(request.machine.process + request.programs.planning_heap(planned, compared)?)
+    }
 }
 
 /// The memory of the scores of a run, which grows with its epochs and classes.

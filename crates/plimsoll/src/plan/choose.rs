@@ -1,7 +1,7 @@
 //! The search for the fastest plan that fits: whole batches if possible, else micro-batches, splitting, recomputation and offloading,
 //! whichever has the shortest predicted step.
 
-use super::candidate::{Candidate, candidate, finish, planning};
+use super::candidate::{Candidate, candidate, compared, finish, needs_no_search, planning};
 use super::least::{infeasible, minimum, recalled, smallest_plan};
 use super::offload;
 use super::pipelines::{Pipelines, pipelines};
@@ -92,13 +92,23 @@ pub(crate) fn plain(request: &Request<'_>, micro_batch: usize) -> Result<(Bytes,
     Ok((plain.least, plain.device_total(), plain.seconds(request)))
 }
 
-/// Refuses to plan a run whose planning would not fit into the free memory.
+/// Refuses to plan a run whose planning would not fit into the free memory. A run that fits as it is specified needs no search for strategies.
 fn refuse_planning_beyond_free_memory(request: &Request<'_>) -> Result<()> {
-    let (free, planning) = (request.machine.free_host, planning(request, 0, request.batch)?);
-    if planning > free {
-        return Err(Error::PlanningInfeasible(PlanningInfeasible { free, planning }));
+    let (free, process) = (request.machine.free_host, request.machine.process);
+    let refuse = |planning: Bytes| Err(Error::PlanningInfeasible(PlanningInfeasible { free, planning }));
+    let as_specified = process + request.programs.planning_heap_as_specified();
+    if as_specified > free {
+        return refuse(as_specified);
     }
-    Ok(())
+    if process + request.programs.search_heap_at_most(compared(request)) <= free {
+        return Ok(());
+    }
+    let whole = ways(request, request.allow)[0];
+    if needs_no_search(request, &candidate(request, whole, Some(Budgets::NONE))?) {
+        return Ok(());
+    }
+    let planning = planning(request, 0, request.batch)?;
+    if planning > free { refuse(planning) } else { Ok(()) }
 }
 
 /// The minimum of the run, computed once.

@@ -1,6 +1,6 @@
 //! The minimum budget, and the error for a budget below it.
 
-use super::candidate::{Candidate, candidate, finish, planning};
+use super::candidate::{Candidate, candidate, compared, finish, needs_no_search, planning};
 use super::choose::{owners, run_plan, sorted, variants, varied, ways};
 use super::offload::{Extent, sketches};
 use super::pipelines::pipelines;
@@ -39,6 +39,9 @@ pub(super) fn minimum(request: &Request<'_>, budgets: Budgets, allow: Allow) -> 
     let mut best = candidate(request, ways[0], Some(Budgets::NONE))?;
     if !allow.has(Permission::Recompute) {
         best = best.tightened(request)?;
+    }
+    if needs_no_search(request, &best) {
+        return Ok(best);
     }
     ways.drain(1..ways.len().max(2) - 1);
     let fewest = variants(request, allow).pop().unwrap_or_default();
@@ -197,7 +200,9 @@ pub(super) fn infeasible(request: &Request<'_>, budgets: Budgets, least: &Candid
         request.allow.with(Permission::Offload),
         request.allow.with(Permission::Recompute).with(Permission::Microbatch).with(Permission::Offload),
     ];
-    for allow in more {
+    // Other permissions are planned only where there is memory for a search.
+    let search = request.machine.process + request.programs.search_heap_at_most(compared(request));
+    for allow in more.into_iter().filter(|_| search <= request.machine.free_host) {
         // Skip permissions that open no new plan.
         let opens =
             variants(request, allow).len() > variants(request, request.allow).len() || ways(request, allow) != ways(request, request.allow);

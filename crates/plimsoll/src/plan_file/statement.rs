@@ -117,7 +117,8 @@ pub(super) fn derive(
         }
         let run = add(total(&host)?, pipelines::minimum(&subject.data, feed_rows)?)?;
         // Planning ends before the run allocates; it counts only if it takes more memory than the run.
-        let planning = add(process, proven.planning)?;
+        let without_search = proven.planning_as_specified.filter(|(_, search)| run.saturating_sub(process) <= *search);
+        let planning = add(process, without_search.map_or(proven.planning, |(heap, _)| heap))?;
         if planning > run {
             insert(&mut host, "planning", planning - run)?;
         }

@@ -5,8 +5,8 @@ use crate::allow::Permission;
 use crate::config::Config;
 use crate::devices::{self, DeviceSpec, OpenDevice};
 use crate::error::{Error, Result};
-use crate::graphs::{PlanSpace, ProgramInterface, Programs, Variant, Variants, nodes};
-use crate::plan::DataSummary;
+use crate::graphs::{PlanSpace, PlannedRun, ProgramInterface, Programs, Variant, Variants, nodes};
+use crate::plan::{DataSummary, is_as_specified};
 use crate::precision::Precision;
 use crate::spec::{Count, MAX_THREADS, RunSpec};
 use plimsoll_core::Graph;
@@ -38,8 +38,10 @@ pub(super) struct Proven {
     pub plan: Plan,
     /// The heap of the graphs and loaded programs of the run.
     pub graphs: u64,
-    /// The heap of planning it.
+    /// The heap of planning it with a search for strategies.
     pub planning: u64,
+    /// For a plan of the run as it is specified: the heap of planning it without a search, and what it may hold beside the process for that.
+    pub planning_as_specified: Option<(u64, u64)>,
     /// Whether batch normalization sees other statistics in a micro-batch.
     pub batch_statistics: bool,
     /// Whether micro-batches add up gradients in another order than whole batches.
@@ -105,10 +107,17 @@ impl Subject {
         let several_variants = self.spec.numerics.is_none() && allowed.len() > 1;
         let offload = self.spec.allow.has(Permission::Offload);
         let compared = PlanSpace { batch: self.batch, micro_batches, offload, several_variants };
-        let planned = (nodes(plan.programs.iter().map(|program| &program.graph)), certificate.rows < self.batch);
+        let planned = PlannedRun {
+            nodes: nodes(plan.programs.iter().map(|program| &program.graph)),
+            accumulates: certificate.rows < self.batch,
+            as_specified: None,
+        };
+        let whole = capabilities.shares_host_memory && certificate.rows == self.batch && self.variant == Variant::default();
+        let as_specified = || (programs.planning_heap_as_specified().0, programs.search_heap(compared).0);
         Ok(Proven {
+            planning_as_specified: (whole && is_as_specified(&plan)).then(as_specified),
             graphs: Programs::heap(&plan).0,
-            planning: programs.planning_heap(planned, compared)?.0,
+            planning: programs.planning_heap(&planned, compared)?.0,
             plan,
             interface: Arc::clone(&programs.interface),
             batch_statistics: programs.batch_statistics,
