@@ -9,10 +9,10 @@
 //! | layer | modules |
 //! |---|---|
 //! | values and errors | `suggest`, `named`, `system`, `precision`, `numerics`, `allow`, `infeasible`, `error`, `reader`, `files`, `stop`, `thumbnails` |
-//! | devices and files | `devices`, `offload_file`, `tensors`, `preprocessing`, `checkpoint`, `cost` |
+//! | devices and files | `devices`, `offload_file`, `tensors`, `preprocessing`, `checkpoint`, `cost`, `image_scan`; `pipeline`: data without a model |
 //! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `zoo`, `history`, `callbacks` |
 //! | one description | `spec`: what the user wants, as plain data |
-//! | front end | `config`: TOML to a `RunSpec`; `pipeline`: its data alone |
+//! | front end | `config`: TOML to a `RunSpec` |
 //! | one plan | `graphs`: the programs of a run; `plan`: a pure function of `RunSpec`, `Machine` and `DataSummary` |
 //! | execution | `session`: the memory of a plan; `fit`: epochs, validation, checkpoints |
 //! | fronts | `trainer`, `plan_file`, `report`, `profile`, then `run_folder`, `run_status`, `trained`, `generate`, `calibration` |
@@ -30,6 +30,7 @@ mod fit;
 mod generate;
 mod graphs;
 mod history;
+mod image_scan;
 mod infeasible;
 mod loss;
 mod metrics;

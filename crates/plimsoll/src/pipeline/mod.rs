@@ -6,8 +6,8 @@ mod fill_cache;
 mod inspect;
 
 use crate::error::{Error, Result};
+use crate::image_scan::scan_images;
 use crate::infeasible::PipelineInfeasible;
-use crate::spec::scan_images;
 use crate::system;
 use plimsoll_core::budget::{Owner, give_back_program_pages};
 use plimsoll_core::{Bytes, Ledger};

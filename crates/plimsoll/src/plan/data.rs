@@ -1,8 +1,9 @@
 //! The data of a run, summarized once before planning.
 
 use crate::error::{Error, Result};
+use crate::image_scan::scan_images;
 use crate::preprocessing::Preprocessing;
-use crate::spec::{RunSpec, scan_images};
+use crate::spec::RunSpec;
 use plimsoll_core::Bytes;
 use plimsoll_data::source::ImageScan;
 use plimsoll_data::{Dataset, Extent, Schema};

@@ -1,10 +1,10 @@
 //! What a run reads of its data, what it leaves out, and how rows are held out: a few lines, and one JSON object.
 
 use super::RunSpec;
-use crate::devices;
 use crate::error::Result;
+use crate::image_scan::scan_images;
 use plimsoll_data::source::ImageScan;
-use plimsoll_data::{Dataset, ScanOptions};
+use plimsoll_data::Dataset;
 use serde_json::{Value, json};
 
 /// How validation rows were chosen.
@@ -35,12 +35,6 @@ impl HeldOut {
             HeldOut::Last { split } => Some(format!("the rows after the first {split}, in time order (split)")),
         }
     }
-}
-
-/// Reads the headers of the images of a dataset, unless that was done before. Results of large folders are kept in the user's cache folder.
-pub(crate) fn scan_images(data: &Dataset) -> Result<Option<ImageScan>> {
-    let cache = devices::cache_folder().map(|cache| cache.join("images"));
-    Ok(data.scan_images(&ScanOptions { cache, ..ScanOptions::default() })?)
 }
 
 /// How many headers of images were read, and what the largest image takes.

@@ -24,7 +24,6 @@ use std::sync::Arc;
 use toml::Value;
 
 pub use data_report::HeldOut;
-pub(crate) use data_report::scan_images;
 pub use fit::{FitSpec, InitialWeights};
 pub use optimization::Optimization;
 
