@@ -85,14 +85,14 @@ pub(crate) enum ValueKind {
 }
 
 /// Heap of a run per node: its planned graph, its buffers, its loaded program and its certificate while that is written.
-const RUN_PER_NODE: u64 = 1_664;
+const RUN_PER_NODE: u64 = 1_728;
 
 /// Heap of planning whatever the graphs: tables of the searches, and graphs of split layers before they are counted.
 const SEARCH: u64 = 3 << 19;
 
 /// Heap of planning a run as it is specified: in all, and per node.
 const AS_SPECIFIED: u64 = 1 << 18;
-const AS_SPECIFIED_PER_NODE: u64 = 2_250;
+const AS_SPECIFIED_PER_NODE: u64 = 2_350;
 
 /// Heap of planning per node of the graphs that plans are made from.
 const SOURCE_PER_NODE: u64 = 720;
