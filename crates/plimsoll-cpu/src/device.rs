@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 ///
 /// let device = CpuDevice::new(2)?;
 /// assert_eq!((device.name().as_str(), device.threads()), ("cpu", 2));
-/// assert_eq!(device.stacks(), Bytes::kib(512), "the caller brings its own stack");
+/// assert_eq!(device.stacks(), Bytes::kib(256), "the caller brings its own stack");
 /// assert!(device.description().ends_with("2 threads"));
 /// # Ok::<(), plimsoll_core::DeviceError>(())
 /// ```
