@@ -3,8 +3,8 @@
 use super::RunSpec;
 use crate::error::Result;
 use crate::image_scan::scan_images;
-use plimsoll_data::source::ImageScan;
 use plimsoll_data::Dataset;
+use plimsoll_data::source::ImageScan;
 use serde_json::{Value, json};
 
 /// How validation rows were chosen.
