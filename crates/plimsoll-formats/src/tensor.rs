@@ -222,7 +222,9 @@ mod tests {
 
     #[test]
     fn halves_are_exact() {
-        for (bits, value) in [(0x3C00, 1.0), (0xC000, -2.0), (0x7BFF, 65504.0), (0x0001, 5.960_464_5e-8), (0x8000, -0.0), (0x3555, 0.333_251_95)] {
+        for (bits, value) in
+            [(0x3C00, 1.0), (0xC000, -2.0), (0x7BFF, 65504.0), (0x0001, 5.960_464_5e-8), (0x8000, -0.0), (0x3555, 0.333_251_95)]
+        {
             assert_eq!(f16_to_f32(bits), value);
         }
         assert!(f16_to_f32(0x7C00).is_infinite() && f16_to_f32(0x7E00).is_nan());

@@ -13,7 +13,7 @@ mod write;
 
 use crate::error::{Result, damaged, unsupported};
 use crate::source::{Fields, Metadata, Region};
-use crate::tensor::{Data, DType, Tensor};
+use crate::tensor::{DType, Data, Tensor};
 pub(crate) use chunks::Chunks;
 use header::Header;
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-"""Writes the small files that tests/models.rs reads, into this folder. Takes keras 3, tensorflow, h5py and numpy.
+"""Writes the small files that tests/models.rs reads, into this folder. Takes keras 3, tensorflow,
+h5py, onnx, safetensors and numpy.
 
     python crates/plimsoll-formats/tests/references/make_models.py
 """
@@ -11,7 +12,10 @@ from pathlib import Path
 import h5py
 import keras
 import numpy as np
+import onnx
+import safetensors.numpy
 from keras import layers
+from onnx import TensorProto, helper, numpy_helper
 
 HERE = Path(__file__).parent
 
@@ -81,6 +85,31 @@ def main():
 
     custom = keras.Sequential([keras.Input((4,)), Doubled(name="odd")])
     custom.save(HERE / "refused_custom.keras")
+
+    weights = [
+        numpy_helper.from_array(numbers(4, 3), "raw"),
+        helper.make_tensor("listed", TensorProto.FLOAT, [3], [0, 0.125, 0.25]),
+        helper.make_tensor("half", TensorProto.FLOAT16, [2], [0, 0.125]),
+        helper.make_tensor("shape", TensorProto.INT64, [2], [-1, 3]),
+    ]
+    nodes = [
+        helper.make_node("Gemm", ["x", "raw", "listed"], ["y"], name="dense", alpha=1.0, transB=0),
+        helper.make_node("Reshape", ["y", "shape"], ["z"]),
+        helper.make_node("Cast", ["half"], ["unused"], to=TensorProto.FLOAT),
+    ]
+    value = lambda name, shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+    graph = helper.make_graph(nodes, "small", [value("x", ["batch", 4])], [value("z", [None, 3])], weights)
+    onnx_model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    onnx.checker.check_model(onnx_model)
+    onnx.save(onnx_model, HERE / "small.onnx")
+    onnx.save(onnx_model, HERE / "external.onnx", save_as_external_data=True, location="external.data", size_threshold=0)
+    onnx.load(HERE / "external.onnx")
+    for tensor in onnx_model.graph.initializer:
+        for entry in tensor.external_data:
+            entry.value = "../external.data" if entry.key == "location" else entry.value
+    (HERE / "refused_location.onnx").write_bytes(onnx_model.SerializeToString())
+
+    safetensors.numpy.save_file({"a.weight": numbers(2, 3), "b": np.arange(3)}, HERE / "small.safetensors", {"format": "pt"})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ use plimsoll_formats::zip::{Zip, ZipWriter};
 use std::io::{Cursor, Write};
 use std::path::Path;
 
-fn reference(name: &str) -> Region {
+pub fn reference(name: &str) -> Region {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/references").join(name);
     Region::bytes(std::fs::read(path).unwrap())
 }
