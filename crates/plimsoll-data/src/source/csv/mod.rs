@@ -347,6 +347,10 @@ fn part(table: &CsvTable, part: &RowSelection) -> Result<Range<u64>, DataError> 
 }
 
 impl Source for Csv {
+    fn takes_little_stack(&self) -> bool {
+        true
+    }
+
     fn schema(&self) -> &Schema {
         &self.schema
     }
