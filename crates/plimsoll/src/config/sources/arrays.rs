@@ -13,6 +13,7 @@ pub(super) const NPY: SourceKind = SourceKind {
     rows: "the first dimension of each array",
     paths: &["x", "y", "files"],
     unchecked_floats: true,
+    has_masks: false,
     open: npy,
     from_path: Some(|path| Ok(with_path("x", path))),
 };
@@ -23,6 +24,7 @@ pub(super) const NPZ: SourceKind = SourceKind {
     rows: "the same, from one file of `numpy.savez`; files of `numpy.savez_compressed` are decompressed as a stream",
     paths: &["path"],
     unchecked_floats: true,
+    has_masks: false,
     open: npz,
     from_path: Some(only_path),
 };
