@@ -212,7 +212,9 @@ fn time(value: &[u8]) -> Option<f64> {
         return Some(number).filter(|number| !number.is_nan());
     }
     let mut fields = text.split(|c: char| !c.is_ascii_digit() && c != '.').filter(|field| !field.is_empty());
-    let mut next = |least: f64, most: f64| fields.next().map_or(Some(None), |field| field.parse::<f64>().ok().filter(|n| (least..=most).contains(n)).map(Some));
+    let mut next = |least: f64, most: f64| {
+        fields.next().map_or(Some(None), |field| field.parse::<f64>().ok().filter(|n| (least..=most).contains(n)).map(Some))
+    };
     let (year, month, day) = (next(0.0, 9999.0)??, next(1.0, 12.0)??, next(1.0, 31.0)??);
     let (hour, minute, second) = (next(0.0, 24.0)?.unwrap_or(0.0), next(0.0, 59.0)?.unwrap_or(0.0), next(0.0, 60.0)?.unwrap_or(0.0));
     Some((((year * 12.0 + month) * 31.0 + day) * 24.0 + hour) * 3600.0 + minute * 60.0 + second)
@@ -252,7 +254,9 @@ fn by_group(rows: u64, spec: &SplitSpec, groups: &[u64], bits: &mut Bits) {
     // A group is taken as long as that comes nearer to the share.
     let mut take = |share: f64, part: Part, rest: &mut std::iter::Peekable<std::vec::IntoIter<(u64, u64)>>| {
         let (wanted, mut taken) = (rows as f64 * share, 0.0);
-        while let Some((group, count)) = rest.next_if(|(_, count)| taken == 0.0 && wanted > 0.0 || taken + *count as f64 / 2.0 <= wanted && wanted > 0.0) {
+        while let Some((group, count)) =
+            rest.next_if(|(_, count)| taken == 0.0 && wanted > 0.0 || taken + *count as f64 / 2.0 <= wanted && wanted > 0.0)
+        {
             taken += count as f64;
             parts.insert(group, part);
         }

@@ -81,6 +81,11 @@ impl<'a> Reader<'a> {
         Reader { path, table, read: RefCell::default() }
     }
 
+    /// The same table, with nothing read.
+    pub fn same(&self) -> Reader<'a> {
+        Reader::within(self.path.clone(), self.table)
+    }
+
     /// The full name of a key.
     pub fn name(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) }

@@ -183,7 +183,8 @@ impl DecodeKernel {
         match sizes? {
             (image, mask) if image == mask => Ok(()),
             ((width, height), mask) => {
-                let problem = format!("it is {} × {} pixels, but its image is {width} × {height}; a mask has the size of its image", mask.0, mask.1);
+                let problem =
+                    format!("it is {} × {} pixels, but its image is {width} × {height}; a mask has the size of its image", mask.0, mask.1);
                 Err(DataError::image(&self.path, problem))
             }
         }

@@ -47,10 +47,7 @@ impl Bmp {
             (false, 16) => [0x7C00, 0x03E0, 0x001F],
             (false, _) => [0x00FF_0000, 0x0000_FF00, 0x0000_00FF],
         };
-        let known = matches!(
-            (compression, bits),
-            (0, 1 | 4 | 8 | 16 | 24 | 32) | (1, 8) | (2, 4) | (3 | 6, 16 | 32)
-        );
+        let known = matches!((compression, bits), (0, 1 | 4 | 8 | 16 | 24 | 32) | (1, 8) | (2, 4) | (3 | 6, 16 | 32));
         if !known {
             return refuse(format!("its kind of bitmap ({bits} bits, compression {compression}) is not supported; save it as PNG"));
         }

@@ -192,11 +192,12 @@ impl Tiff {
         if self.is_grey() {
             let most = (1u32 << self.bits.min(8)) - 1;
             let inverted = self.photometric == 0;
-            return self.each(file, chunk, |at, _, value| {
-                let value = if inverted { most - value } else { value };
-                pixels[at] = (value * 255 / most) as u8;
-            })
-            .map_err(refuse);
+            return self
+                .each(file, chunk, |at, _, value| {
+                    let value = if inverted { most - value } else { value };
+                    pixels[at] = (value * 255 / most) as u8;
+                })
+                .map_err(refuse);
         }
         if let Some(palette) = self.palette.filter(|_| self.photometric == 3) {
             let colours = 1usize << self.bits;

@@ -73,6 +73,10 @@ impl Op for Crop {
         Some(Arc::new(*self))
     }
 
+    fn without_randomness(&self) -> Option<Arc<dyn Op>> {
+        Some(center_crop(self.height, self.width))
+    }
+
     fn is_random(&self) -> bool {
         self.seed.is_some()
     }

@@ -100,6 +100,12 @@ pub trait Op: Send + Sync {
         true
     }
 
+    /// What takes the place of a random operation where there is nothing to train, if something must: a random crop becomes
+    /// the centre, and random flips and colours are left out.
+    fn without_randomness(&self) -> Option<Arc<dyn Op>> {
+        None
+    }
+
     /// Whether its output differs between epochs; it cannot come before a cache.
     fn is_random(&self) -> bool {
         false

@@ -122,6 +122,10 @@ impl Op for ResizedCrop {
         Some(Arc::new(ResizedCrop { part: CropArea { method: Method::Nearest, ..self.part }, mask: true, ..*self }))
     }
 
+    fn without_randomness(&self) -> Option<Arc<dyn Op>> {
+        Some(resize(self.height, self.width, self.part.method))
+    }
+
     fn is_random(&self) -> bool {
         true
     }

@@ -50,6 +50,7 @@ pub(crate) use unpack::Packing;
 pub use webdataset::WebDataset;
 
 use crate::block::{BlockMut, ColumnMut, Rows};
+use crate::image::{begins_like_one, is_image_name};
 use crate::{Column, DataError, Extent, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::fs::{self, File, Metadata};
@@ -232,6 +233,16 @@ fn visit_rows<S: Source + ?Sized>(source: &S, name: &str, visit: &mut dyn FnMut(
 fn part_with_files(parts: &[Arc<dyn Source>]) -> Option<&dyn Source> {
     let has_files = |part: &&Arc<dyn Source>| part.schema().columns().iter().any(|column| column.extent == Extent::Files);
     parts.iter().find(has_files).map(|part| &**part)
+}
+
+/// Whether a file has the extension of an image.
+pub fn is_image_file(path: &Path) -> bool {
+    is_image_name(path.extension().unwrap_or_default().as_encoded_bytes())
+}
+
+/// Whether bytes start with the signature of a supported image format.
+pub fn begins_like_an_image(head: &[u8]) -> bool {
+    begins_like_one(head)
 }
 
 /// A short description of a kind of source and its files.

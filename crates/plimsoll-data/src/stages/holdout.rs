@@ -74,16 +74,14 @@ impl Dataset {
     /// If the number of rows is unknown, a part would be empty, there is no such column, or a file cannot be read.
     pub fn split(self, spec: &SplitSpec) -> Result<Splits, DataError> {
         let Some(rows) = self.size() else {
-            let problem = format!("a split ({}) needs the number of rows, and how many {} has is unknown", spec.describe(), self.describe());
+            let problem =
+                format!("a split ({}) needs the number of rows, and how many {} has is unknown", spec.describe(), self.describe());
             return Err(DataError::Stage(problem + "; validate on other data"));
         };
         let plain = self.node.is_none() && self.stages.iter().all(|stage| stage.index_step().is_none());
-        let parts = split::split(
-            rows,
-            spec,
-            &|visit| if plain { self.source.classes(visit) } else { Ok(false) },
-            &|column, visit| if plain { self.source.visit_column(column, visit) } else { Ok(false) },
-        )?;
+        let parts = split::split(rows, spec, &|visit| if plain { self.source.classes(visit) } else { Ok(false) }, &|column, visit| {
+            if plain { self.source.visit_column(column, visit) } else { Ok(false) }
+        })?;
         let then = |which: &str, part: SplitPart| self.clone().then(HoldoutPart { part, name: format!("{which}({})", spec.describe()) });
         Ok(Splits {
             training: then("training", parts.training),

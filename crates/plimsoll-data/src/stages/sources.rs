@@ -3,8 +3,9 @@
 use super::packed_images::PackedImages;
 use crate::Dataset;
 use crate::source::{
-    self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFiles, ImageFolder, ImageMasks, LabelFile, LabelledImages, Npy, Opened, PackedRecords, Packing, ParquetSpec, Random,
-    RandomSpec, RowMut, Shapes, ShapesSpec, Split, Tensor, Tensors, Text, TfRecord, WebDataset,
+    self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFiles, ImageFolder, ImageMasks, LabelFile, LabelledImages, Npy, Opened,
+    PackedRecords, Packing, ParquetSpec, Random, RandomSpec, RowMut, Shapes, ShapesSpec, Split, Tensor, Tensors, Text, TfRecord,
+    WebDataset,
 };
 use crate::{DataError, Schema};
 use std::path::Path;

@@ -55,13 +55,7 @@ pub(super) struct RunData {
 
 /// The rows to train on, to validate on and to test on. With fitted preprocessing, columns, statistics and classes are those
 /// of a trained model.
-pub(super) fn open(
-    root: &Reader<'_>,
-    folder: &Path,
-    batch: Option<usize>,
-    seed: u64,
-    fitted: Option<&Preprocessing>,
-) -> Result<RunData> {
+pub(super) fn open(root: &Reader<'_>, folder: &Path, batch: Option<usize>, seed: u64, fitted: Option<&Preprocessing>) -> Result<RunData> {
     let Some(data) = root.section("data")? else {
         return Err(root.missing("data", "a table that says what to train on, such as source = \"digits\""));
     };

@@ -1,6 +1,7 @@
 //! Configurations: the TOML text of a run, read with errors that name the key, the nearest one that exists, and what it may be.
 
 mod data;
+mod inputs;
 mod layers;
 pub mod reference;
 mod resumable;
@@ -12,8 +13,10 @@ mod sources;
 mod stage_tests;
 mod stages;
 
+pub(crate) use inputs::RawInputs;
 pub(crate) use resumable::check_resumable;
 pub use schema::schema;
+pub(crate) use sources::InputKind;
 pub use sources::path_sources;
 
 use crate::error::{Error, Result};

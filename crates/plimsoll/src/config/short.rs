@@ -54,6 +54,11 @@ impl Short {
         Ok(Short { stages: all, maps, cache, batch: defaults.rows(), drop_remainder: data.flag("drop_remainder")?.unwrap_or(false) })
     }
 
+    /// The operations of `map`, with their columns.
+    pub fn maps(&self) -> &[(String, Arc<dyn Op>)] {
+        &self.maps
+    }
+
     /// Applies those of some stages that are configured.
     fn then(&self, rows: Dataset, names: &[&str]) -> Result<Dataset> {
         names.iter().try_fold(rows, |rows, name| match self.stages.get(name) {

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::reader::{Reader, choose};
 use plimsoll_data::{Arg, Batches, Dataset, KeyKind, MAX_ROWS_AT_ONCE, Need, STAGES, StageArgs, StageKind};
 use std::path::Path;
+use std::sync::Arc;
 use toml::Value;
 
 /// One entry of the list, with its position and name as errors report them.
@@ -16,6 +17,18 @@ pub(super) struct Stage {
     name: String,
     kind: &'static StageKind,
     args: StageArgs,
+}
+
+impl Stage {
+    /// The column and the operations of a map.
+    pub fn mapping(&self) -> Option<(String, Vec<Arc<dyn plimsoll_data::ops::Op>>)> {
+        self.args.mapping().filter(|_| self.kind.name == "map")
+    }
+
+    /// Whether it gives rows of variable length one shape.
+    pub fn pads(&self) -> bool {
+        self.kind.name == "padded_batch"
+    }
 }
 
 /// Defaults for the entries of a list.

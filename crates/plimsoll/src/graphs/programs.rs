@@ -217,9 +217,7 @@ impl Programs {
     pub fn accumulating(&self) -> Result<&[(Role, Graph)], GraphError> {
         if self.accumulating.get().is_none() {
             let mut graphs = match &self.training {
-                Some((training, loss, counted)) => {
-                    training_programs(&self.optimization, training, *loss, *counted, true, self.resumes)?
-                }
+                Some((training, loss, counted)) => training_programs(&self.optimization, training, *loss, *counted, true, self.resumes)?,
                 None => Vec::new(),
             };
             graphs = graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;

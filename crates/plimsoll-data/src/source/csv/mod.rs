@@ -410,9 +410,9 @@ impl Source for Csv {
             };
             let is_start = self.rows.contains(&row) && (row - self.rows.start).is_multiple_of(stride);
             if let Some(column) = column.filter(|_| is_start && (row - self.rows.start) / stride < self.len) {
-                let field = fields.get(column).ok_or_else(|| {
-                    DataError::csv(&self.table.path, line, format!("it has no column `{name}`; correct the row"))
-                });
+                let field = fields
+                    .get(column)
+                    .ok_or_else(|| DataError::csv(&self.table.path, line, format!("it has no column `{name}`; correct the row")));
                 visit(field?);
             }
             row += 1;

@@ -67,7 +67,8 @@ impl LabelledImages {
                 let header: Vec<String> = (0..fields.len()).filter_map(|at| text(at).map(|name| name.into_owned())).collect();
                 let file = column(&header, labels.file.as_deref(), &FILE_NAMES, 0).map_err(|problem| refuse(line, problem))?;
                 let other = usize::from(file == 0);
-                columns = Some((file, column(&header, labels.label.as_deref(), &LABEL_NAMES, other).map_err(|problem| refuse(line, problem))?));
+                columns =
+                    Some((file, column(&header, labels.label.as_deref(), &LABEL_NAMES, other).map_err(|problem| refuse(line, problem))?));
                 return Ok(());
             };
             let (Some(name), Some(label)) = (fields.get(file), text(label)) else {
@@ -89,7 +90,9 @@ impl LabelledImages {
             LabelKind::Number => {
                 let number = |(line, text): &(u64, Box<str>)| match text.parse::<f32>() {
                     Ok(number) if number.is_finite() => Ok(number.to_ne_bytes()),
-                    _ => Err(refuse(*line, format!("its label is {text:?}, which is no number; read labels as classes, or correct the row"))),
+                    _ => {
+                        Err(refuse(*line, format!("its label is {text:?}, which is no number; read labels as classes, or correct the row")))
+                    }
                 };
                 (texts.iter().map(number).collect::<Result<_, _>>()?, Vec::new())
             }

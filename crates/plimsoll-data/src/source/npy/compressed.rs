@@ -61,7 +61,8 @@ pub(super) fn stream(path: &Path, members: Vec<(&str, Member)>) -> Result<Sequen
 impl Array {
     fn open(path: &Path, name: &str, member: Member) -> Result<Array, DataError> {
         let mut reader = MemberReader::open(path, &member)?;
-        let NpyHeader { element, swapped, fortran, shape, .. } = NpyHeader::read_with(path, 0, &mut |buffer, _offset| reader.bytes.read_exact(buffer))?;
+        let NpyHeader { element, swapped, fortran, shape, .. } =
+            NpyHeader::read_with(path, 0, &mut |buffer, _offset| reader.bytes.read_exact(buffer))?;
         let refuse = |problem: String| Err(DataError::Npy { path: path.to_path_buf(), problem });
         let Some((&rows, shape)) = shape.split_first() else {
             return refuse(format!("its array `{}` is a single number; save one whose first dimension is the row", member.name));
@@ -133,7 +134,9 @@ impl CompressedRows {
             let mut reader = MemberReader::open(&array.path, &array.member)?;
             // The header was checked on opening, but the file may have changed since.
             let header = NpyHeader::read_with(&array.path, 0, &mut |buffer, _offset| reader.bytes.read_exact(buffer))?;
-            if (header.element, header.swapped, header.fortran) != (array.element, array.swapped, false) || header.shape[1..] != array.column.shape {
+            if (header.element, header.swapped, header.fortran) != (array.element, array.swapped, false)
+                || header.shape[1..] != array.column.shape
+            {
                 return Err(array.damaged(0, "it changed while it was read"));
             }
             reader.raw = vec![0; array.raw_row()];

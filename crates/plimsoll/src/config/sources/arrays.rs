@@ -1,6 +1,6 @@
 //! Arrays of NumPy.
 
-use super::{Opened, SourceArgs, SourceKind, only_path, with_path};
+use super::{InputKind, Opened, SourceArgs, SourceKind, only_path, with_path};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_data::Dataset;
@@ -14,6 +14,7 @@ pub(super) const NPY: SourceKind = SourceKind {
     paths: &["x", "y", "files"],
     unchecked_floats: true,
     has_masks: false,
+    inputs: InputKind::Arrays,
     open: npy,
     from_path: Some(|path| Ok(with_path("x", path))),
 };
@@ -25,6 +26,7 @@ pub(super) const NPZ: SourceKind = SourceKind {
     paths: &["path"],
     unchecked_floats: true,
     has_masks: false,
+    inputs: InputKind::Arrays,
     open: npz,
     from_path: Some(only_path),
 };

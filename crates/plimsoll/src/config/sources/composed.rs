@@ -1,6 +1,6 @@
 //! Sources composed of others: `parts = [{ source = … }, { source = … }]`, each with its own `map` or `stages`.
 
-use super::{Opened, SourceArgs, SourceKind};
+use super::{InputKind, Opened, SourceArgs, SourceKind};
 use crate::config::row_ops::maps;
 use crate::config::stages::{self, Defaults};
 use crate::error::{Error, Result};
@@ -15,6 +15,7 @@ pub(super) const CONCATENATE: SourceKind = SourceKind {
     paths: &[],
     unchecked_floats: true,
     has_masks: false,
+    inputs: InputKind::Arrays,
     open: |args| Ok(Opened::new(Dataset::concatenate(parts(args)?))),
     from_path: None,
 };
@@ -26,6 +27,7 @@ pub(super) const ZIP: SourceKind = SourceKind {
     paths: &[],
     unchecked_floats: true,
     has_masks: false,
+    inputs: InputKind::Arrays,
     open: |args| Ok(Opened::new(Dataset::zip(parts(args)?))),
     from_path: None,
 };
@@ -37,6 +39,7 @@ pub(super) const SAMPLE_FROM: SourceKind = SourceKind {
     paths: &[],
     unchecked_floats: true,
     has_masks: false,
+    inputs: InputKind::Arrays,
     open: |args| {
         let (parts, weights) = weighted_parts(args, true)?;
         let seed = args.table.count("seed", 0)?.unwrap_or(0);
@@ -52,6 +55,7 @@ pub(super) const INTERLEAVE: SourceKind = SourceKind {
     paths: &[],
     unchecked_floats: true,
     has_masks: false,
+    inputs: InputKind::Arrays,
     open: |args| {
         let parts = parts(args)?;
         let cycle = args.table.count("cycle", 1)?.unwrap_or(4) as usize;

@@ -1,6 +1,6 @@
 //! Encoded images: folders, glob patterns and tar shards.
 
-use super::{Opened, SourceArgs, SourceKind, only_path};
+use super::{InputKind, Opened, SourceArgs, SourceKind, only_path};
 use crate::error::Result;
 use plimsoll_data::Dataset;
 use plimsoll_data::source::{ImageMasks, LabelFile, LabelKind, LabelledImages};
@@ -15,6 +15,7 @@ pub(super) const IMAGE_FOLDER: SourceKind = SourceKind {
     paths: &["path", "classes", "labels"],
     unchecked_floats: false,
     has_masks: false,
+    inputs: InputKind::Images,
     open: |args| {
         let known = args.fitted.map(|fitted| &fitted.classes[..]).filter(|classes| !classes.is_empty());
         let training = image_folder(args, known)?;
@@ -35,6 +36,7 @@ pub(super) const IMAGE_MASKS: SourceKind = SourceKind {
     paths: &["images", "masks"],
     unchecked_floats: false,
     has_masks: true,
+    inputs: InputKind::Images,
     open: |args| {
         let fitted = args.fitted.map(|fitted| &fitted.classes[..]).filter(|classes| !classes.is_empty());
         let training = image_masks(args, fitted)?;
@@ -58,6 +60,7 @@ pub(super) const IMAGE_FILES: SourceKind = SourceKind {
     paths: &["path"],
     unchecked_floats: false,
     has_masks: false,
+    inputs: InputKind::Images,
     open: |args| Ok(Opened::new(Dataset::image_files(args.path("path", "a glob pattern of images, such as photos/**/*.jpg")?)?)),
     from_path: Some(decoded),
 };
@@ -69,6 +72,7 @@ pub(super) const WEBDATASET: SourceKind = SourceKind {
     paths: &["path"],
     unchecked_floats: false,
     has_masks: false,
+    inputs: InputKind::Images,
     open: |args| {
         let path = args.path("path", "the path of a tar file, or a glob pattern such as train-*.tar")?;
         Ok(Opened::new(Dataset::webdataset(path)?))

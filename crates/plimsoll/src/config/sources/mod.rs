@@ -32,9 +32,24 @@ pub(super) struct SourceKind {
     pub unchecked_floats: bool,
     /// Whether `x` is an image and `y` its segmentation mask: operations that move pixels are applied to both.
     pub has_masks: bool,
+    /// What a model that is trained on it is given to predict.
+    pub inputs: InputKind,
     pub open: fn(&SourceArgs<'_>) -> Result<Opened>,
     /// The keys of `[data]` that read a path without a configuration, for `--source`; `None` where a path is not enough.
     pub from_path: Option<fn(&Path) -> Result<Table>>,
+}
+
+/// What a model is given to predict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InputKind {
+    /// Files of images.
+    Images,
+    /// Arrays of numbers.
+    Arrays,
+    /// Rows of a table.
+    Table,
+    /// Texts.
+    Text,
 }
 
 /// The arguments for opening a source.
@@ -110,6 +125,12 @@ impl SourceKind {
     /// Like [`SourceKind::of`], but an error if there is none.
     pub fn required(table: &Reader<'_>) -> Result<&'static SourceKind> {
         SourceKind::of(table)?.ok_or_else(|| table.missing("source", &format!("one of {}", SOURCES.map(|kind| kind.name).join(", "))))
+    }
+
+    /// What a model that was trained on such a table is given.
+    pub fn input_kind(&self, table: &Reader<'_>) -> InputKind {
+        let input = table.value("input").and_then(|input| input.get("dtype")).and_then(Value::as_str);
+        if input == Some("image") { InputKind::Images } else { self.inputs }
     }
 
     /// Opens what a table describes; `lenient` if bad rows are skipped by a later stage.

@@ -1,7 +1,7 @@
 //! TFRecord files of `tf.train.Example`.
 
 use super::images::decode_and_resize;
-use super::{Opened, SourceArgs, SourceKind, only_path};
+use super::{InputKind, Opened, SourceArgs, SourceKind, only_path};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_data::Dataset;
@@ -16,6 +16,7 @@ pub(super) const TFRECORD: SourceKind = SourceKind {
     paths: &["path"],
     unchecked_floats: true,
     has_masks: false,
+    inputs: InputKind::Arrays,
     open: tfrecord,
     from_path: Some(first_features),
 };

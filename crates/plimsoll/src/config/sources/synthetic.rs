@@ -1,6 +1,6 @@
 //! Sources without files: synthetic rows, consecutive integers, and the embedded digits.
 
-use super::{Opened, SourceArgs, SourceKind};
+use super::{InputKind, Opened, SourceArgs, SourceKind};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_data::source::ShapesSpec;
@@ -13,6 +13,7 @@ pub(super) const DIGITS: SourceKind = SourceKind {
     paths: &[],
     unchecked_floats: false,
     has_masks: false,
+    inputs: InputKind::Arrays,
     open: |_| Ok(Opened::new(Dataset::digits(Split::Train)).with_validation(|_| Ok(Some(Dataset::digits(Split::Test))))),
     from_path: None,
 };
@@ -24,6 +25,7 @@ pub(super) const RANDOM: SourceKind = SourceKind {
     paths: &[],
     unchecked_floats: false,
     has_masks: false,
+    inputs: InputKind::Arrays,
     open: |args| Ok(Opened::new(random(args.table)?)),
     from_path: None,
 };
@@ -35,6 +37,7 @@ pub(super) const RANGE: SourceKind = SourceKind {
     paths: &[],
     unchecked_floats: false,
     has_masks: false,
+    inputs: InputKind::Arrays,
     open: range,
     from_path: None,
 };
@@ -46,6 +49,7 @@ pub(super) const SHAPES: SourceKind = SourceKind {
     paths: &[],
     unchecked_floats: false,
     has_masks: false,
+    inputs: InputKind::Arrays,
     open: |args| {
         let size = args.table.pair("size")?.unwrap_or((64, 64));
         let most = args.table.count("shapes", 1)?.unwrap_or(4) as usize;

@@ -1,7 +1,7 @@
 //! Tables of numbers.
 
 use super::text::split;
-use super::{Opened, SourceArgs, SourceKind, only_path};
+use super::{InputKind, Opened, SourceArgs, SourceKind, only_path};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_data::Dataset;
@@ -15,6 +15,7 @@ pub(super) const CSV: SourceKind = SourceKind {
     paths: &["path"],
     unchecked_floats: false,
     has_masks: false,
+    inputs: InputKind::Table,
     open: csv,
     from_path: Some(only_path),
 };
@@ -27,6 +28,7 @@ pub(super) const PARQUET: SourceKind = SourceKind {
     paths: &["path"],
     unchecked_floats: true,
     has_masks: false,
+    inputs: InputKind::Table,
     open: parquet,
     from_path: Some(only_path),
 };
@@ -73,6 +75,7 @@ fn csv(args: &SourceArgs<'_>) -> Result<Opened> {
     }
     let window = table.section("window")?;
     let mut overlapping = window.is_some();
+    let foretells = table.value("target").is_some();
     if let Some(window) = window {
         let length = window.count("length", 1)?.ok_or_else(|| window.missing("length", "the number of rows of the input"))?;
         let (horizon, horizons) = (window.count("horizon", 1)?, window.counts("horizons")?);
@@ -89,6 +92,8 @@ fn csv(args: &SourceArgs<'_>) -> Result<Opened> {
             (None, None) => return Err(window.missing("horizon", "the number of rows to predict")),
         };
         window.finish()?;
+        // Without a target, as of new data, a window may end with the last row.
+        let described = if foretells { described } else { described.horizons([]) };
         spec = spec.window(described.stride(stride as usize).sampling_rate(rate));
     }
     let standardize = match table.value("standardize") {

@@ -1,6 +1,6 @@
 //! Windows of characters.
 
-use super::{Opened, SourceArgs, SourceKind, only_path};
+use super::{InputKind, Opened, SourceArgs, SourceKind, only_path};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_data::source::Text;
@@ -12,6 +12,7 @@ pub(super) const TEXT: SourceKind = SourceKind {
     paths: &["path"],
     unchecked_floats: false,
     has_masks: false,
+    inputs: InputKind::Text,
     open: text,
     from_path: Some(|path| {
         let mut table = only_path(path)?;
