@@ -14,6 +14,7 @@ import argparse, array, collections, functools, json, multiprocessing, os, rando
 
 MIB = 2**20
 RUN_SECONDS = 2
+MIXED = "mixed-images"
 PERMISSIONS = ["recompute", "split", "microbatch", "offload"]
 
 
@@ -99,15 +100,12 @@ def csv_rows(draw, shape, rows, classes, folder):
     return lines + (['standardize = "features"'] if draw.random() < 0.3 else []), []
 
 
-def image_rows(draw, shape, rows, classes, folder):
-    """A folder of images of several sizes, each class with one at least."""
-    side = draw.choice([8, 40, 120])
+def image_rows(draw, shape, rows, classes, folder, sizes):
+    """A folder of images, each class with one at least."""
     for number in range(rows):
         place = os.path.join(folder, "images", f"class-{number % classes}")
         os.makedirs(place, exist_ok=True)
-        width, height = draw.randint(side // 2, side), draw.randint(side // 2, side)
-        if draw.random() < 0.02:
-            width, height = draw.randint(300, 900), draw.randint(300, 900)
+        width, height = sizes()
         write_png(os.path.join(place, f"{number}.png"), width, height, shape[2], draw)
     ops = [f'{{ op = "decode", channels = {shape[2]} }}', f'{{ op = "resize", size = [{shape[0]}, {shape[1]}] }}', '{ op = "scale", by = 0.004 }']
     if draw.random() < 0.3:
@@ -115,12 +113,25 @@ def image_rows(draw, shape, rows, classes, folder):
     return ['source = "image_folder"', 'path = "images"'], ops
 
 
-SOURCES = {"random": random_rows, "npy": npy_rows, "csv": csv_rows, "images": image_rows}
+def same_images(draw, *rows):
+    width, height = draw.choice([(8, 8), (40, 30), (120, 90), (500, 400)])
+    return image_rows(draw, *rows, lambda: (width, height))
+
+
+def mixed_images(draw, *rows):
+    """Images of many sizes, a few of them large: most need less memory than is planned for the largest."""
+    side = draw.choice([8, 40, 120])
+    small = lambda: (draw.randint(side // 2, side), draw.randint(side // 2, side))
+    large = lambda: (draw.randint(300, 900), draw.randint(300, 900))
+    return image_rows(draw, *rows, lambda: large() if draw.random() < 0.02 else small())
+
+
+SOURCES = {"random": random_rows, "npy": npy_rows, "csv": csv_rows, "images": same_images, MIXED: mixed_images}
 
 
 def pipeline(draw, shape, batch, rows, classes, folder):
     """The lines of [data]: a source with short keys, or with a list of stages."""
-    sources = ["random", "npy", "npy"] + {1: ["csv", "csv"], 2: [], 3: ["images", "images", "images"]}[len(shape)]
+    sources = ["random", "npy", "npy"] + {1: ["csv", "csv"], 2: [], 3: ["images", "images", MIXED]}[len(shape)]
     source = draw.choice(sources)
     lines, ops = SOURCES[source](draw, shape, rows, classes, folder)
     if rows >= 8 and draw.random() < 0.4:
@@ -156,7 +167,7 @@ def configuration(draw, folder):
     rows = batch * draw.randint(1, 4) + draw.choice([0, 0, 1, 3])
     classes = draw.choice([2, 10, 100, 1000])
     source, data = pipeline(draw, shape, batch, rows, classes, folder)
-    if source == "images":
+    if source in ("images", MIXED):
         classes = min(classes, rows)
     layers.append(f'{{ type = "dense", units = {classes} }}')
     metrics = draw.choice([[], ["accuracy"], ["accuracy", "f1"], ["accuracy", "precision", "recall", "f1", "iou"]])
@@ -291,6 +302,8 @@ def summary(results):
     kinds = collections.Counter(word for result in results for word in result["kind"].split())
     print(", ".join(f"{kinds[name]} {name}" for name in sorted(kinds)))
     if ran:
+        # Over-statement is about items of the planned size.
+        ran = [result for result in ran if MIXED not in result["kind"]]
         ratios = sorted(result["planned"] / result["measured"] for result in ran)
         within = sum(r["planned"] <= 1.25 * r["measured"] or r["planned"] <= r["measured"] + 4 * MIB for r in ran)
         print(f"planned / measured: median {statistics.median(ratios):.3f}, 90th percentile {ratios[len(ratios) * 9 // 10]:.3f}, worst {ratios[-1]:.3f}; "

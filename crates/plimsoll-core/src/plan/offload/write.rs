@@ -84,6 +84,7 @@ impl OffloadWriter<'_> {
         (graph.inputs, graph.states, graph.scalars, graph.streams) =
             (old.inputs.clone(), old.states.clone(), old.scalars.clone(), old.streams);
         graph.pieces = old.pieces;
+        graph.shrink();
         crate::verify(&graph)?;
         Ok(graph)
     }
