@@ -203,6 +203,8 @@ pub struct Graph {
     pub(crate) streams: u32,
     /// Values that block gradients.
     pub(crate) stopped: Vec<ValueId>,
+    /// Whether products of single-precision operands may round them to TF32.
+    pub(crate) tf32: bool,
     /// Number of row splits that the planner created; 0 if none.
     pub(crate) pieces: usize,
     /// How the planner computes concats.
@@ -248,6 +250,23 @@ impl Graph {
     /// An empty graph.
     pub fn new() -> Graph {
         Graph::default()
+    }
+
+    /// Whether matrix products and convolutions of single-precision operands may round these to TF32 (10 bits of mantissa), on devices
+    /// whose tensor cores do. Sums are in single precision, and so is everything else.
+    pub fn tf32(&self) -> bool {
+        self.tf32
+    }
+
+    /// Allows or forbids [TF32](Graph::tf32) products.
+    ///
+    /// ```
+    /// let graph = plimsoll_core::Graph::new().with_tf32(true);
+    /// assert!(graph.tf32());
+    /// ```
+    pub fn with_tf32(mut self, tf32: bool) -> Graph {
+        self.tf32 = tf32;
+        self
     }
 
     /// Appends a node; the op infers the types of its outputs.

@@ -10,12 +10,17 @@ pub(crate) struct GpuPace;
 impl GpuPace {
     pub const SINGLE: Rates = Rates { flops_per_s: 3.2e13, bytes_per_s: 2.6e12, step_s: 2.5e-6 };
     const HALVES: Rates = Rates { flops_per_s: 2.5e14, ..GpuPace::SINGLE };
+    const TF32: Rates = Rates { flops_per_s: 1.5e14, ..GpuPace::SINGLE };
 }
 
 impl CostModel for GpuPace {
     fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64 {
         let halves = node.inputs.iter().any(|value| graph.ty(*value).dtype.is_half());
-        let rates = if halves { GpuPace::HALVES } else { GpuPace::SINGLE };
+        let rates = match () {
+            () if halves => GpuPace::HALVES,
+            () if graph.tf32() => GpuPace::TF32,
+            () => GpuPace::SINGLE,
+        };
         rates.seconds(graph, node, rows)
     }
 }

@@ -1,5 +1,6 @@
 //! Lowers nodes of a planned graph to kernels and library calls, with their workspace.
 
+use crate::algorithms::ComputeType;
 use crate::algorithms::convolution::{self, ConvAlgorithm, ConvPass, Convolutions};
 use crate::algorithms::matmul::{self, Unaligned};
 use crate::kernels::{self, Argument, AttentionShape, ConvShape, FusedExpr, Kernel, Operand, Part, PitchedRows};
@@ -63,7 +64,7 @@ pub(super) struct CudnnConvOp {
     pub request: ConvRequest,
     /// Image, filter and result.
     pub tensors: [Argument; 3],
-    /// Bytes at the start of the workspace for the filter, and for an image with more channels.
+    /// Bytes at the start of the workspace for the filter, and for a padded image.
     pub taken: u64,
     /// Kernels before and after it, with their input values.
     pub before: Vec<Kernel>,
@@ -85,7 +86,7 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, convolutions: C
         }
         Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_) => {
             let (kind, conv, types) = convolution::of_node(graph, node, rows);
-            convolution::workspace(kind, &conv, types, convolutions)
+            convolution::workspace(kind, &conv, types, graph.tf32(), convolutions)
         }
         Op::AttentionGrad(op) => {
             let [.., o, _, _] = node.inputs[..] else { unreachable!("checked when the node was added") };
@@ -169,7 +170,7 @@ pub(crate) fn wants_cudnn(program: &Program, rows: usize, convolutions: Convolut
     let wanted = |node: &Node| {
         matches!(node.op, Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_)) && {
             let (kind, conv, types) = convolution::of_node(&program.graph, node, rows);
-            matches!(convolution::select(kind, &conv, types, convolutions), ConvAlgorithm::Cudnn(_))
+            matches!(convolution::select(kind, &conv, types, program.graph.tf32(), convolutions), ConvAlgorithm::Cudnn(_))
         }
     };
     convolutions != Convolutions::Generated && program.order.iter().any(|id| wanted(program.graph.node(*id)))
@@ -329,7 +330,7 @@ impl Lowering<'_> {
                 let request = MatmulRequest {
                     extents,
                     transpose: (op.transpose_a, op.transpose_b),
-                    types: (common, types[2]),
+                    types: (ComputeType::new(common, self.program.graph.tf32()), types[2]),
                     pitches: [None; 2],
                     bias: bias.is_some(),
                 };
@@ -376,17 +377,17 @@ impl Lowering<'_> {
         self.float_dtypes([inputs[0], inputs[1], output])?;
         let fallback = self.generated(kind, &conv, types, node);
         let in_arena = matches!(self.program.places.get(output.0 as usize).copied().flatten(), Some(Place::Arena(_)));
-        match convolution::select(kind, &conv, types, self.convolutions) {
+        match convolution::select(kind, &conv, types, self.program.graph.tf32(), self.convolutions) {
             _ if self.convolutions == Convolutions::Generated => {}
             ConvAlgorithm::Generated => {}
             // A library call cannot depend on the loss; a generated kernel can.
-            ConvAlgorithm::Matmul(dtype) if self.library && !guarded => {
-                return Ok(self.conv_as_matmul(kind, &conv, types, dtype, node, fallback));
+            ConvAlgorithm::Matmul(ty) if self.library && !guarded => {
+                return Ok(self.conv_as_matmul(kind, &conv, types, ty, node, fallback));
             }
             // A generated kernel writes the filter gradient to its destination. Otherwise the result must be
             // overwritable while the library is tried.
-            ConvAlgorithm::Cudnn(dtype) if self.cudnn && (kind == ConvPass::GradFilter || in_arena && !guarded) => {
-                return Ok(vec![self.conv_with_cudnn(kind, &conv, types, dtype, node, fallback)]);
+            ConvAlgorithm::Cudnn(ty) if self.cudnn && (kind == ConvPass::GradFilter || in_arena && !guarded) => {
+                return Ok(vec![self.conv_with_cudnn(kind, &conv, types, ty, node, fallback)]);
             }
             ConvAlgorithm::Matmul(_) | ConvAlgorithm::Cudnn(_) => {}
         }
@@ -414,10 +415,11 @@ impl Lowering<'_> {
         kind: ConvPass,
         conv: &ConvShape,
         types: [DType; 3],
-        dtype: DType,
+        ty: ComputeType,
         node: &Node,
         fallback: Vec<Kernel>,
     ) -> Vec<LoweredOp> {
+        let dtype = ty.dtype;
         // Filters are matrices of input channels × output channels.
         let (operands, transpose, filter, result) = match kind {
             ConvPass::Forward => ([0, 1], (false, false), Some(1), types[2]),
@@ -438,7 +440,7 @@ impl Lowering<'_> {
             Op::Conv2d(op) if op.epilogue.is_some() => vec![kernels::forward(conv, types, None)],
             _ => fallback,
         };
-        let request = MatmulRequest { extents, transpose, types: (dtype, result), pitches: [None; 2], bias: false };
+        let request = MatmulRequest { extents, transpose, types: (ty, result), pitches: [None; 2], bias: false };
         steps.push(MatmulStep::Product(request, [operand(0), operand(1), Argument::Output(0)]));
         let product = LoweredOp::Matmul { steps, bias_at: 0, taken, fallback: plain };
         let after = self.epilogue(node).into_iter().map(|(kernel, seen)| LoweredOp::Kernel(kernel, seen));
@@ -451,24 +453,24 @@ impl Lowering<'_> {
         kind: ConvPass,
         conv: &ConvShape,
         types: [DType; 3],
-        dtype: DType,
+        ty: ComputeType,
         node: &Node,
         fallback: Vec<Kernel>,
     ) -> LoweredOp {
-        let (taps, out) = (conv.taps(), conv.result[3]);
+        let (dtype, taps, out) = (ty.dtype, conv.taps(), conv.result[3]);
         let (filter, inputs) = (Argument::Workspace, node.inputs.clone());
-        let padded = convolution::with_whole_channels(kind, conv, dtype);
+        let padded = convolution::padded(kind, conv, ty);
         let brought = |operand: usize| match &padded {
             None => kernels::transpose_matrix((taps, out), (types[1], Argument::Input(operand)), (dtype, filter)),
             Some(padded) => kernels::pad_filter(conv, padded.image[3], (types[1], Argument::Input(operand)), (dtype, filter), false),
         };
-        let (used, taken) = convolution::copies(kind, conv, dtype);
+        let (used, taken) = convolution::copies(kind, conv, ty);
         let image = match padded {
             None => Argument::Input(0),
             Some(padded) => Argument::WorkspaceAt(convolution::filter_bytes(&padded, dtype) as usize),
         };
         let mut before: Vec<Kernel> =
-            padded.iter().map(|padded| kernels::pad_image(conv, padded.image[3], dtype, Argument::Input(0), image)).collect();
+            padded.iter().map(|padded| kernels::pad_image(conv, padded, dtype, Argument::Input(0), image)).collect();
         let (tensors, after) = match kind {
             ConvPass::Forward => {
                 before.push(brought(1));
@@ -487,7 +489,7 @@ impl Lowering<'_> {
                 ([image, filter, Argument::Input(1)], vec![(back, inputs)])
             }
         };
-        let request = ConvRequest { kind, conv: used, dtype };
+        let request = ConvRequest { kind, conv: used, ty };
         LoweredOp::Convolution(Box::new(CudnnConvOp { request, tensors, taken, before, after, fallback }))
     }
 
@@ -664,7 +666,7 @@ fn padded_steps(request: MatmulRequest, matrix: Unaligned, a: Argument, b: Argum
             }
             Unaligned::Result => {
                 let request = MatmulRequest { extents: (length, n.next_multiple_of(8), k), pitches: [None, pitch], ..request };
-                let rows = behind(a, first * k * common.size());
+                let rows = behind(a, first * k * common.dtype.size());
                 let unpad = kernels::unpad_rows(&part, here, Argument::OutputAt(0, start));
                 vec![MatmulStep::Product(request, [rows, b, here]), MatmulStep::Kernel(unpad)]
             }

@@ -79,7 +79,7 @@ impl<'a> Variants<'a> {
     /// optimizer has 8-bit state.
     fn differs(&self, variant: Variant) -> bool {
         let trains = !self.spec.inference_only;
-        let narrows = trains && self.spec.optimization.precision == Precision::F32;
+        let narrows = trains && matches!(self.spec.optimization.precision, Precision::F32 | Precision::Tf32);
         let shrinks = trains && self.spec.optimization.optimizer.eight_bit_state().is_some();
         (!variant.activations || narrows) && (!variant.state || shrinks)
     }
