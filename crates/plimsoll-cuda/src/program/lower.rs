@@ -604,7 +604,7 @@ impl LoweredOp {
         }
     }
 
-    fn guarded(self, after_loss: bool) -> LoweredOp {
+    pub(super) fn guarded(self, after_loss: bool) -> LoweredOp {
         match self {
             LoweredOp::Kernel(kernel, inputs) => LoweredOp::Kernel(kernel.guarded(after_loss), inputs),
             LoweredOp::Kernels(kernels, inputs, outputs) => {

@@ -4,6 +4,7 @@
 mod candidate;
 mod choose;
 mod data;
+mod economy;
 mod explain;
 mod largest;
 mod least;
