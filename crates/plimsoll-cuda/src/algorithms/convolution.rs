@@ -91,6 +91,10 @@ pub(crate) fn select(pass: ConvPass, conv: &ConvShape, types: [DType; 3], tf32: 
     if image != result || !(image == DType::F32 || image.is_half()) || !narrows || is_empty(conv) {
         return ConvAlgorithm::Generated;
     }
+    // In groups, cuDNN's convolutions are wrong with asymmetric padding (observed on a GPU).
+    if conv.groups > 1 && !is_even(conv) {
+        return ConvAlgorithm::Generated;
+    }
     let everywhere = choice == Convolutions::Libraries;
     let large = multiplications(conv) >= LARGE;
     if is_matmul(conv) && (large || everywhere) {
@@ -149,7 +153,7 @@ fn side_by_side(conv: &ConvShape, ty: ComputeType) -> Option<ConvShape> {
 ///   part of the copy.
 pub(crate) fn padded(pass: ConvPass, conv: &ConvShape, ty: ComputeType) -> Option<ConvShape> {
     let ConvShape { mut window, image: [n, h, w, c], .. } = *conv;
-    let explicit = pass == ConvPass::GradFilter && ty.dtype == DType::F32 && !is_even(conv);
+    let explicit = pass == ConvPass::GradFilter && ty.dtype == DType::F32 && conv.groups == 1 && !is_even(conv);
     let narrow = ty.on_tensor_cores() && conv.groups == 1 && pass != ConvPass::GradInput && !c.is_multiple_of(ty.vector());
     if !explicit && (!narrow || side_by_side(conv, ty).is_some()) {
         return None;
@@ -311,6 +315,9 @@ mod tests {
     fn libraries_can_be_asked_for_everywhere() {
         let small = conv(2, 5, (3, 2), 2, 6, 4);
         assert_eq!(select(ConvPass::Forward, &small, SINGLE, false, Convolutions::Libraries), ConvAlgorithm::Cudnn(EXACT));
+        // In groups, only with symmetric padding.
+        let one_sided = conv(2, 6, (3, 2), 2, 6, 4);
+        assert_eq!(select(ConvPass::Forward, &one_sided, SINGLE, false, Convolutions::Libraries), ConvAlgorithm::Generated);
         assert_eq!(
             select(ConvPass::GradFilter, &conv(2, 5, (1, 1), 1, 3, 5), SINGLE, false, Convolutions::Libraries),
             ConvAlgorithm::Matmul(EXACT)

@@ -142,14 +142,15 @@ impl Matmul {
         Some(())
     }
 
-    /// Enqueues the product.
+    /// Enqueues the product of A and B, with its result in C, added to another matrix of the same layout if there is one.
     ///
     /// # Safety
     ///
     /// The addresses are matrices of the created extents and workspace of the created size, valid until the stream has
     /// executed the product, and so is the bias.
-    pub unsafe fn run(&self, a: u64, b: u64, c: u64, workspace: u64, stream: &Stream) -> Result<(), String> {
-        let (one, zero) = (1f32, 0f32);
+    pub unsafe fn run(&self, [a, b, c]: [u64; 3], onto: Option<u64>, workspace: u64, stream: &Stream) -> Result<(), String> {
+        let (one, scale) = (1f32, if onto.is_some() { 1f32 } else { 0f32 });
+        let onto = onto.unwrap_or(c) as *const c_void;
         let [left, right, out] = self.layouts;
         let (a, b, c) = (a as *const c_void, b as *const c_void, c as *mut c_void);
         // SAFETY: guaranteed by the caller; both scale factors are read before the call returns. The libraries' stream
@@ -159,12 +160,12 @@ impl Matmul {
                 self.library.handle,
                 self.description,
                 (&raw const one).cast(),
-                (&raw const zero).cast(),
+                (&raw const scale).cast(),
                 b,
                 left,
                 a,
                 right,
-                c,
+                onto,
                 out,
                 c,
                 out,

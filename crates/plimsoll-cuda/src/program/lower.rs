@@ -13,7 +13,7 @@ use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
 /// Error for a sum that accumulates onto another.
-const ONTO: &str = "resumes from a partial sum, which GPUs do not support: their plans do not split nodes";
+const ONTO: &str = "resumes from a partial sum, which GPUs support for matrix products only: their plans do not split other sums";
 
 /// A program under lowering.
 pub(super) struct Lowering<'a> {
@@ -55,8 +55,8 @@ pub(super) enum LoweredOp {
 /// A step of a matrix product.
 pub(super) enum MatmulStep {
     Kernel(Kernel),
-    /// A product with the locations of A, B and the result.
-    Product(MatmulRequest, [Argument; 3]),
+    /// A product with the locations of A, B and the result, and of the matrix that it is added to, if any.
+    Product(MatmulRequest, [Argument; 3], Option<Argument>),
 }
 
 /// A cuDNN convolution with the kernels around it.
@@ -120,7 +120,7 @@ fn unaligned(op: &MatMul, graph: &Graph, node: &Node, rows: usize) -> Option<Una
     let common = matmul::common_type(a, b, result)?;
     let found = matmul::unaligned(extents(op, graph, node, rows), (op.transpose_a, op.transpose_b), common, result)?;
     // The copies move 16-bit elements, and the rows of zeros that complete the other operand need a copy of it.
-    let fits = match found {
+    let fits = !op.onto && match found {
         Unaligned::LeftTransposed => a == common,
         Unaligned::Left | Unaligned::Result => a == common && b == DType::F32,
     };
@@ -308,12 +308,9 @@ impl Lowering<'_> {
 
     fn matmul(&self, op: &MatMul, node: &Node, guarded: bool) -> Result<Vec<LoweredOp>, String> {
         let (inputs, output) = (&node.inputs[..], node.outputs[0]);
-        if op.onto {
-            return Err(ONTO.to_string());
-        }
         let types = self.float_dtypes([inputs[0], inputs[1], output])?;
         let extents = extents(op, &self.program.graph, node, self.rows);
-        let fallback = kernels::matmul(extents, op.transpose_a, op.transpose_b, types);
+        let fallback = kernels::matmul(extents, op.transpose_a, op.transpose_b, types, op.onto);
         let bias = bias(op, &self.program.graph, node, self.rows);
         let mut fused = false;
         let mut works = match matmul::common_type(types[0], types[1], types[2]).filter(|_| self.library && !guarded) {
@@ -334,6 +331,7 @@ impl Lowering<'_> {
                     pitches: [None; 2],
                     bias: bias.is_some(),
                 };
+                let onto = op.onto.then_some(Argument::Input(2));
                 let bias_at = taken;
                 if let Some((dtype, bytes)) = bias {
                     steps.push(MatmulStep::Kernel(kernels::cast_to(2, extents.1, dtype, Argument::WorkspaceAt(taken as usize))));
@@ -344,7 +342,7 @@ impl Lowering<'_> {
                         steps.extend(padded_steps(request, matrix, operand(0), operand(1), taken));
                         taken += matmul::padded_bytes(extents, matrix);
                     }
-                    None => steps.push(MatmulStep::Product(request, [operand(0), operand(1), Argument::Output(0)])),
+                    None => steps.push(MatmulStep::Product(request, [operand(0), operand(1), Argument::Output(0)], onto)),
                 }
                 let mut fallback = vec![fallback];
                 if bias.is_some() {
@@ -441,7 +439,7 @@ impl Lowering<'_> {
             _ => fallback,
         };
         let request = MatmulRequest { extents, transpose, types: (ty, result), pitches: [None; 2], bias: false };
-        steps.push(MatmulStep::Product(request, [operand(0), operand(1), Argument::Output(0)]));
+        steps.push(MatmulStep::Product(request, [operand(0), operand(1), Argument::Output(0)], None));
         let product = LoweredOp::Matmul { steps, bias_at: 0, taken, fallback: plain };
         let after = self.epilogue(node).into_iter().map(|(kernel, seen)| LoweredOp::Kernel(kernel, seen));
         [product].into_iter().chain(after).collect()
@@ -662,13 +660,13 @@ fn padded_steps(request: MatmulRequest, matrix: Unaligned, a: Argument, b: Argum
                 let k = if matrix == Unaligned::Left { k.next_multiple_of(8) } else { k };
                 let request = MatmulRequest { extents: (length, n, k), pitches: [pitch, None], ..request };
                 let pad = kernels::pad_rows(&part, behind(a, start), here);
-                vec![MatmulStep::Kernel(pad), MatmulStep::Product(request, [here, b, out(first)])]
+                vec![MatmulStep::Kernel(pad), MatmulStep::Product(request, [here, b, out(first)], None)]
             }
             Unaligned::Result => {
                 let request = MatmulRequest { extents: (length, n.next_multiple_of(8), k), pitches: [None, pitch], ..request };
                 let rows = behind(a, first * k * common.dtype.size());
                 let unpad = kernels::unpad_rows(&part, here, Argument::OutputAt(0, start));
-                vec![MatmulStep::Product(request, [rows, b, here]), MatmulStep::Kernel(unpad)]
+                vec![MatmulStep::Product(request, [rows, b, here], None), MatmulStep::Kernel(unpad)]
             }
         }
     });

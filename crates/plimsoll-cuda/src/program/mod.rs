@@ -74,6 +74,8 @@ enum StreamOp {
         a: Address,
         b: Address,
         c: Address,
+        /// The matrix that the product is added to.
+        onto: Option<Address>,
         workspace: Address,
     },
     /// Image, filter, result, scratch.
@@ -319,9 +321,9 @@ impl CudaProgram {
                     unsafe { launch(*function, *grid, *threads, &mut arguments, stream) }
                         .map_err(|error| self.shared.context.failed("launching a kernel", error))?;
                 }
-                StreamOp::Matmul { product, a, b, c, workspace } => {
+                StreamOp::Matmul { product, a, b, c, onto, workspace } => {
                     // SAFETY: as above; the plan reserves the workspace that the product was created with.
-                    unsafe { product.run(at(*a), at(*b), at(*c), at(*workspace), stream) }
+                    unsafe { product.run([at(*a), at(*b), at(*c)], onto.map(at), at(*workspace), stream) }
                         .map_err(|what| DeviceError::Failed { device: self.shared.context.name(), what })?;
                 }
                 StreamOp::Convolution { convolution, addresses } => {
