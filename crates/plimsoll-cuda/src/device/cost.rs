@@ -40,13 +40,18 @@ impl GpuPace {
             _ => 1,
         };
         let (flops_per_s, bytes_per_s) = match &node.op {
-            Op::MatMul(_) => (pick(5.8e14, 2.9e14, 4.5e13), 2.9e12),
-            Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_) if groups == 1 => (pick(4.2e14, 2.1e14, 3.2e13), 2.6e12),
+            Op::MatMul(_) => (pick(6.2e14, 2.9e14, 4.5e13), 2.5e12),
             // In groups, generated kernels are bound by memory.
-            Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_) => (2e13, 2.1e12),
+            Op::Conv2d(_) | Op::Conv2dGradInput(_) if groups > 1 => (2e13, 2.2e12),
+            Op::Conv2dGradFilter(_) if groups > 1 => (2e13, 1.4e12),
+            Op::Conv2d(_) => (pick(5.8e14, 2.6e14, 3.2e13), 2.2e12),
+            Op::Conv2dGradInput(_) => (pick(6e14, 2.8e14, 3.2e13), 3.2e12),
+            Op::Conv2dGradFilter(_) => (pick(5.4e14, 2e14, 3.2e13), 2.2e12),
             Op::Attention(_) => (pick(1.8e14, 2e13, 2e13), 2.9e12),
             Op::AttentionGrad(_) => (pick(1.44e14, 2e13, 2e13), 2.9e12),
-            Op::Pointwise(_) => (GpuPace::SINGLE.flops_per_s, 3.6e12),
+            Op::Pointwise(_) => (GpuPace::SINGLE.flops_per_s, 4.1e12),
+            // Many are computed in pairs, in one pass over memory.
+            Op::Reduce(_) => (GpuPace::SINGLE.flops_per_s, 4.1e12),
             _ => (GpuPace::SINGLE.flops_per_s, GpuPace::SINGLE.bytes_per_s),
         };
         Rates { flops_per_s, bytes_per_s, ..GpuPace::SINGLE }
