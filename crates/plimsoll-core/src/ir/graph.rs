@@ -205,6 +205,8 @@ pub struct Graph {
     pub(crate) stopped: Vec<ValueId>,
     /// Whether products of single-precision operands may round them to TF32.
     pub(crate) tf32: bool,
+    /// Whether logits are computed in blocks of rows, whatever the budget.
+    pub(crate) logits_in_blocks: bool,
     /// Number of row splits that the planner created; 0 if none.
     pub(crate) pieces: usize,
     /// How the planner computes concats.
@@ -543,7 +545,7 @@ impl Graph {
     pub(crate) fn extent(&self, dim: Dim) -> Option<Extent> {
         match dim.as_fixed() {
             Some(extent) => Some((extent, Dim::fixed)),
-            None if self.pieces > 1 && dim.part().is_none() => Some((dim.factor(), Dim::times_batch)),
+            None if (self.pieces > 1 || self.logits_in_blocks) && dim.part().is_none() => Some((dim.factor(), Dim::times_batch)),
             None => None,
         }
     }

@@ -60,7 +60,7 @@ pub fn logits_in_blocks(graph: &Graph, rows: usize, most: Bytes) -> Option<Graph
     }
     let cut = Cut::around(graph, seed, rows, None, pieces)?;
     let mut blocks = cut.write(graph);
-    blocks.pieces = graph.pieces;
+    (blocks.pieces, blocks.logits_in_blocks) = (graph.pieces, true);
     Some(blocks)
 }
 
