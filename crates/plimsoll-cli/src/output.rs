@@ -15,8 +15,12 @@ pub fn print(document: &Value) -> Result<()> {
 
 /// Writes to standard output.
 pub fn say(text: &str) -> Result<()> {
+    say_styled(&if stdout().is_terminal() { printable(text) } else { Cow::Borrowed(text) })
+}
+
+/// Writes text with colours to standard output; names and data in it have to be [`printable`] already.
+pub fn say_styled(text: &str) -> Result<()> {
     let mut stream = stdout();
-    let text = if stream.is_terminal() { printable(text) } else { Cow::Borrowed(text) };
     match stream.write_all(text.as_bytes()).and_then(|()| stream.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(anyhow::anyhow!("cannot write to standard output: {error}")),
         _ => Ok(()),

@@ -8,7 +8,7 @@ function gauge(name, budget, byOwner, minimum, measured) {
   const bar = h("div", { class: "bar", role: "img", "aria-label": `${name}: ${bytes(total)} of ${bytes(budget)}: ${text}` },
     list.map(([owner, size], i) => h("i", { style: `width:${100 * size / full}%;background:${colour(i)}`, title: `${owner} ${bytes(size)}` })));
   const marks = h("div", { class: "marks", "aria-hidden": "true" });
-  const mark = (size, label) => { if (size) marks.append(h("span", { style: `left:clamp(2.5rem, ${100 * size / full}%, calc(100% - 2.5rem))` }, label)); };
+  const mark = (size, label) => { if (size) marks.append(h("i", { style: `left:${100 * size / full}%` }), h("span", { style: `left:clamp(2rem, ${100 * size / full}%, calc(100% - 2rem))` }, label)); };
   const apart = measured && Math.abs(measured - minimum) / full > 0.16;
   if (minimum && minimum < full) mark(minimum, "minimum");
   if (apart || !minimum) mark(measured, "measured");
@@ -92,9 +92,10 @@ function refusalSection(run) {
     h("h3", {}, "What holds the memory at the minimum"), gauge("Smallest plan", refusal.min_bytes, refusal.by_owner),
     h("h3", {}, "The cheapest changes"),
     table(refusal.changes, [
-      ["change", c => c.what], ["flag", c => h("code", {}, c.flag)],
+      ["change", c => c.what],
       ["new peak", c => `${bytes(c.peak_bytes)} (${count(c.peak_bytes)} bytes)`, c => c.peak_bytes, true],
       [`fits ${bytes(budget)}`, c => c.fits ? h("span", { class: "good" }, "yes") : "no"],
+      ["flag", c => h("code", {}, c.flag)],
       ["results", c => c.same_results ? "unchanged" : "change"],
       ["time per row", c => seconds(c.seconds_per_row), c => c.seconds_per_row, true],
     ], { caption: "Changes and their exact peaks", wrap: 0 }),

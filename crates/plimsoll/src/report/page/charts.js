@@ -8,7 +8,7 @@ function roundTicks(low, high, target, base2) {
   const power = Math.pow(base, Math.floor(Math.log(base2 ? Math.max(rough, 1) : rough) / Math.log(base)));
   const step = power * factors.find(factor => factor * power >= rough * 0.999999);
   const ticks = [];
-  for (let i = Math.ceil(low / step - 1e-7); i * step <= high + (high - low) * 1e-7; i++) ticks.push(i * step);
+  for (let i = Math.ceil(low / step - 1e-7); i * step <= high + (high - low) * 1e-7; i++) ticks.push(i * step + 0);
   return ticks;
 }
 // Smallest and largest of many numbers.

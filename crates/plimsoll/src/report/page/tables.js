@@ -1,4 +1,4 @@
-// Hot spots, the model, the profile, and two runs side by side.
+// Hot spots, the model, and two runs side by side.
 // What would shrink a tensor at the peak.
 function advice(timeline, i, plan) {
   const { memory, program } = timeline, kind = memory.names[program.kind[i]], type = memory.names[program.type[i]], size = timeline.size[i];
@@ -59,27 +59,6 @@ function modelSection(run) {
   ], { caption: "Layers of the model", wrap: 0 });
   element.chartData = { layers: memory.layers.map(layer => layer[0]) };
   return [h("div", { class: "stats" }, stat(count(sum("parameters")), "trainable parameters"), stat(count(sum("frozen")), "other parameters"), stat(short(run.plan.flops_per_step), "FLOPs per step"), stat(count(rows.length), "layers")), element];
-}
-
-function profileSection(run) {
-  const profile = run.profile;
-  if (!profile) return [];
-  const total = profile.ops.reduce((sum, op) => sum + op.seconds, 0) || 1;
-  const kinds = new Map();
-  for (const op of profile.ops) { const kind = kinds.get(op.op) || { op: op.op, calls: 0, seconds: 0, flops: 0, bytes: 0 }; kind.calls += 1; kind.seconds += op.seconds; kind.flops += op.flops; kind.bytes += op.bytes; kinds.set(op.op, kind); }
-  const columns = [
-    ["time", op => seconds(op.seconds), op => op.seconds, true], ["share", op => [h("span", { class: "share", style: `width:${Math.max(2, Math.round(60 * op.seconds / total))}px`, "aria-hidden": "true" }), " " + percent(op.seconds / total)], op => op.seconds],
-    ["GFLOP/s", op => short(op.flops / op.seconds / 1e9), op => op.flops / op.seconds, true], ["GB/s", op => short(op.bytes / op.seconds / 1e9), op => op.bytes / op.seconds, true],
-    ["of the roofline", op => percent(Math.min(1, Math.max(op.flops / profile.peak_flops_per_s, op.bytes / profile.peak_bytes_per_s) / op.seconds)), op => Math.max(op.flops / profile.peak_flops_per_s, op.bytes / profile.peak_bytes_per_s) / op.seconds, true],
-  ];
-  const parts = [
-    h("div", { class: "stats" }, stat(seconds(profile.step_s), `per step, median of ${profile.steps}`), stat(seconds(total), "in ops, timed one by one"), stat(short(profile.peak_flops_per_s / 1e9) + " GFLOP/s", "roofline, compute"), stat(short(profile.peak_bytes_per_s / 1e9) + " GB/s", "roofline, memory")),
-    h("h3", {}, "By op"), table([...kinds.values()].sort((a, b) => b.seconds - a.seconds), [["op", kind => kind.op], ["calls", kind => count(kind.calls), kind => kind.calls, true], ...columns], { caption: "Time by op" }),
-    h("h3", {}, "The slowest nodes"), table([...profile.ops].sort((a, b) => b.seconds - a.seconds).slice(0, 200), [["node", op => `${op.op} of ${op.scope || "–"}`], ...columns], { caption: "Time by node", wrap: 0 }),
-  ];
-  if (profile.memory.length > 1) parts.push(h("h3", {}, "Memory over time"), lineChart({ id: "profile-memory", title: "Resident memory", unit: "and the planned peak", xName: "second", xFormat: short, ratio: 0.3, wide: true, base2: true, format: bytes, series: [{ name: "measured", points: profile.memory.map(sample => [sample.time_s, sample.resident_bytes]), colour: colour(0) }], limits: [{ name: "planned peak", y: profile.planned_bytes }] }));
-  parts[2].chartData = { ops: profile.ops.length };
-  return parts;
 }
 
 function compareSection(runs) {

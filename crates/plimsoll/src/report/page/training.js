@@ -81,7 +81,9 @@ function confusion(classes) {
       const tint = value === 0 ? "" : `background:color-mix(in srgb, ${i === j ? "var(--c2)" : "var(--c7)"} ${Math.round(12 + 38 * share)}%, var(--card))`;
       return h("td", { style: tint }, value || "");
     };
-    parts.push(h("div", { class: "scroll matrix", tabindex: 0, role: "region", "aria-label": `Confusion matrix of ${count(classes.rows)} rows${++matrices > 1 ? ", " + matrices : ""}` }, h("table", {}, h("thead", {}, h("tr", {}, h("td", {}), classes.labels.map((_, j) => h("th", { scope: "col" }, className(classes.names, j))))), h("tbody", {}, classes.labels.map((_, i) => h("tr", {}, h("th", { scope: "row" }, className(classes.names, i)), classes.labels.map((_, j) => cell(i, j))))))));
+    const grid = h("div", { class: "scroll matrix", tabindex: 0, role: "region", "aria-label": `Confusion matrix of ${count(classes.rows)} rows${++matrices > 1 ? ", " + matrices : ""}` }, h("table", {}, h("thead", {}, h("tr", {}, h("td", {}), classes.labels.map((_, j) => h("th", { scope: "col" }, className(classes.names, j))))), h("tbody", {}, classes.labels.map((_, i) => h("tr", {}, h("th", { scope: "row" }, className(classes.names, i)), classes.labels.map((_, j) => cell(i, j)))))));
+    grid.chartData = { confusion: classes.matrix, classes: n };
+    parts.push(grid);
   } else {
     const rows = classes.labels.map((total, i) => ({ i, total, right: classes.right[i] })).filter(row => row.total > 0).sort((a, b) => a.right / a.total - b.right / b.total);
     parts.push(table(rows, [["class", row => className(classes.names, row.i)], ["rows", row => count(row.total), row => row.total, true], ["right", row => percent(row.right / row.total), row => row.right / row.total, true]], { caption: "Accuracy by class" }));
@@ -102,11 +104,12 @@ function pipelineSection(run) {
   const parts = [], data = run.plan.data, measured = (run.report && run.report.pipeline) || (run.profile && run.profile.pipeline);
   if (data && data.training) parts.push(h("p", {}, h("b", {}, "Training: "), data.training.pipeline, data.validation ? [h("br", {}), h("b", {}, "Validation: "), data.validation.pipeline] : null));
   const stages = measured ? measured.stages : Object.entries(run.plan.pipeline || {}).map(([name, size]) => ({ name, bytes: size }));
-  if (stages.length) parts.push(table(stages, [
+  const listed = stages.length ? table(stages, [
     ["stage", stage => stage.name],
     ["memory", stage => bytes(stage.bytes), stage => stage.bytes, true],
     ...(measured ? [["time per row", stage => stage.row_s == null ? "–" : seconds(stage.row_s), stage => stage.row_s, true], ["busy", stage => stage.busy == null ? "–" : percent(stage.busy), stage => stage.busy, true], ["threads", stage => stage.threads ? count(stage.threads) : "–", stage => stage.threads, true]] : []),
-  ], { caption: "Stages of the input pipeline" }));
+  ], { caption: "Stages of the input pipeline" }) : null;
+  if (listed) { listed.chartData = { stages }; parts.push(listed); }
   if (measured) parts.push(h("p", { class: "soft" }, `Limited by ${measured.limit}. ${measured.active_workers} of ${measured.workers} threads and ${measured.slots_in_use} of ${measured.slots} slots were in use; the consumer waited ${percent(measured.consumer_waited)} of the time.`));
   if (run.samples) parts.push(h("h3", {}, "The first batch, as the model gets it"), sampleGrid(run.samples));
   if (run.classes) parts.push(...confusion(run.classes));
