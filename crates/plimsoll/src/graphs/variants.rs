@@ -92,10 +92,8 @@ impl<'a> Variants<'a> {
         }
         self.built.borrow_mut().truncate(1);
         let optimization = variant.apply(&self.spec.optimization);
-        let mut programs = programs(&self.spec.model, self.schema, &self.losses, optimization, self.columns, self.resumes)?;
-        if self.spec.inference_only {
-            programs.keep_predictions_only();
-        }
+        let predicts_only = self.spec.inference_only;
+        let programs = programs(&self.spec.model, self.schema, &self.losses, optimization, self.columns, self.resumes, predicts_only)?;
         let programs = Rc::new(programs);
         self.built.borrow_mut().push((variant, Rc::clone(&programs)));
         Ok(programs)
