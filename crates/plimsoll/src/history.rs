@@ -101,8 +101,8 @@ pub(crate) const MAX_EPOCHS: usize = 1000;
 /// integers, in checkpoints only, which makes their text shorter.
 const PER_EPOCH: u64 = 768;
 const PER_SCALAR: u64 = 320;
-const PER_CLASS_VALUE: u64 = 144;
-const PER_CLASS_COUNT: u64 = 64;
+const PER_CLASS_VALUE: u64 = 104;
+const PER_CLASS_COUNT: u64 = 48;
 
 /// Buffers through which the report of a run folder is put together from its files.
 const REPORT_BUFFERS: u64 = 64 << 10;
