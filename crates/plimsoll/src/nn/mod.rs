@@ -10,6 +10,7 @@ mod dense;
 mod depthwise;
 mod dropout;
 mod embedding;
+mod fine_tune;
 mod init;
 #[cfg(test)]
 mod keras_tests;
@@ -33,6 +34,7 @@ mod upsample;
 mod window;
 
 use plimsoll_core::{GraphError, ValueId};
+use std::sync::Arc;
 
 pub use activation::Activation;
 pub use advanced_activations::{Elu, LeakyRelu, PRelu, ReLu};
@@ -84,6 +86,17 @@ pub trait Layer: std::fmt::Debug + Send + Sync {
 
     /// Whether it reads a column as stored, such as token IDs, instead of cast to float.
     fn reads_integers(&self) -> bool {
+        false
+    }
+
+    /// The same layer with another number of outputs, and whether it has weights; none if that is not a property of the layer.
+    fn with_outputs(&self, outputs: usize) -> Option<(Arc<dyn Layer>, bool)> {
+        let _ = outputs;
+        None
+    }
+
+    /// Whether its output has the channels of its input, whatever their number.
+    fn keeps_channels(&self) -> bool {
         false
     }
 

@@ -90,6 +90,22 @@ impl Model {
         &self.layers
     }
 
+    pub(super) fn layers_mut(&mut self) -> &mut [LayerCall] {
+        &mut self.layers
+    }
+
+    pub(super) fn outputs_mut(&mut self) -> &mut [(String, SymbolicTensor)] {
+        &mut self.outputs
+    }
+
+    /// The final activation of each output, if a layer has one.
+    pub(crate) fn last_activations(&self) -> impl Iterator<Item = Option<Activation>> {
+        self.outputs.iter().map(|(_, tensor)| match tensor.0 {
+            Source::Layer(i) => self.layers[i].layer.last_activation(),
+            Source::Input(_) => None,
+        })
+    }
+
     /// Whether training depends on which rows are computed together, so that micro-batches change the result.
     pub fn has_batch_statistics(&self) -> bool {
         self.layers.iter().any(|call| call.trainable && call.layer.uses_batch_statistics())

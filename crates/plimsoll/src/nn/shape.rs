@@ -134,6 +134,10 @@ impl Layer for Flatten {
         let x = single_input(lowering, inputs)?;
         lowering.graph.flatten(x)
     }
+
+    fn keeps_channels(&self) -> bool {
+        true
+    }
 }
 
 /// `type = "reshape"`.
@@ -155,6 +159,11 @@ impl Layer for Reshape {
         let (_, row) = row_shape(lowering, x)?;
         let rest = row.iter().product::<usize>().checked_div(known).unwrap_or(0);
         lowering.graph.reshape(x, Shape::batch_of(self.row.iter().map(|dim| dim.unwrap_or(rest))))
+    }
+
+    fn with_outputs(&self, outputs: usize) -> Option<(Arc<dyn Layer>, bool)> {
+        // To a vector: the classes behind a convolution.
+        (self.row.len() == 1).then(|| (Arc::new(Reshape::new([outputs])) as Arc<dyn Layer>, false))
     }
 }
 
