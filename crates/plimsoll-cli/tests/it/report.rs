@@ -183,7 +183,7 @@ fn axe() -> Option<String> {
 }
 
 /// Collects what a browser makes of a page: errors, its width, the data of every chart, what axe-core finds, and what pointer and keys do.
-const PROBE: &str = r#"
+const PROBE: &str = r##"
 window.problems = [];
 addEventListener("error", event => problems.push(event.message));
 addEventListener("securitypolicyviolation", event => problems.push(event.violatedDirective));
@@ -208,7 +208,7 @@ addEventListener("load", () => setTimeout(async () => {
   }
   parent.postMessage(JSON.stringify(result, plain), "*");
 }, 300));
-"#;
+"##;
 
 /// A page that shows the report in a frame, so that any width is possible, and keeps what it tells.
 const FRAME: &str = r#"<!doctype html><iframe src="probe.html" width="WIDTH" height="900" style="border:0"></iframe><script>
@@ -345,7 +345,8 @@ fn a_browser_opens_every_kind_of_page() {
     assert_eq!(chart(&seen, "ops")["ops"], profile["ops"].as_array().unwrap().len());
     assert_eq!(points(&seen, "profile-memory", "resident, measured"), read_points(&profile["memory"], "time_s", "resident_bytes"));
     let spans = profile["spans"].as_array().unwrap();
-    let planned: Vec<f64> = spans.iter().map(|span| profile["ops"][span[0].as_u64().unwrap() as usize]["planned_bytes"].as_f64().unwrap()).collect();
+    let planned: Vec<f64> =
+        spans.iter().map(|span| profile["ops"][span[0].as_u64().unwrap() as usize]["planned_bytes"].as_f64().unwrap()).collect();
     let drawn: Vec<f64> = points(&seen, "profile-planned", "planned").into_iter().map(|(_, bytes)| bytes).collect();
     assert_eq!(drawn[..planned.len()], planned);
     assert_eq!(chart(&seen, "tracks")["tracks"]["ops"], spans.len(), "every op of the last step");
