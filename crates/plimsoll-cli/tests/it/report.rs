@@ -85,6 +85,22 @@ fn a_report_needs_no_other_file_and_leaves_out_rows_on_request() {
     insta::assert_snapshot!(error, @"error: nothing does not exist; name the folder of a run, or a plan that `plimsoll plan --out` wrote");
 }
 
+/// Validation data is often sorted by class: the confusion matrix of many rows counts some of every part.
+#[test]
+fn a_confusion_matrix_of_many_rows_has_every_class() {
+    let sandbox = Sandbox::new("report-classes");
+    let rows = |count: usize| (0..count).map(|i| format!("{}.5,{}.25,{}\n", i % 7, i % 5, 4 * i / count)).collect::<String>();
+    sandbox.write("train.csv", format!("a,b,class\n{}", rows(64)));
+    sandbox.write("validation.csv", format!("a,b,class\n{}", rows(6001)));
+    let config = "[data]\nsource = \"csv\"\npath = \"train.csv\"\ntarget = \"class\"\n[data.validation]\npath = \"validation.csv\"\n\
+                  [model]\nlayers = [{ type = \"dense\", units = 4 }]\n[train]\nbatch = 16\nepochs = 1\n";
+    sandbox.write("run.toml", config);
+    sandbox.succeed(&["train", "run.toml", "--out", "run", "--quiet"]);
+    let classes = read(&sandbox.path("run/details/classes.json"));
+    assert_eq!((&classes["every"], &classes["rows"]), (&json!(4), &json!(1501)));
+    assert!(numbers(&classes["labels"]).iter().all(|rows| rows.abs_diff(375) <= 1), "{classes}");
+}
+
 /// Text of the data cannot end the script it stands in.
 #[test]
 fn names_are_data_and_never_markup() {
