@@ -22,8 +22,12 @@ pub fn print(document: &Value) -> Result<()> {
 
 /// Writes to standard output.
 pub fn say(text: &str) -> Result<()> {
+    say_styled(&if stdout().is_terminal() { printable(text) } else { Cow::Borrowed(text) })
+}
+
+/// Writes text with colours to standard output; names and data in it have to be [`printable`] already.
+pub fn say_styled(text: &str) -> Result<()> {
     let mut stream = stdout();
-    let text = if stream.is_terminal() { printable(text) } else { Cow::Borrowed(text) };
     written_to_stdout(stream.write_all(text.as_bytes()).and_then(|()| stream.flush()))
 }
 

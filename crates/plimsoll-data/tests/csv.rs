@@ -74,7 +74,7 @@ fn series(folder: &Path, rows: u32) -> PathBuf {
 #[test]
 fn windows_have_what_is_known_and_what_follows() {
     let folder = tempfile::tempdir().unwrap();
-    let spec = CsvSpec::new().features(["t", "tens"]).targets(["tens"]).window(Window { length: 2, horizon: 2, stride: 3 }).rows(1..9);
+    let spec = CsvSpec::new().features(["t", "tens"]).targets(["tens"]).window(Window::new(2, 2).stride(3)).rows(1..9);
     let data = Dataset::csv(series(folder.path(), 20), &spec).unwrap();
     assert_eq!(data.output_schema().unwrap().to_string(), "x: f32[2, 2], y: f32[2]");
     assert_eq!(floats(&data.clone().batch(4), 0), [[1.0, 10.0, 2.0, 20.0], [4.0, 40.0, 5.0, 50.0]]);
@@ -109,7 +109,7 @@ fn all_rows_are_put_to_the_scale_of_those_that_are_learnt_from() {
 #[test]
 fn rows_are_the_same_from_memory_and_from_the_file() {
     let folder = tempfile::tempdir().unwrap();
-    let window = Window { length: 30, horizon: 10, stride: 1 };
+    let window = Window::new(30, 10);
     let spec = CsvSpec::new().targets(["tens"]).window(window).standardize(Standardize::All);
     let data = Dataset::csv(series(folder.path(), 40_000), &spec).unwrap().shuffle(Shuffle::seed(5)).batch(32);
     let small = Some(Bytes::kib(640));
@@ -145,7 +145,7 @@ fn rows_in_a_run_are_those_that_are_read_one_by_one() {
 fn bad_tables_are_refused_with_the_line() {
     let folder = tempfile::tempdir().unwrap();
     let open = |text: &str, spec: CsvSpec| complaint(Csv::open(&file(folder.path(), "t.csv", text), &spec), folder.path());
-    let window = |length, horizon| CsvSpec::new().targets(["b"]).window(Window { length, horizon, stride: 1 });
+    let window = |length, horizon| CsvSpec::new().targets(["b"]).window(Window::new(length, horizon));
     let complaints = [
         complaint(Csv::open(&folder.path().join("none.csv"), &CsvSpec::new()), folder.path()),
         open("", CsvSpec::new()),

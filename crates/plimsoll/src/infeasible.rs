@@ -50,6 +50,10 @@ impl fmt::Display for Infeasible {
             None => String::new(),
         };
         let relax = match self.minimum_with.iter().min_by_key(|(_, minimum)| *minimum) {
+            // Rounded to the same number as a budget that is too small, it would mislead.
+            Some((allow, minimum)) if minimum.to_string() == self.budget.to_string() => {
+                format!("; {minimum} ({} bytes) is enough with --allow {allow}", minimum.0)
+            }
             Some((allow, minimum)) => format!("; {minimum} is enough with --allow {allow}"),
             None if self.micro_batch_asked && self.micro_batch > 1 && self.resumed_with.is_none() => {
                 "; a smaller micro-batch may need less".to_string()

@@ -203,6 +203,10 @@ pub struct Graph {
     pub(crate) streams: u32,
     /// Values that block gradients.
     pub(crate) stopped: Vec<ValueId>,
+    /// Whether products of single-precision operands may round them to TF32.
+    pub(crate) tf32: bool,
+    /// Whether logits are computed in blocks of rows, whatever the budget.
+    pub(crate) logits_in_blocks: bool,
     /// Number of row splits that the planner created; 0 if none.
     pub(crate) pieces: usize,
     /// How the planner computes concats.
@@ -248,6 +252,23 @@ impl Graph {
     /// An empty graph.
     pub fn new() -> Graph {
         Graph::default()
+    }
+
+    /// Whether matrix products and convolutions of single-precision operands may round these to TF32 (10 bits of mantissa), on devices
+    /// whose tensor cores do. Sums are in single precision, and so is everything else.
+    pub fn tf32(&self) -> bool {
+        self.tf32
+    }
+
+    /// Allows or forbids [TF32](Graph::tf32) products.
+    ///
+    /// ```
+    /// let graph = plimsoll_core::Graph::new().with_tf32(true);
+    /// assert!(graph.tf32());
+    /// ```
+    pub fn with_tf32(mut self, tf32: bool) -> Graph {
+        self.tf32 = tf32;
+        self
     }
 
     /// Appends a node; the op infers the types of its outputs.
@@ -530,7 +551,7 @@ impl Graph {
     pub(crate) fn extent(&self, dim: Dim) -> Option<Extent> {
         match dim.as_fixed() {
             Some(extent) => Some((extent, Dim::fixed)),
-            None if self.pieces > 1 && dim.part().is_none() => Some((dim.factor(), Dim::times_batch)),
+            None if (self.pieces > 1 || self.logits_in_blocks) && dim.part().is_none() => Some((dim.factor(), Dim::times_batch)),
             None => None,
         }
     }

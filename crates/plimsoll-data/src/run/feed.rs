@@ -9,7 +9,7 @@ use super::work::Work;
 use crate::block::BlockLayout;
 use crate::dataset::{Parallelism, Prefetch, Recipe};
 use crate::memory::AlignedBuf;
-use crate::meter::{Meter, Spent};
+use crate::meter::{Meter, Spent, WorkerSpan};
 use crate::ops::{Mixer, Padder, Padding};
 use crate::plan::{self, PipelinePlan};
 use crate::{DataError, Dataset, Schema};
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -424,6 +424,28 @@ impl Feed {
         }
     }
 
+    /// Records from now on when each worker thread produced which rows, for a profile: the first `capacity` spans.
+    ///
+    /// ```
+    /// use plimsoll_core::Ledger;
+    /// use plimsoll_data::{Dataset, Feed, Options, Split};
+    /// let data = Dataset::digits(Split::Test).batch(32);
+    /// let mut feed = Feed::start(&data, &data.plan(None)?, &Ledger::new("host", None), Options::default())?;
+    /// feed.record_spans(64);
+    /// while feed.next()?.is_some() {}
+    /// assert!(feed.spans().iter().all(|span| span.start <= span.end && span.rows > 0));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn record_spans(&self, capacity: usize) {
+        let _ = self.meter.spans.set(Mutex::new(Vec::with_capacity(capacity)));
+    }
+
+    /// The spans recorded so far, in the order in which they ended.
+    pub fn spans(&self) -> Vec<WorkerSpan> {
+        let spans = self.meter.spans.get().map(|spans| spans.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        spans.unwrap_or_default()
+    }
+
     /// The epoch of the next batch, and the number of its batches already returned.
     pub(crate) fn stands(&self) -> (u64, u64) {
         (self.epoch, self.batches)
@@ -517,10 +539,12 @@ impl Seal {
 /// Produces rows until the schedule is exhausted.
 fn produce(number: usize, mut worker: Worker, seal: &Seal, meter: &Meter, ring: &Ring) {
     while let Some(mut claim) = ring.claim(number) {
+        let begun = meter.spans.get().map(|_| Instant::now());
         let made = catch_unwind(AssertUnwindSafe(|| match &mut worker {
             Worker::Rows(work) => work.fill(&mut claim, || ring.stopping()),
             Worker::Stream(work) => work.fill(&mut claim, ring),
         }));
+        meter.note(number, claim.rows(), begun);
         let whole = match made.unwrap_or_else(|panic| Err(DataError::from_panic(panic))) {
             Ok(true) => ring.finish(claim, Ok(())),
             // The consumer was dropped.

@@ -3,6 +3,7 @@
 
 use super::candidate::{Candidate, candidate, compared, finish, needs_no_search, planning};
 use super::least::{infeasible, minimum, recalled, smallest_plan};
+use super::economy::economical;
 use super::offload;
 use super::pipelines::{Pipelines, pipelines};
 use super::split::{described, planned_graphs};
@@ -70,6 +71,7 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
         let request = varied(request, minimum.variant)?;
         return described(&request, run_plan(&request, budgets, minimum.clone())?);
     };
+    let candidate = if on_the_way.iter().any(|whole| candidate.untouched(whole)) { economical(&request, candidate)? } else { candidate };
     // The plan states their exact sizes.
     let tightened = |whole: Candidate| {
         let variant = whole.variant;

@@ -38,6 +38,8 @@ pub(crate) struct Classes {
     /// By label, then prediction; empty if there are many classes.
     matrix: Vec<u32>,
     rows: u64,
+    /// Every how manyth row was predicted.
+    pub every: u64,
     worst: Vec<Worst>,
     thumbnails: Option<Thumbnails>,
 }
@@ -72,7 +74,7 @@ impl Classes {
         let matrix = if classes <= MATRIX { vec![0; classes * classes] } else { Vec::new() };
         let (labels, right) = (vec![0; classes], vec![0; classes]);
         let worst = Vec::with_capacity(WORST + 1);
-        Some(Classes { names, classes, label, image, dtype: column.dtype, labels, right, matrix, rows: 0, worst, thumbnails: None })
+        Some(Classes { names, classes, label, image, dtype: column.dtype, labels, right, matrix, rows: 0, every: 1, worst, thumbnails: None })
     }
 
     /// The memory it takes.
@@ -108,7 +110,7 @@ impl Classes {
                 _ => Vec::new(),
             };
             let at = self.worst.partition_point(|other| other.loss >= loss);
-            let row = predicted.first_row + row as u64;
+            let row = (predicted.first_row + row as u64) * self.every;
             self.worst.insert(at, Worst { row, loss, label, predicted: best, probability: probability(values, best), pixels });
             self.worst.truncate(WORST);
         }
@@ -116,7 +118,7 @@ impl Classes {
 
     /// Writes the counts as one JSON document.
     pub fn write(&self, writer: &mut impl Write) -> io::Result<()> {
-        write!(writer, "{{\"rows\":{},\"names\":[", self.rows)?;
+        write!(writer, "{{\"rows\":{},\"every\":{},\"names\":[", self.rows, self.every)?;
         for (i, name) in self.names.iter().enumerate() {
             writer.write_all(if i > 0 { b"," } else { b"" })?;
             write_string(writer, name)?;

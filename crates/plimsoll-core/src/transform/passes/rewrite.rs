@@ -44,7 +44,7 @@ pub(crate) fn shell(old: &Graph) -> Graph {
     new.inputs = old.inputs.clone();
     new.states = old.states.clone();
     new.scalars = old.scalars.clone();
-    new.streams = old.streams;
+    (new.streams, new.tf32, new.logits_in_blocks) = (old.streams, old.tf32, old.logits_in_blocks);
     (new.pieces, new.joining, new.joined, new.concats_fused) = (old.pieces, old.joining, old.joined.clone(), old.concats_fused);
     new
 }

@@ -1,8 +1,13 @@
 //! Columns of a CSV file, as rows or as time-series windows.
 
+mod fields;
 mod names;
 mod records;
 mod table;
+mod window;
+
+pub(crate) use fields::each_record;
+pub use window::Window;
 
 use super::{ColumnScale, FileUse, Gather, Source, identify_open};
 use crate::block::BlockMut;
@@ -22,7 +27,7 @@ use table::{CsvTable, Read, UsedColumn};
 /// use plimsoll_data::source::{Csv, CsvSpec, Standardize, Window};
 /// let spec = CsvSpec::new()
 ///     .targets(["OT"])
-///     .window(Window { length: 96, horizon: 24, stride: 1 })
+///     .window(Window::new(96, 24))
 ///     .standardize(Standardize::All)
 ///     .rows(0..8640);
 /// let training = Csv::open("ETTh1.csv".as_ref(), &spec)?;
@@ -50,17 +55,6 @@ pub enum CsvType {
     Float,
     /// i32; for targets only, features are always f32.
     Int,
-}
-
-/// A time-series window of consecutive rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// Input rows.
-    pub length: usize,
-    /// Rows to predict after them.
-    pub horizon: usize,
-    /// Rows between the starts of two windows.
-    pub stride: usize,
 }
 
 /// Which columns are standardized to mean 0 and standard deviation 1.
@@ -223,21 +217,19 @@ impl Csv {
         let dtype = if table.targets.iter().any(|&at| table.used[at as usize].whole) { DType::I32 } else { DType::F32 };
         let count = rows.end - rows.start;
         let refuse = |problem: String| DataError::csv(&table.path, 1, problem);
-        let (x, y, len) = match spec.window {
-            Some(Window { length, horizon, stride }) => {
-                if length == 0 || stride == 0 || (horizon == 0) != (targets == 0) {
-                    let problem = format!(
-                        "a window of {length} rows and {horizon} to foretell, every {stride}, with {targets} targets, holds nothing"
-                    );
+        let (x, y, len) = match &spec.window {
+            Some(window) => {
+                if let Some(problem) = window.problem(targets) {
                     return Err(refuse(problem));
                 }
-                let whole = (length as u64).saturating_add(horizon as u64);
+                let (length, horizon, whole) = (window.length(), window.horizon(), window.rows() as u64);
                 if whole > count {
+                    let spread = if whole > (length + horizon) as u64 { format!(" over {whole} rows") } else { String::new() };
                     return Err(refuse(format!(
-                        "its {count} rows ({rows:?}) have no window of {length} and {horizon} rows; use more rows"
+                        "its {count} rows ({rows:?}) have no window of {length} and {horizon} rows{spread}; use more rows"
                     )));
                 }
-                (vec![length, features], vec![horizon.saturating_mul(targets)], (count - whole) / stride as u64 + 1)
+                (vec![length, features], vec![horizon.saturating_mul(targets)], (count - whole) / window.step() as u64 + 1)
             }
             // A single class is a scalar.
             None if dtype == DType::I32 && targets == 1 => (vec![features], vec![], count),
@@ -252,11 +244,11 @@ impl Csv {
 
     /// Rows of the file per output row.
     fn seen(&self) -> usize {
-        self.spec.window.map_or(1, |window| window.length + window.horizon)
+        self.spec.window.as_ref().map_or(1, Window::rows)
     }
 
     fn stride(&self) -> u64 {
-        self.spec.window.map_or(1, |window| window.stride as u64)
+        self.spec.window.as_ref().map_or(1, |window| window.step() as u64)
     }
 
     fn write(&self, rows: impl Iterator<Item = u64>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
@@ -296,27 +288,27 @@ impl Csv {
 
     /// Writes one output row from the elements of its file rows.
     fn put(&self, words: &[[u8; 4]], index: usize, out: &mut BlockMut<'_, '_>) {
-        let used = self.table.used.len();
-        let (known, foretold) = match self.spec.window {
-            Some(window) => words.split_at(window.length * used),
-            None => (words, words),
+        let (used, features, targets) = (self.table.used.len(), &self.table.features, &self.table.targets);
+        let row = |at: usize| &words[at * used..][..used];
+        let Some(window) = &self.spec.window else {
+            pick([row(0)].into_iter(), features, &mut out.column(0).as_chunks_mut().0[index * features.len()..]);
+            if !targets.is_empty() {
+                pick([row(0)].into_iter(), targets, &mut out.column(1).as_chunks_mut().0[index * targets.len()..]);
+            }
+            return;
         };
-        pick(
-            known,
-            used,
-            &self.table.features,
-            &mut out.column(0).as_chunks_mut().0[index * known.len() / used * self.table.features.len()..],
-        );
-        let targets = &self.table.targets;
+        let first = index * window.length() * features.len();
+        pick(window.inputs().map(row), features, &mut out.column(0).as_chunks_mut().0[first..]);
         if !targets.is_empty() {
-            pick(foretold, used, targets, &mut out.column(1).as_chunks_mut().0[index * foretold.len() / used * targets.len()..]);
+            let first = index * window.horizon() * targets.len();
+            pick(window.targets().map(row), targets, &mut out.column(1).as_chunks_mut().0[first..]);
         }
     }
 }
 
-/// Writes the chosen columns of rows of `used` elements.
-fn pick(words: &[[u8; 4]], used: usize, columns: &[u32], out: &mut [[u8; 4]]) {
-    for (row, out) in words.chunks_exact(used).zip(out.chunks_exact_mut(columns.len())) {
+/// Writes the chosen columns of rows.
+fn pick<'w>(rows: impl Iterator<Item = &'w [[u8; 4]]>, columns: &[u32], out: &mut [[u8; 4]]) {
+    for (row, out) in rows.zip(out.chunks_exact_mut(columns.len())) {
         for (out, &column) in out.iter_mut().zip(columns) {
             *out = row[column as usize];
         }
@@ -412,6 +404,27 @@ impl Source for Csv {
         Ok(true)
     }
 
+    fn visit_column(&self, name: &str, visit: &mut dyn FnMut(&[u8])) -> Result<bool, DataError> {
+        // The value of a window is that of its first row.
+        let (mut at, mut row, stride) = (None, 0, self.stride());
+        each_record(&self.table.path, |line, fields| {
+            let Some(column) = at else {
+                at = Some(fields.iter().position(|field| field == name.as_bytes()));
+                return Ok(());
+            };
+            let is_start = self.rows.contains(&row) && (row - self.rows.start).is_multiple_of(stride);
+            if let Some(column) = column.filter(|_| is_start && (row - self.rows.start) / stride < self.len) {
+                let field = fields
+                    .get(column)
+                    .ok_or_else(|| DataError::csv(&self.table.path, line, format!("it has no column `{name}`; correct the row")));
+                visit(field?);
+            }
+            row += 1;
+            Ok(())
+        })?;
+        Ok(at.flatten().is_some())
+    }
+
     fn row_name(&self, row: u64) -> String {
         let first = self.rows.start + row * self.stride();
         let mut memory = vec![0; PIECE + FIELD];
@@ -459,8 +472,8 @@ impl Source for Csv {
         if !self.table.targets.is_empty() {
             text += &format!(" → {}", names(&self.table.targets));
         }
-        if let Some(Window { length, horizon, stride }) = self.spec.window {
-            text += &format!(", {length} rows → {horizon}, every {stride}");
+        if let Some(window) = &self.spec.window {
+            text += &format!(", {}", window.describe());
         }
         text + ")"
     }

@@ -1,7 +1,7 @@
 //! Tables of numbers.
 
 use super::text::split;
-use super::{Opened, SourceArgs, SourceKind, only_path};
+use super::{InputKind, Opened, SourceArgs, SourceKind, only_path};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_data::Dataset;
@@ -14,6 +14,8 @@ pub(super) const CSV: SourceKind = SourceKind {
     rows: "a table, or windows of a time series",
     paths: &["path"],
     unchecked_floats: false,
+    has_masks: false,
+    inputs: InputKind::Table,
     open: csv,
     from_path: Some(only_path),
 };
@@ -25,6 +27,8 @@ pub(super) const PARQUET: SourceKind = SourceKind {
            Plain or dictionary encoding; Snappy, gzip or no compression",
     paths: &["path"],
     unchecked_floats: true,
+    has_masks: false,
+    inputs: InputKind::Table,
     open: parquet,
     from_path: Some(only_path),
 };
@@ -71,12 +75,26 @@ fn csv(args: &SourceArgs<'_>) -> Result<Opened> {
     }
     let window = table.section("window")?;
     let mut overlapping = window.is_some();
+    let foretells = table.value("target").is_some();
     if let Some(window) = window {
         let length = window.count("length", 1)?.ok_or_else(|| window.missing("length", "the number of rows of the input"))?;
-        let horizon = window.count("horizon", 1)?.ok_or_else(|| window.missing("horizon", "the number of rows to predict"))?;
+        let (horizon, horizons) = (window.count("horizon", 1)?, window.counts("horizons")?);
+        let (offset, rate) = (window.count("offset", 1)?, window.count("sampling_rate", 1)?.unwrap_or(1) as usize);
         let stride = window.count("stride", 1)?.unwrap_or(1);
+        if horizons.is_some() && (horizon.is_some() || offset.is_some()) {
+            let what = "lists the rows ahead that are predicted, and excludes `horizon` and `offset`";
+            return Err(Error::Config(format!("`{}` {what}", window.name("horizons"))));
+        }
+        let sized = |horizon: u64| Window::new(length as usize, horizon as usize).offset(offset.unwrap_or(1) as usize);
+        let described = match (horizon, horizons) {
+            (_, Some(horizons)) => Window::new(length as usize, 0).horizons(horizons),
+            (Some(horizon), None) => sized(horizon),
+            (None, None) => return Err(window.missing("horizon", "the number of rows to predict")),
+        };
         window.finish()?;
-        spec = spec.window(Window { length: length as usize, horizon: horizon as usize, stride: stride as usize });
+        // Without a target, as of new data, a window may end with the last row.
+        let described = if foretells { described } else { described.horizons([]) };
+        spec = spec.window(described.stride(stride as usize).sampling_rate(rate));
     }
     let standardize = match table.value("standardize") {
         None | Some(Value::Boolean(false)) => None,
@@ -91,7 +109,7 @@ fn csv(args: &SourceArgs<'_>) -> Result<Opened> {
         }
         overlapping = true;
     }
-    let split = split(table)?;
+    let (split, end) = split(table)?;
     let spec = match (range(table)?, split) {
         (Some(_), Some(_)) => return Err(Error::Config("`data.rows` and `data.split` exclude each other".to_string())),
         (Some((start, end)), None) => spec.rows(start..end),
@@ -99,9 +117,10 @@ fn csv(args: &SourceArgs<'_>) -> Result<Opened> {
         (None, None) => spec,
     };
     let training = Csv::open(&path, &spec)?;
+    let test = if end < 1.0 { Some(training.part(end, 1.0)?.into()) } else { None };
     let (rows, folder) = (training.clone().into(), args.folder.to_path_buf());
     let opened = Opened::new(rows).with_validation(move |table| {
-        let held_out = || split.map(|split| training.part(split, 1.0)).transpose();
+        let held_out = || split.map(|split| training.part(split, end)).transpose();
         let Some(table) = table else { return Ok(held_out()?.map(Into::into)) };
         let other = table.text("path")?.map(|path| training.other_file(&folder.join(path))).transpose()?;
         let rows = match (range(table)?, other) {
@@ -111,7 +130,7 @@ fn csv(args: &SourceArgs<'_>) -> Result<Opened> {
         };
         Ok(Some(rows.into()))
     });
-    Ok(Opened { overlapping, split, ..opened })
+    Ok(Opened { overlapping, split, test, ..opened })
 }
 
 /// The columns of the input: as named, or those that a model was trained on.
