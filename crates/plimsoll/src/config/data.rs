@@ -161,6 +161,11 @@ fn split(
                 return Ok((whole, None, HeldOut::Given));
             }
             let (training, held_out) = whole.holdout(share, seed)?;
+            // The choice of rows does not depend on what is fitted to them.
+            let (training, held_out) = match &opened.refit {
+                Some(refit) => refit(&|row| training.has_source_row(row))?.holdout(share, seed)?,
+                None => (training, held_out),
+            };
             Ok((training, Some(held_out), HeldOut::Random { share, seed }))
         }
         (None, None) => {
