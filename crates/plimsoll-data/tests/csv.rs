@@ -57,8 +57,9 @@ fn a_first_value_that_is_missing_or_infinite_loses_no_column() {
         "f.csv, line 2: column `b` is empty; fill it in, or leave the row or the column out"
     );
     assert_eq!(
-        strict("a;b;y\n1;2;0\n").to_string().rsplit_once('/').unwrap().1,
-        "f.csv, line 1: there is no column `y`; the columns are a;b;y"
+        strict("a;b;z\n1;2;0\n").to_string().rsplit_once('/').unwrap().1,
+        "f.csv, line 1: there is no column `y`; the columns are a, b, z",
+        "the delimiter is detected"
     );
 }
 

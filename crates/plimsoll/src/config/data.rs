@@ -207,6 +207,11 @@ fn split(
         }
         (_, Some(Holdout::Split(spec))) => {
             let Splits { training, validation, test } = whole.split(&spec)?;
+            // The choice of rows does not depend on what is fitted to them.
+            let Splits { training, validation, test } = match &opened.refit {
+                Some(refit) => refit(&|row| training.has_source_row(row))?.split(&spec)?,
+                None => Splits { training, validation, test },
+            };
             Ok((training, validation, test, HeldOut::Split(spec.describe())))
         }
         (_, Some(Holdout::Share { share, seed })) => {
@@ -228,6 +233,11 @@ fn split(
                 return Ok((whole, None, None, HeldOut::Given));
             }
             let (training, held_out) = whole.holdout(share, seed)?;
+            // The choice of rows does not depend on what is fitted to them.
+            let (training, held_out) = match &opened.refit {
+                Some(refit) => refit(&|row| training.has_source_row(row))?.holdout(share, seed)?,
+                None => (training, held_out),
+            };
             Ok((training, Some(held_out), None, HeldOut::Random { share, seed }))
         }
         (None, None) => {
