@@ -11,7 +11,7 @@ use crate::dataset::{Parallelism, Prefetch, Recipe};
 use crate::memory::AlignedBuf;
 use crate::meter::{Meter, Spent};
 use crate::ops::{Mixer, Padder, Padding};
-use crate::plan::{self, PRODUCER_STACK, PipelinePlan};
+use crate::plan::{self, PipelinePlan};
 use crate::{DataError, Dataset, Schema};
 use plimsoll_core::budget::{Owner, SlotMemory};
 use plimsoll_core::{Bytes, Ledger, Reservation};
@@ -300,6 +300,7 @@ impl Feed {
             batches: options.first_batch,
             _reserved: reserved,
         };
+        let stack = plan::stack(&feed.recipe);
         let (begun, all_begun) = mpsc::channel::<()>();
         for (number, work) in work.into_iter().enumerate() {
             let begun = begun.clone();
@@ -307,7 +308,7 @@ impl Feed {
             let seal = Seal { mixer: mixer.clone(), padder: feed.padder.clone() };
             let worker = thread::Builder::new()
                 .name("plimsoll-data".into())
-                .stack_size(PRODUCER_STACK.get())
+                .stack_size(stack.get())
                 .spawn(move || {
                     drop(begun);
                     produce(number, work, &seal, &meter, &ring)

@@ -137,6 +137,11 @@ pub trait Source: Send + Sync {
         part_with_files(self.parts()).expect("called only if a column holds files").file(row, column, path);
     }
 
+    /// Whether reading its rows takes little stack: it neither decompresses nor runs user code.
+    fn takes_little_stack(&self) -> bool {
+        !self.parts().is_empty() && self.parts().iter().all(|part| part.takes_little_stack())
+    }
+
     /// The byte range of the row in that file, if it is not the whole file.
     fn file_part(&self, row: u64, column: usize) -> Result<Option<Range<u64>>, DataError> {
         part_with_files(self.parts()).map_or(Ok(None), |part| part.file_part(row, column))

@@ -105,6 +105,10 @@ fn fill<const N: usize>(key: u64, row: &mut [u8], value: impl Fn(u32) -> [u8; N]
 }
 
 impl Source for Random {
+    fn takes_little_stack(&self) -> bool {
+        true
+    }
+
     fn schema(&self) -> &Schema {
         &self.schema
     }

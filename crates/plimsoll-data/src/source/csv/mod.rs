@@ -402,6 +402,10 @@ fn with_classes(schema: Schema, table: &TextTable) -> Result<Schema, DataError> 
 }
 
 impl Source for Csv {
+    fn takes_little_stack(&self) -> bool {
+        true
+    }
+
     fn schema(&self) -> &Schema {
         &self.schema
     }

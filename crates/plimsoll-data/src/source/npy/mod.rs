@@ -174,6 +174,10 @@ impl Npy {
 }
 
 impl Source for Npy {
+    fn takes_little_stack(&self) -> bool {
+        true
+    }
+
     fn schema(&self) -> &Schema {
         &self.schema
     }
