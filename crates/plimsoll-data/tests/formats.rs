@@ -99,7 +99,7 @@ fn pictures_inside_examples_are_decoded_and_cached() {
     a.tfrecord, the record at byte 173: its bytes do not match their checksum; the file is damaged, copy or write it again
     a.tfrecord, the record at byte 0: it has no feature `image/pixels`
     a.tfrecord, the record at byte 0: feature `image/class/label` is numbers and no image; declare it as what it is
-    a.tfrecord cannot be decoded: the image at byte 166: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
+    a.tfrecord cannot be decoded: the image at byte 166: it begins like no JPEG, PNG, WebP, GIF, BMP or TIFF; replace the file or take it out of the folder
     ");
 }
 
@@ -337,9 +337,9 @@ fn what_is_wrong_with_a_tar_file_is_told() {
     up.tar, the record at byte 0: its name "a/../../b.cls" leads out of the folder; such files are refused
     root.tar, the record at byte 0: its name "/etc/b.cls" leads out of the folder; such files are refused
     label.tar, the record at byte 0: b.cls is "cat", which is no class number
-    alone.tar, the record at byte 0: sample a has a class and no .jpg, .jpeg, .png, .webp or .gif
+    alone.tar, the record at byte 0: sample a has a class and no image (.jpg, .jpeg, .png, .webp, .gif, .bmp, .tif or .tiff)
     nameless.tar, the record at byte 0: sample a has an image and no class (.cls)
-    picture.tar cannot be decoded: the image at byte 512: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
+    picture.tar cannot be decoded: the image at byte 512: it begins like no JPEG, PNG, WebP, GIF, BMP or TIFF; replace the file or take it out of the folder
     changed.tar, the record at byte 0: its header does not match its checksum; the file is damaged or no tar file
     cut.tar, the record at byte 1024: the file ends inside it; copy or write the file again
     "#);

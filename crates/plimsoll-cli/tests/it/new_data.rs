@@ -148,7 +148,7 @@ fn masks_are_trained_on_and_written() {
         "[data]\nsource = 'image_masks'\nimages = 'images'\nmasks = 'masks'\nclasses = ['ground', 'square']\nvalues = [0, 255]\n\
          holdout = { share = 0.25, test = 0.25, by = 'random' }\nshuffle = true\n\
          map = [{ op = 'decode', channels = 1 }, { op = 'flip_up_down' }, { op = 'resize', size = 16 }, { op = 'scale', by = '1/255' }]\n\
-         [model]\nlayers = [{ type = 'conv2d', filters = 2, kernel = 1 }]\n\
+         [model]\nlayers = [{ type = 'conv2d', filters = 2, size = 1 }]\n\
          [train]\nbatch = 4\nepochs = 60\nmetrics = ['accuracy', 'iou']\noptimizer = { type = 'adam', lr = 0.1 }\n",
     );
     sandbox.succeed(&["train", "run.toml", "--quiet", "--out", "run"]);
