@@ -76,7 +76,7 @@ impl Dataset {
     /// assert_eq!(missing.unwrap_err().to_string(), "cannot open no/such.csv: No such file or directory (os error 2)");
     /// ```
     pub fn csv(path: impl AsRef<Path>, spec: &CsvSpec) -> Result<Dataset, DataError> {
-        Ok(Dataset::from(Csv::open(path.as_ref(), spec)?))
+        Csv::open(path.as_ref(), spec)?.dataset()
     }
 
     /// Slices of tensors along their first dimension. The tensors are shared, not copied.
@@ -200,5 +200,15 @@ impl Dataset {
             true => Err(DataError::Stage("some of the tar files are compressed and some are not; read them apart".into())),
             false => Ok(Dataset::from(WebDataset::open(&files)?)),
         }
+    }
+}
+
+impl Csv {
+    /// The rows as a data set: a [stream](Dataset#streams) if the files are compressed.
+    pub fn dataset(self) -> Result<Dataset, DataError> {
+        Ok(match self.into_stream()? {
+            Ok(stream) => Dataset::from_sequential(stream),
+            Err(csv) => Dataset::from(csv),
+        })
     }
 }

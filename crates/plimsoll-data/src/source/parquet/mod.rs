@@ -7,9 +7,9 @@ mod footer;
 mod page;
 mod thrift;
 
-use super::file_use::is_index_name;
 use super::{FileUse, RowIterator, SequentialSource, identify_open};
 use crate::fault::{Fault, Loss};
+use crate::table::is_index_name;
 use crate::{Column, DataError, Schema};
 use footer::{Chunk, DATA, DATA_V2, DICTIONARY, Footer, Leaf, LogicalType, PageHeader};
 use page::{Pages, PhysicalType, resize_to};
@@ -166,7 +166,7 @@ impl Footer {
                 unused.push((leaf.column.clone(), reason));
             }
         }
-        FileUse { used: names(features), targets: names(targets), unused }
+        FileUse { used: names(features), targets: names(targets), unused, ..FileUse::default() }
     }
 }
 
