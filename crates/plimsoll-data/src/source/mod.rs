@@ -38,7 +38,7 @@ pub(crate) use generator::Generator;
 pub use image_scan::{ImageScan, ImageScans};
 pub use list::{ImageFiles, files};
 pub use npy::Npy;
-pub use parquet::ParquetSpec;
+pub use parquet::{ParquetSpec, parquet_files};
 pub use random::{Random, RandomSpec};
 pub use range::Counted;
 

@@ -245,6 +245,9 @@ fn anchor_all(table: &mut Table, folder: &Path) {
             let several = value.as_table_mut().into_iter().flat_map(|files| files.iter_mut().map(|(_, file)| file));
             several.for_each(|file| anchor(file, folder));
             anchor(value, folder);
+            value.as_array_mut().into_iter().flatten().for_each(|file| anchor(file, folder));
+        } else if let ("columns", Some(columns)) = (key.as_str(), value.as_table_mut()) {
+            columns.iter_mut().filter_map(|(_, column)| column.get_mut("tokenizer")).for_each(|path| anchor(path, folder));
         } else if let ("parts", Value::Array(parts)) = (key.as_str(), &mut *value) {
             parts.iter_mut().filter_map(Value::as_table_mut).for_each(|part| anchor_all(part, folder));
         } else if let ("stages", Value::Array(stages)) = (key.as_str(), value) {
