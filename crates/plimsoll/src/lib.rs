@@ -89,6 +89,7 @@ pub use plimsoll_cuda::{Convolutions, Found, Gpu, Probe, probe};
 pub use plimsoll_data::{
     Cache, Condition, Dataset, Parallelism, Prefetch, RandomSpec, Relation, Shuffle, Split, Tensor, Vocabulary, source,
 };
+pub use plimsoll_data::{Progress as DataProgress, observe_progress as observe_data_progress};
 pub use precision::Precision;
 pub use preprocessing::Preprocessing;
 pub use profile::{MemorySample, Profile, ProfiledOp, StepSpan};

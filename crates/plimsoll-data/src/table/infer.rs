@@ -141,14 +141,16 @@ impl Inference {
                 return self.add_missing();
             }
             self.commas += u64::from(parse::number_with(trimmed, b',').is_some());
+            if self.first_text.is_none() {
+                self.first_text = Some((self.line, quoted(text)));
+            }
+        }
+        if self.present < 64 || self.booleans + self.dates > 0 {
             self.booleans += u64::from(parse::truth(trimmed).is_some());
             match parse::date(trimmed) {
                 Some(_) => self.dates += 1,
                 None if self.first_undated.is_none() => self.first_undated = Some((self.line, quoted(trimmed))),
                 None => {}
-            }
-            if self.first_text.is_none() {
-                self.first_text = Some((self.line, quoted(text)));
             }
         }
         self.present += 1;

@@ -1,6 +1,8 @@
 //! Configurations: the TOML text of a run, read with errors that name the key, the nearest one that exists, and what it may be.
 
 mod data;
+#[cfg(test)]
+mod keras_preprocessing;
 mod layers;
 pub mod reference;
 mod resumable;

@@ -13,7 +13,7 @@ use toml::Value;
 pub(super) const CSV: SourceKind = SourceKind {
     name: "csv",
     keys: "`path`: a file, a pattern or a list; `target`, `features`, `types`, `columns`, `missing`, `window`, `standardize`, `rows` or `split` \
-           (see [tables](#tables)); `delimiter`, `decimal`, `header = false`, `names`",
+           (see [tables](tables.md)); `delimiter`, `decimal`, `header = false`, `names`",
     rows: "a table, or windows of a time series; gzip and Zstandard are decompressed as a stream",
     paths: &["path"],
     unchecked_floats: false,
