@@ -10,10 +10,9 @@ exceed its plan, and must not be refused at its minimum; one byte less must be r
 are appended to the file, one JSON object per run; the same call continues where it stopped. Needs the right to create
 control groups (version 1 or 2).
 """
-import argparse, array, collections, functools, json, multiprocessing, os, random, re, shutil, statistics, struct, subprocess, sys, tempfile, time, zlib
+import argparse, array, collections, functools, json, multiprocessing, os, random, re, statistics, struct, subprocess, sys, tempfile, time, zlib
 
 MIB = 2**20
-RUN_SECONDS = 2
 MIXED = "mixed-images"
 PERMISSIONS = ["recompute", "split", "microbatch", "offload"]
 
@@ -23,7 +22,7 @@ def network(draw):
     kind = draw.choice(["dense", "dense", "conv", "conv", "norm", "pooled", "recurrent", "deep", "attention"])
     if kind in ("dense", "deep"):
         width = draw.choice([8, 32, 100, 256, 1024] if kind == "dense" else [8, 16])
-        depth = draw.randint(1, 5) if kind == "dense" else draw.randint(20, 200)
+        depth = draw.randint(1, 5) if kind == "dense" else draw.randint(20, 150)
         act = draw.choice(["relu", "tanh", "gelu"])
         layers = [f'{{ type = "dense", units = {width}, activation = "{act}" }}'] * depth
         if draw.random() < 0.3:
@@ -163,8 +162,8 @@ def pipeline(draw, shape, batch, rows, classes, folder):
 
 def configuration(draw, folder):
     kind, layers, shape = network(draw)
-    batch = draw.choice([1, 4, 8, 16, 32, 64, 96])
-    rows = batch * draw.randint(1, 4) + draw.choice([0, 0, 1, 3])
+    batch = draw.choice([1, 4, 8, 16, 32, 64])
+    rows = batch * draw.randint(1, 3) + draw.choice([0, 0, 1, 3])
     classes = draw.choice([2, 10, 100, 1000])
     source, data = pipeline(draw, shape, batch, rows, classes, folder)
     if source in ("images", MIXED):
@@ -173,11 +172,12 @@ def configuration(draw, folder):
     metrics = draw.choice([[], ["accuracy"], ["accuracy", "f1"], ["accuracy", "precision", "recall", "f1", "iou"]])
     optimizer = draw.choice(["sgd", "adam", "adamw", "rmsprop"])
     lines = ["[data]", *data, "[model]", "layers = [" + ", ".join(layers) + "]"]
-    lines += ["[train]", f"epochs = {draw.choice([1, 1, 2, 5, 20])}"]
+    # At the minimum a step can take a hundred times as long: few of them, for runs of two seconds.
+    lines += ["[train]", f"epochs = {draw.choice([1, 1, 2, 3])}"]
     lines += ['loss = "softmax_cross_entropy"', f"metrics = {json.dumps(metrics)}", f'optimizer = {{ type = "{optimizer}" }}']
     if draw.random() < 0.2:
         lines += ["[checkpoint]", f"every_steps = {draw.choice([1, 3])}", f"keep = {draw.choice([1, 2, 5])}"]
-    return f"{kind} {source}", rows, "\n".join(lines) + "\n"
+    return f"{kind} {source}", "\n".join(lines) + "\n"
 
 
 class Group:
@@ -221,7 +221,7 @@ def one_run(program, seed, index):
 
 def run_within_limit(program, seed, index, folder):
     draw = random.Random(f"{seed}/{index}")
-    kind, rows, text = configuration(draw, folder)
+    kind, text = configuration(draw, folder)
     config, out = os.path.join(folder, "run.toml"), os.path.join(folder, "out")
     with open(config, "w") as f:
         f.write(text)
@@ -253,13 +253,6 @@ def run_within_limit(program, seed, index, folder):
             return fail("minimum minus one", f"exit {status}, minimum {document.get('min_bytes')} instead of {minimum}")
         result["less_refused"] = True
     budget = minimum if draw.random() < 0.5 else int(minimum * draw.uniform(1, draw.choice([1.05, 1.5, 3])))
-    status, document, error = plan(budget)
-    if status != 0:
-        return fail("refused", f"the plan of {budget} bytes, minimum {minimum}: {error}")
-    # At the minimum a step can take a hundred times as long.
-    steps = -(-rows // document["batch"])
-    if epochs * steps * document["predicted_step_s"] > RUN_SECONDS:
-        epochs = 1
     result.update(minimum=minimum, budget=budget, at_minimum=budget == minimum)
 
     def limited(what, arguments):

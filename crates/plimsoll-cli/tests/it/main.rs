@@ -12,6 +12,7 @@ mod evaluate_and_predict;
 mod guarantees;
 mod import;
 mod memory_limits;
+mod new_data;
 mod offload;
 mod plan_files;
 mod profile;
