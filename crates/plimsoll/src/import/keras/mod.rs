@@ -46,6 +46,8 @@ pub(super) struct Call<'a> {
     pub inputs: Vec<Symbol>,
     pub args: &'a [Value],
     pub kwargs: &'a Value,
+    /// Whether it said `training=False`. Keras 3 notes that of every call, and fit does not heed it; Keras 2 does.
+    pub inference: bool,
 }
 
 /// Where a layer is.
@@ -57,7 +59,7 @@ struct Place {
     order: Vec<usize>,
     outermost: Option<String>,
     trainable: bool,
-    /// Whether a call said `training=False`.
+    /// Whether a call of a model around it said `training=False`.
     inference: bool,
 }
 
@@ -93,7 +95,8 @@ pub(super) fn model(saved: &KerasModel) -> Result<Imported, Vec<String>> {
     let names: Vec<String> = outputs.iter().map(|(name, _)| name.clone()).collect();
     let compiled = compile::read(saved.compile_config.as_ref(), &names, &mut importer.notes);
     let Importer { net, inputs, notes, .. } = importer;
-    Ok(Imported { model: net.build_many(named), inputs, optimizer: compiled.optimizer, losses: compiled.losses, notes, weights })
+    let model = net.build_many(named).without_unused_layers();
+    Ok(Imported { model, inputs, optimizer: compiled.optimizer, losses: compiled.losses, notes, weights })
 }
 
 impl Importer {
@@ -180,7 +183,7 @@ impl Importer {
             if layer["class_name"] == "InputLayer" {
                 continue;
             }
-            let call = Call { inputs: current.clone(), args: &[], kwargs: &Value::Null };
+            let call = Call { inputs: current.clone(), args: &[], kwargs: &Value::Null, inference: false };
             let place = self.place_of(layer, index, &mut numbered, place);
             current = self.call(layer, &call, &place)?;
             last = layer_name(layer).to_string();
@@ -195,12 +198,20 @@ impl Importer {
             results.insert((name, 0), vec![*symbol]);
         }
         let mut numbered = Numbered::default();
+        // Models in files of Keras 2 count a call of their own first: references begin at 1.
+        let mut calls: HashMap<String, usize> = HashMap::new();
+        let inbound = layers.iter().map(|layer| &layer["inbound_nodes"]).chain([&config["config"]["output_layers"]]);
+        for (name, node, _) in inbound.flat_map(referenced) {
+            let most = calls.entry(name).or_default();
+            *most = (*most).max(node + 1);
+        }
         // Every call of every layer; a shared layer has several.
         let mut open: Vec<(&Value, Place, usize, &Value)> = Vec::new();
         for (index, layer) in layers.iter().enumerate() {
             let place = self.place_of(layer, index, &mut numbered, place);
             let nodes = layer["inbound_nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
-            open.extend(nodes.iter().enumerate().map(|(node, call)| (layer, place.clone(), node, call)));
+            let first = calls.get(layer_name(layer)).map_or(0, |calls| calls.saturating_sub(nodes.len()));
+            open.extend(nodes.iter().enumerate().map(|(node, call)| (layer, place.clone(), first + node, call)));
         }
         while !open.is_empty() {
             let before = open.len();
@@ -212,7 +223,8 @@ impl Importer {
                 };
                 let args = inbound["args"].as_array().map(Vec::as_slice).unwrap_or_default();
                 let kwargs = if inbound.is_array() { legacy_kwargs(inbound) } else { &inbound["kwargs"] };
-                let outputs = match self.call(layer, &Call { inputs: inputs.clone(), args, kwargs }, &place) {
+                let inference = inbound.is_array() && kwargs["training"] == Value::Bool(false);
+                let outputs = match self.call(layer, &Call { inputs: inputs.clone(), args, kwargs, inference }, &place) {
                     Ok(outputs) => outputs,
                     // All problems are listed at once: the graph goes on with the input in its place.
                     Err(problem) => {
@@ -263,7 +275,7 @@ impl Importer {
     fn call(&mut self, layer: &Value, call: &Call<'_>, place: &Place) -> Found<Outputs> {
         let (name, class) = (layer_name(layer), layer["class_name"].as_str().unwrap_or_default());
         let fields = Fields { name, class, config: &layer["config"] };
-        let inference = place.inference || call.kwargs["training"] == Value::Bool(false);
+        let inference = place.inference || call.inference;
         if matches!(class, "Functional" | "Sequential" | "Model") {
             let inner = Place { scope: format!("{}{name}/", place.scope), path: format!("{}/", place.path), inference, ..place.clone() };
             return self.submodel(layer, &call.inputs, &inner).map(|(outputs, _)| outputs);
@@ -385,14 +397,25 @@ fn layer_name(layer: &Value) -> &str {
     layer["config"]["name"].as_str().or(layer["name"].as_str()).unwrap_or("unnamed")
 }
 
-/// Whether a node of the graph is an operation such as `x + y`, not a layer.
+/// Whether a node of the graph is an operation such as `x + y`, not a layer. Legacy files have no modules; layers have a type there.
 fn is_op(layer: &Value) -> bool {
-    layer["module"].as_str().is_some_and(|module| module.starts_with("keras.src.ops") || module.starts_with("keras.ops"))
+    match layer["module"].as_str() {
+        Some(module) => module.starts_with("keras.src.ops") || module.starts_with("keras.ops"),
+        None => {
+            let config = &layer["config"];
+            config.is_object() && ["trainable", "dtype", "layers"].iter().all(|key| config.get(key).is_none())
+        }
+    }
 }
 
 /// Layer, call and output of tensors: `["dense", 0, 0]` or a list of those.
 fn history_list(value: &Value) -> Vec<(String, usize, usize)> {
-    history(value).map_or_else(|| value.as_array().into_iter().flatten().flat_map(history_list).collect(), |one| vec![one])
+    match (history(value), value) {
+        (Some(one), _) => vec![one],
+        (None, Value::Array(items)) => items.iter().flat_map(history_list).collect(),
+        (None, Value::Object(fields)) => fields.values().flat_map(history_list).collect(),
+        _ => Vec::new(),
+    }
 }
 
 fn history(value: &Value) -> Option<(String, usize, usize)> {
@@ -402,31 +425,39 @@ fn history(value: &Value) -> Option<(String, usize, usize)> {
     }
 }
 
-/// The tensors that a call reads, in order; none if one is not computed yet.
+/// The tensors that a call reads, in order, with the masks that it names; none if one is not computed yet.
 fn read_symbols(inbound: &Value, results: &HashMap<(String, usize), Outputs>) -> Option<Vec<Symbol>> {
-    let mut found = Vec::new();
     let find = |(name, node, index): (String, usize, usize)| results.get(&(name, node))?.get(index).copied();
+    let all = |value: &Value| referenced(value).into_iter().map(find).collect::<Option<Vec<Symbol>>>();
     if inbound.is_array() {
-        for read in history_list(inbound) {
-            found.push(find(read)?);
-        }
-        return Some(found);
+        return all(inbound);
     }
-    fn collect(value: &Value, all: &mut Vec<(String, usize, usize)>) {
-        match value {
-            Value::Object(fields) if value["class_name"] == "__keras_tensor__" => all.extend(history(&fields["config"]["keras_history"])),
-            Value::Object(fields) => fields.values().for_each(|field| collect(field, all)),
-            Value::Array(items) => items.iter().for_each(|item| collect(item, all)),
-            _ => {}
-        }
+    let kwargs = inbound["kwargs"].as_object();
+    let mut found = all(&inbound["args"])?;
+    // The arguments of attention, in its order, then others.
+    let known = ["query", "value", "key"];
+    let others = kwargs.into_iter().flatten().map(|(key, _)| key.as_str()).filter(|key| !known.contains(key) && !key.ends_with("mask"));
+    for key in known.into_iter().chain(others) {
+        found.extend(all(&inbound["kwargs"][key])?);
     }
-    let mut all = Vec::new();
-    collect(&inbound["args"], &mut all);
-    collect(&inbound["kwargs"], &mut all);
-    for read in all {
-        found.push(find(read)?);
+    for (key, index) in [("mask", 0), ("query_mask", 0), ("value_mask", 1), ("key_mask", 2)] {
+        let Some(value) = kwargs.and_then(|kwargs| kwargs.get(key)) else { continue };
+        let masks = all(value)?;
+        if let (Some(input), [] | [_]) = (found.get_mut(index), &masks[..]) {
+            input.mask = masks.first().map(|mask| mask.tensor);
+        }
     }
     Some(found)
+}
+
+/// Every tensor that stands in a value, in order.
+fn referenced(value: &Value) -> Vec<(String, usize, usize)> {
+    match value {
+        Value::Object(_) if value["class_name"] == "__keras_tensor__" => history(&value["config"]["keras_history"]).into_iter().collect(),
+        Value::Object(fields) => fields.values().flat_map(referenced).collect(),
+        Value::Array(items) => history(value).map_or_else(|| items.iter().flat_map(referenced).collect(), |one| vec![one]),
+        _ => Vec::new(),
+    }
 }
 
 /// The arguments by name of a call in a file of Keras 2.

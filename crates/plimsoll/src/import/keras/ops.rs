@@ -24,7 +24,13 @@ impl Importer {
                 let axis = argument(f, call, "axis", 1).as_i64().unwrap_or(-1);
                 self.plain(full, ConcatenateAlong::new(axis), &tensors)
             }
-            "Cast" | "Identity" | "StopGradient" if f.class != "StopGradient" => x,
+            "Cast" | "Identity" => x,
+            // Masks: of tokens, or of steps with any feature that counts, which one layer computes.
+            "NotEqual" if tensors.len() == 1 => {
+                let value = call.args.get(1).and_then(Value::as_f64).unwrap_or(0.0);
+                self.plain(full, ComputeMask::new(value as f32), &[x])
+            }
+            "Any" => x,
             "Gelu" => {
                 let exact = argument(f, call, "approximate", 1) == &Value::Bool(false);
                 self.plain(full, if exact { Activation::Gelu } else { Activation::GeluTanh }, &[x])
