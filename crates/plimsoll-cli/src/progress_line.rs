@@ -23,7 +23,16 @@ pub struct Line<'a> {
 impl Line<'_> {
     /// The longest form that fits into this many columns.
     pub fn fitting(&self, columns: usize) -> String {
-        let forms = [self.long(20, true), self.long(10, true), self.long(10, false), self.short(10), self.short(0), self.narrow(true), self.narrow(false), self.tiny()];
+        let forms = [
+            self.long(20, true),
+            self.long(10, true),
+            self.long(10, false),
+            self.short(10),
+            self.short(0),
+            self.narrow(true),
+            self.narrow(false),
+            self.tiny(),
+        ];
         fitting(forms, columns)
     }
 

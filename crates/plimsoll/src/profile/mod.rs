@@ -232,12 +232,8 @@ impl Profiler<'_> {
     /// What the worker threads of the pipeline did, in seconds since the profile began.
     fn worker_times(&self) -> Vec<WorkerTime> {
         let since = |instant: Instant| instant.saturating_duration_since(self.begin).as_secs_f64();
-        let time = |span: WorkerSpan| WorkerTime {
-            worker: span.worker,
-            rows: span.rows,
-            start_s: since(span.start),
-            end_s: since(span.end),
-        };
+        let time =
+            |span: WorkerSpan| WorkerTime { worker: span.worker, rows: span.rows, start_s: since(span.start), end_s: since(span.end) };
         self.feed.spans().into_iter().map(time).collect()
     }
 

@@ -74,7 +74,20 @@ impl Classes {
         let matrix = if classes <= MATRIX { vec![0; classes * classes] } else { Vec::new() };
         let (labels, right) = (vec![0; classes], vec![0; classes]);
         let worst = Vec::with_capacity(WORST + 1);
-        Some(Classes { names, classes, label, image, dtype: column.dtype, labels, right, matrix, rows: 0, every: 1, worst, thumbnails: None })
+        Some(Classes {
+            names,
+            classes,
+            label,
+            image,
+            dtype: column.dtype,
+            labels,
+            right,
+            matrix,
+            rows: 0,
+            every: 1,
+            worst,
+            thumbnails: None,
+        })
     }
 
     /// The memory it takes.
