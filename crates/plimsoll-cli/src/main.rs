@@ -5,6 +5,7 @@ mod calibrate;
 mod check;
 mod completions;
 mod data;
+mod data_progress;
 mod devices;
 mod evaluate;
 mod generate;
@@ -94,6 +95,7 @@ impl Entry {
 
 fn main() -> ExitCode {
     return_freed_memory_early();
+    data_progress::show();
     refuse_long_files();
     let matches = match command_line().try_get_matches() {
         Ok(matches) => matches,

@@ -46,6 +46,14 @@ pub enum DataError {
         /// The problem and the remedy.
         problem: String,
     },
+    /// A tokenizer that cannot be used.
+    #[error("{} cannot be used as a tokenizer: {problem}", .path.display())]
+    Tokenizer {
+        /// The file.
+        path: PathBuf,
+        /// The problem and the remedy.
+        problem: String,
+    },
     /// A CSV file with an invalid row.
     #[error("{}, line {line}: {problem}", .path.display())]
     Csv {

@@ -411,6 +411,13 @@ mod tests {
             refused(SplitSpec { validation: 0.01, ..spec.clone() }, 10),
             refused(SplitSpec { method: SplitMethod::Group("patient".into()), ..spec.clone() }, 2),
             refused(SplitSpec { method: SplitMethod::Time(Some("key".into())), ..spec.clone() }, 2),
-        ].join("\n"), @"");
+        ].join("\n"), @r#"
+        a split (0.6 to validate, 0.4 to test, stratified, seed 0) needs shares from 0 to 1 that leave rows to train on; use smaller ones
+        a split (fold 6/5, stratified, seed 0) needs a fold from 1 to the number of folds, of at least 2; such as 3/5
+        a split (fold 1/5, stratified, seed 0) has more folds than 3 rows fill; use fewer
+        a split (0.01 to validate, stratified, seed 0) of 10 rows leaves none to validate on; use other shares
+        there is no column `patient` to split by; name one of the file, or use another method
+        the column `key` has "x", which is neither a number nor a date such as 2024-01-31; split by another column
+        "#);
     }
 }

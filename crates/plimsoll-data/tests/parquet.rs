@@ -20,7 +20,7 @@ fn open(name: &str, spec: &ParquetSpec) -> Result<Dataset, DataError> {
 #[test]
 fn every_way_of_writing_gives_the_same_rows() {
     let spec = ParquetSpec::new().features(["third", "even", "whole", "half"]).targets(["few"]);
-    for name in ["plain.parquet", "snappy.parquet", "gzip.parquet"] {
+    for name in ["plain.parquet", "snappy.parquet", "gzip.parquet", "zstd.parquet"] {
         let data = open(name, &spec).unwrap();
         assert_eq!((data.size(), data.output_schema().unwrap().to_string()), (Some(300), "x: f32[4], y: i32[]".to_string()));
         let data = data.batch(7);
@@ -64,10 +64,8 @@ fn what_is_wrong_is_told_with_its_place() {
     page[60..90].fill(0xFF);
     let complaints = [
         told(open("snappy.parquet", &ParquetSpec::new().features(["hlaf"]))),
-        told(open("snappy.parquet", &ParquetSpec::new().features(["name"]))),
         told(open("snappy.parquet", &half.clone().row_groups(2..9))),
         told(open("holes.parquet", &half)),
-        told(open("zstd.parquet", &half)),
         damaged("cut.parquet", &whole[..whole.len() - 9]),
         damaged("start.parquet", &whole[..40]),
         damaged("end.parquet", &whole[whole.len() - 60..]),
@@ -75,11 +73,9 @@ fn what_is_wrong_is_told_with_its_place() {
         damaged("empty.parquet", b""),
     ];
     insta::assert_snapshot!(complaints.join("\n"), @"
-    snappy.parquet cannot be read as Parquet: it has no column `hlaf`; its columns are half, name, third, few, even, whole, element
-    snappy.parquet cannot be read as Parquet: its column `name` is none of single numbers; leave it out
+    snappy.parquet cannot be read as Parquet: it has no column `hlaf`; its columns are half, name, third, few, even, whole, list
     snappy.parquet cannot be read as Parquet: it has 3 groups of rows, and 2..9 were asked for
     holes.parquet, the record at byte 36: a page of column `half` has no value in its row 1; fill it in or leave the row out
-    zstd.parquet, the record at byte 4: a page of column `half` is packed with Zstandard (codec 6), which is not supported; write it with Snappy, gzip or nothing
     cut.parquet cannot be read as Parquet: it is no Parquet file, or its end is cut off
     start.parquet cannot be read as Parquet: it is no Parquet file, or its end is cut off
     end.parquet cannot be read as Parquet: its end cannot be read; the file is damaged or cut off, copy or write it again

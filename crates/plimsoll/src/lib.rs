@@ -95,6 +95,7 @@ pub use plimsoll_data::{
     Cache, Condition, Dataset, Parallelism, Prefetch, RandomSpec, Relation, Shuffle, Split, SplitMethod, SplitSpec, Splits, Tensor,
     Vocabulary, source,
 };
+pub use plimsoll_data::{Progress as DataProgress, observe_progress as observe_data_progress};
 pub use precision::Precision;
 pub use predictor::{FileKind, Inputs, Predictions, Predictor, ToInputs, kind_of, write_mask};
 pub use preprocessing::Preprocessing;

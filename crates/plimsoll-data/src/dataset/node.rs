@@ -6,7 +6,7 @@ use super::input::BlockIterator;
 use super::order::Consumed;
 use super::stage::{OpenInput, Opening, Stage};
 use crate::meter::StageTimer;
-use crate::source::{ColumnScale, FileUse, ImageScans, Source};
+use crate::source::{ColumnScale, FileUse, FittedColumn, ImageScans, Source};
 use crate::{DataError, Schema};
 use plimsoll_core::Ledger;
 use std::iter;
@@ -208,7 +208,17 @@ impl Source for NodeSource {
     }
 
     fn class_names(&self) -> Vec<String> {
-        self.node.inputs.first().map(Dataset::class_names).unwrap_or_default()
+        match self.node.stage.facts() {
+            Some(facts) => facts.classes.clone(),
+            None => self.node.inputs.first().map(Dataset::class_names).unwrap_or_default(),
+        }
+    }
+
+    fn fitted_columns(&self) -> Vec<FittedColumn> {
+        match self.node.stage.facts() {
+            Some(facts) => facts.fitted.clone(),
+            None => self.node.inputs.first().map(Dataset::fitted_columns).unwrap_or_default(),
+        }
     }
 
     fn file_use(&self) -> FileUse {
@@ -216,6 +226,9 @@ impl Source for NodeSource {
     }
 
     fn scales(&self) -> Vec<ColumnScale> {
+        if let Some(facts) = self.node.stage.facts() {
+            return facts.scales.clone();
+        }
         self.node.inputs.iter().map(|input| input.source.scales()).find(|scales| !scales.is_empty()).unwrap_or_default()
     }
 

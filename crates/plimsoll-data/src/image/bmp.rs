@@ -1,6 +1,6 @@
 //! Windows bitmaps: 1 to 32 bits per pixel, uncompressed or run-length encoded.
 
-use super::HeaderReader;
+use super::header_reader::HeaderReader;
 use crate::DataError;
 
 /// The header of a bitmap.

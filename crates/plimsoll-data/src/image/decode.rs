@@ -1,9 +1,10 @@
 //! Decodes a whole file to pixels, in memory of the caller.
 
 use super::bmp::Bmp;
+use super::header_reader::header;
 use super::jpeg::{Decoder, Undecoded};
 use super::mask::mask;
-use super::probe::{Format, Probe, header};
+use super::probe::{Format, Probe};
 use super::tiff::Tiff;
 use crate::DataError;
 use png::{ColorType, Transformations};

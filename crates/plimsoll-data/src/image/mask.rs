@@ -1,7 +1,8 @@
 //! Decodes segmentation masks: one class index per pixel, as it is stored.
 
 use super::bmp::Bmp;
-use super::probe::{Format, Probe, header};
+use super::header_reader::header;
+use super::probe::{Format, Probe};
 use super::tiff::Tiff;
 use crate::DataError;
 use png::{BitDepth, ColorType, Transformations};

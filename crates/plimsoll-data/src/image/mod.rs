@@ -3,6 +3,7 @@
 mod bmp;
 mod decode;
 pub(crate) mod filter;
+mod header_reader;
 pub(crate) mod jpeg;
 mod mask;
 mod method;
@@ -17,7 +18,7 @@ mod windows;
 pub(crate) use decode::{Channels, decode};
 pub use method::Method;
 pub(crate) use orientation::{Orientation, transpose};
-pub(crate) use probe::{HeaderReader, Probe, begins_like_one, probe};
+pub(crate) use probe::{Probe, begins_like_one, probe};
 pub(crate) use read_at::ReadAt;
 pub use reader::ImageReader;
 

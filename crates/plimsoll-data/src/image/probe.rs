@@ -1,6 +1,7 @@
 //! Parses the header of an image, a few bytes at a time, so that its size is known before memory is allocated.
 
 use super::bmp::Bmp;
+use super::header_reader::{HeaderReader, WINDOW};
 use super::tiff::Tiff;
 use super::{Orientation, ReadAt, jpeg};
 use crate::DataError;
@@ -38,9 +39,6 @@ pub(crate) enum Format {
     Tiff,
 }
 
-/// Bytes per read; enough for the header of most files.
-const WINDOW: usize = 2048;
-
 /// Tables and state of a decoder, with allocator overhead.
 const DECODER: Bytes = Bytes::kib(256);
 
@@ -73,43 +71,6 @@ pub(crate) fn probe(file: &dyn ReadAt, path: &Path, part: Range<u64>) -> Result<
 pub(crate) fn begins_like_one(bytes: &[u8]) -> bool {
     let starts: [&[u8]; 6] = [&[0xFF, 0xD8, 0xFF], b"\x89PNG\r\n\x1a\n", b"RIFF", b"GIF8", b"II*\0", b"MM\0*"];
     starts.iter().any(|start| bytes.starts_with(start))
-}
-
-/// Reads the header of an image a few bytes at a time.
-pub(crate) struct HeaderReader<'a> {
-    file: &'a dyn ReadAt,
-    /// Offset of the image in the file.
-    base: u64,
-    pub path: &'a Path,
-    window: [u8; WINDOW],
-    /// The range of the file in the window.
-    start: u64,
-    length: usize,
-}
-
-impl<'a> HeaderReader<'a> {
-    fn new(file: &'a dyn ReadAt, path: &'a Path, base: u64) -> HeaderReader<'a> {
-        HeaderReader { file, base, path, window: [0; WINDOW], start: 0, length: 0 }
-    }
-
-    /// `count` bytes at `offset`, at most a window.
-    pub fn at(&mut self, offset: u64, count: usize) -> Result<&[u8], DataError> {
-        let end = self.base.checked_add(offset).and_then(|at| at.checked_add(count as u64));
-        if end.is_none() {
-            return Err(DataError::image(self.path, "its header refers to bytes that no file has"));
-        }
-        if offset < self.start || offset + count as u64 > self.start + self.length as u64 {
-            (self.start, self.length) = (offset, 0);
-            while self.length < count {
-                let read = self.file.read_at(&mut self.window[self.length..], self.base + offset + self.length as u64);
-                match read.map_err(|error| DataError::io("read", self.path, error))? {
-                    0 => return Err(DataError::image(self.path, "it ends in the middle of its header")),
-                    more => self.length += more,
-                }
-            }
-        }
-        Ok(&self.window[(offset - self.start) as usize..][..count])
-    }
 }
 
 /// An image of this size with four channels, for which the decoder allocates `work` bytes.
@@ -168,15 +129,6 @@ fn tiff(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> 
     let tiff = Tiff::read(reader)?;
     let probe = sized(reader, Format::Tiff, tiff.width, tiff.height, length, INFLATE)?;
     Ok(Probe { lines: tiff.chunk_bytes(), orientation: Orientation::of(tiff.orientation), ..probe })
-}
-
-/// Parses the header of a whole image in memory again, for its decoder.
-pub(super) fn header<T>(
-    file: &&[u8],
-    path: &Path,
-    read: impl FnOnce(&mut HeaderReader<'_>) -> Result<T, DataError>,
-) -> Result<T, DataError> {
-    read(&mut HeaderReader::new(file, path, 0))
 }
 
 fn jpeg_header(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {

@@ -1,6 +1,7 @@
 //! TIFF: the first page, in strips or tiles, uncompressed or compressed with LZW, Deflate or PackBits.
 
-use super::{HeaderReader, ReadAt};
+use super::ReadAt;
+use super::header_reader::HeaderReader;
 use crate::DataError;
 use flate2::{Decompress, FlushDecompress, Status};
 use std::path::Path;

@@ -23,11 +23,16 @@ mod tfrecord;
 mod unpack;
 mod webdataset;
 
+pub use crate::table::{
+    BytePairs, ColumnKind, ColumnOptions, ColumnScale, Encode, Encoding, Fill, FittedColumn, Missing, Output, Standardize, TableSpec,
+    TextOutput, TextSplit, TextStandardize, Tokenization, VocabularyOptions,
+};
 pub(crate) use composed::{concatenated, merge_use, zipped};
-pub use csv::{Csv, CsvSpec, CsvType, Standardize, Window};
+pub use csv::{Csv, CsvSpec, CsvType, Window, table_files};
 pub(crate) use deferred::{DeferredDecode, REFERENCE_BYTES, referenced_row, without_reference};
 pub use digits::{Digits, Split};
-pub use file_use::{ColumnScale, FileUse};
+pub use file_use::FileUse;
+pub(crate) use file_use::TableFacts;
 pub use folder::{ImageFolder, ImageMasks, LabelFile, LabelKind, LabelledImages};
 pub use function::{Function, RowMut};
 pub use generator::Elements;
@@ -35,7 +40,7 @@ pub(crate) use generator::Generator;
 pub use image_scan::{ImageScan, ImageScans};
 pub use list::ImageFiles;
 pub use npy::Npy;
-pub use parquet::ParquetSpec;
+pub use parquet::{ParquetSpec, parquet_files};
 pub use pattern::files;
 pub use random::{Random, RandomSpec};
 pub use range::Counted;
@@ -198,6 +203,11 @@ pub trait Source: Send + Sync {
     /// The statistics that columns are standardized with.
     fn scales(&self) -> Vec<ColumnScale> {
         Vec::new()
+    }
+
+    /// The columns of a table as they were fitted: part of a model that is trained on them.
+    fn fitted_columns(&self) -> Vec<FittedColumn> {
+        self.parts().iter().map(|part| part.fitted_columns()).find(|columns| !columns.is_empty()).unwrap_or_default()
     }
 
     /// Describes files that were skipped, if there are any.

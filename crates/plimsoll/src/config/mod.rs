@@ -2,6 +2,8 @@
 
 mod data;
 mod inputs;
+#[cfg(test)]
+mod keras_preprocessing;
 mod layers;
 pub mod reference;
 mod resumable;
@@ -245,9 +247,15 @@ impl Config {
 fn anchor_all(table: &mut Table, folder: &Path) {
     for (key, value) in table.iter_mut() {
         if key == "file" || sources::is_path(key) {
-            let several = value.as_table_mut().into_iter().flat_map(|files| files.iter_mut().map(|(_, file)| file));
-            several.for_each(|file| anchor(file, folder));
-            anchor(value, folder);
+            match value.as_table_mut().map(|table| (table.contains_key("path"), table)) {
+                // A file with the names of its columns.
+                Some((true, table)) => table.get_mut("path").into_iter().for_each(|path| anchor(path, folder)),
+                Some((false, files)) => files.iter_mut().for_each(|(_, file)| anchor(file, folder)),
+                None => anchor(value, folder),
+            }
+            value.as_array_mut().into_iter().flatten().for_each(|file| anchor(file, folder));
+        } else if let ("columns", Some(columns)) = (key.as_str(), value.as_table_mut()) {
+            columns.iter_mut().filter_map(|(_, column)| column.get_mut("tokenizer")).for_each(|path| anchor(path, folder));
         } else if let ("parts", Value::Array(parts)) = (key.as_str(), &mut *value) {
             parts.iter_mut().filter_map(Value::as_table_mut).for_each(|part| anchor_all(part, folder));
         } else if let ("stages", Value::Array(stages)) = (key.as_str(), value) {

@@ -14,6 +14,8 @@ mod init;
 #[cfg(test)]
 mod keras_tests;
 mod lowering;
+#[cfg(test)]
+mod masks;
 mod merge;
 mod model;
 mod noise;

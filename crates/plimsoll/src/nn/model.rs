@@ -126,6 +126,7 @@ impl Model {
         self.check_connected()?;
         let mut converted: Vec<Option<ValueId>> = vec![None; inputs.len()];
         let mut results: Vec<ValueId> = Vec::with_capacity(self.layers.len());
+        let mut masks: Vec<Option<ValueId>> = Vec::with_capacity(self.layers.len());
         let mut penalties = Vec::new();
         for call in &self.layers {
             let mut read = Vec::with_capacity(call.inputs.len());
@@ -136,11 +137,18 @@ impl Model {
                     Source::Input(i) => real(graph, inputs, &mut converted, i)?,
                 });
             }
-            let result = graph.in_scope(&call.name, |graph| {
+            let of_input = |tensor: &SymbolicTensor| if let Source::Layer(i) = tensor.0 { masks[i] } else { None };
+            let mask = call.inputs.iter().find_map(of_input);
+            let (result, new_mask) = graph.in_scope(&call.name, |graph| {
                 let LayerCall { name, layer, trainable, shared, .. } = call;
                 let (trainable, shared) = (*trainable, *shared);
-                layer.lower(&mut Lowering { graph, training, trainable, name, shared, penalties: &mut penalties }, &read)
+                let mut lowering = Lowering { graph, training, trainable, name, shared, mask, new_mask: None, penalties: &mut penalties };
+                let result = layer.lower(&mut lowering, &read)?;
+                Ok((result, lowering.new_mask))
             })?;
+            // A mask stays with a sequence as long as its steps are the same ones.
+            let kept = mask.filter(|mask| same_steps(graph, *mask, result));
+            masks.push(new_mask.or(kept));
             results.push(result);
         }
         let mut total = None;
@@ -205,6 +213,12 @@ impl Model {
         let lowered = self.lower(&mut graph, &values, training)?;
         Ok((graph, lowered))
     }
+}
+
+/// Whether a value is a sequence of as many steps as a mask has.
+fn same_steps(graph: &Graph, mask: ValueId, value: ValueId) -> bool {
+    let (mask, value) = (graph.shape(mask), graph.shape(value));
+    value.rank() == 3 && value.dims()[..2] == mask.dims()[..2]
 }
 
 /// Casts an input from its stored type to float, once.

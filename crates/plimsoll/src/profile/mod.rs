@@ -157,16 +157,16 @@ impl Trainer {
         let plan = run.plan().clone();
         let session = run.session();
         let schema = data.output_schema()?;
-        let options = Options { epochs: None, ..Options::default() };
+        let options = Options { recorded_spans: WORKER_SPANS, ..Options::default() };
         let fed = data.clone().rebatch(plan.feed_rows);
+        let begin = Instant::now();
         let feed = feed::start(&fed, &plan.pipeline, &session.ledger, options, session.executor.device())?;
         let rows = epoch_rows(&data);
-        let mut profiler = Profiler { begin: Instant::now(), session, schema: &schema, feed, batch: plan.batch as u64, epoch_rows: rows };
+        let mut profiler = Profiler { begin, session, schema: &schema, feed, batch: plan.batch as u64, epoch_rows: rows };
         let (mut spans, mut memory, mut stages) = (Vec::new(), Vec::new(), Vec::new());
         let mut before = Vec::new();
         // The first step touches memory for the first time.
         profiler.step(&mut None)?;
-        profiler.feed.record_spans(WORKER_SPANS);
         // Where the host's clock times nodes, the steps themselves are traced; else a batch after them is.
         let mut tracing = (!profiler.session.lags).then(|| Traced::new(&plan));
         for _ in 0..steps {

@@ -207,6 +207,9 @@ mod tests {
         assert_eq!((&worst["row"], &worst["label"], &worst["predicted"]), (&11.into(), &1.into(), &0.into()));
         assert_eq!(worst["name"], "row 11");
         assert!(worst["pixels"].as_str().unwrap().len() == 8);
+        let mut sampled = Classes { every: 3, ..Classes::new(&schema, vec![], 1, &[2]).unwrap() };
+        sampled.add(&schema, &predicted, |index| if index == 1 { &labels } else { &pixels });
+        assert_eq!(sampled.worst[0].row, 33, "every third row was predicted");
         assert!(Classes::new(&schema, vec![], 0, &[2]).is_none(), "labels are integers");
         assert!(Classes::new(&schema, vec![], 1, &[4, 2]).is_none(), "one prediction per row");
     }

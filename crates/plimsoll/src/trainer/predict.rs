@@ -152,10 +152,10 @@ impl Trainer {
         let Ok(_reserved) = session.ledger.reserve(Owner::Predictions, classes.footprint()) else { return Ok(None) };
         let (stop, rows) = (StopHandle::new(), rows_to_count(session.plan.predicted_s / session.plan.batch as f64));
         let every = data.size().map_or(1, |all| all.div_ceil(rows));
-        // A pipeline that cannot be sharded at its end is counted from its first row.
-        let sharded = Some(data.clone().shard(every, 0)).filter(|sharded| every > 1 && sharded.plan(None).is_ok());
-        classes.every = if sharded.is_some() { every } else { 1 };
-        let data = sharded.as_ref().unwrap_or(data);
+        // A stream is counted from its first row.
+        let sample = data.every_nth(every).filter(|_| every > 1);
+        classes.every = if sample.is_some() { every } else { 1 };
+        let data = sample.as_ref().unwrap_or(data);
         let sizes: Vec<usize> = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
         let counted = self.predict_pieces(data, Vec::new(), &stop, |prediction, piece| {
             let predicted = PredictedRows { first_row: prediction.first_row, rows: prediction.rows, values: prediction.values };

@@ -100,7 +100,7 @@ fn npz_use(arrays: &[(&str, &str)], members: &[zip::Member]) -> FileUse {
     let names = |arrays: Vec<(&str, &str)>| arrays.into_iter().map(|(_, array)| array.to_string()).collect();
     let all = members.iter().map(|member| member.name.strip_suffix(".npy").unwrap_or(&member.name));
     let unused = all.filter(|name| arrays.iter().all(|(_, array)| array != name)).map(|name| (name.to_string(), "not named".to_string()));
-    FileUse { used: names(inputs), targets: names(labels), unused: unused.collect() }
+    FileUse { used: names(inputs), targets: names(labels), unused: unused.collect(), ..FileUse::default() }
 }
 
 /// Gaps of up to this many bytes between gathered rows are read too: copying them costs about as much as another

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 pub(super) const IMAGE_FOLDER: SourceKind = SourceKind {
     name: "image_folder",
-    keys: "`path`; `classes`: a folder that defines the classes and their order; `labels = { path = \"labels.csv\", file = \"id\", \
+    keys: "`path`; `classes`: a folder that defines the classes and their order; `labels = { path = \"labels.csv\", name = \"id\", \
            label = \"breed\", type = \"class\" }` or only its path: a CSV file with the labels of a flat folder",
     rows: "one class per folder; an empty folder is an error. With `labels`, the rows of the CSV file; `type = \"number\"` for regression",
     paths: &["path", "classes", "labels"],
@@ -119,7 +119,7 @@ fn labels(args: &SourceArgs<'_>) -> Result<Option<LabelFile>> {
             let kinds = [("class", LabelKind::Class), ("number", LabelKind::Number)];
             let file = LabelFile {
                 path: args.folder.join(path),
-                file: table.text("file")?.map(str::to_string),
+                file: table.text("name")?.map(str::to_string),
                 label: table.text("label")?.map(str::to_string),
                 kind: table.choice("type", &kinds)?.unwrap_or_default(),
             };

@@ -2,6 +2,7 @@
 //! `docs/data.md` follow from it.
 
 mod arrays;
+mod columns;
 mod composed;
 mod images;
 mod records;
@@ -65,13 +66,14 @@ pub(super) struct SourceArgs<'a> {
 }
 
 /// The source kinds, in the order in which the documentation and error messages list them.
-const SOURCES: [&SourceKind; 18] = [
+const SOURCES: [&SourceKind; 19] = [
     &arrays::NPY,
     &arrays::NPZ,
     &images::IMAGE_FOLDER,
     &images::IMAGE_MASKS,
     &images::IMAGE_FILES,
     &tables::CSV,
+    &tables::JSON_LINES,
     &tables::PARQUET,
     &text::TEXT,
     &images::WEBDATASET,
@@ -99,6 +101,8 @@ pub(super) struct Opened {
     /// The rows that the source sets aside itself for a test.
     pub test: Option<Dataset>,
     validation: Option<Validation>,
+    /// The same rows with columns fitted to some of them, if anything is fitted.
+    pub refit: Option<Refit>,
     /// For validation data that is opened like training data.
     fitted: Option<Preprocessing>,
 }
@@ -106,9 +110,16 @@ pub(super) struct Opened {
 /// The rows of `[data.validation]`, or without such a table those that the source holds out itself.
 type Validation = Box<dyn Fn(Option<&Reader<'_>>) -> Result<Option<Dataset>>>;
 
+/// Fits the columns of a table to the rows for which a function holds; rows are counted from 0.
+type Refit = Box<dyn Fn(&dyn Fn(u64) -> bool) -> Result<Dataset>>;
+
 impl Opened {
     fn new(training: Dataset) -> Opened {
-        Opened { training, overlapping: false, split: None, text: None, test: None, validation: None, fitted: None }
+        Opened { training, overlapping: false, split: None, text: None, test: None, validation: None, refit: None, fitted: None }
+    }
+
+    fn with_refit(self, refit: impl Fn(&dyn Fn(u64) -> bool) -> Result<Dataset> + 'static) -> Opened {
+        Opened { refit: Some(Box::new(refit)), ..self }
     }
 
     fn with_validation(self, validation: impl Fn(Option<&Reader<'_>>) -> Result<Option<Dataset>> + 'static) -> Opened {
