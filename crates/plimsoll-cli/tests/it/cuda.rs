@@ -56,7 +56,8 @@ fn a_small_device_budget_is_met_with_micro_batches() {
 #[test]
 fn tf32_is_planned_as_requested_and_predicted_to_be_faster() {
     let sandbox = Sandbox::new("gpu-tf32");
-    let network = |precision: &str| plan(&sandbox, &["--zoo", "resnet18", "--batch", "16", "--set", &format!("train.precision={precision}")]);
+    let network =
+        |precision: &str| plan(&sandbox, &["--zoo", "resnet18", "--batch", "16", "--set", &format!("train.precision={precision}")]);
     let (exact, rounded) = (network("f32"), network("tf32"));
     assert_eq!([&exact, &rounded].map(|plan| plan["precision"].as_str().unwrap().to_string()), ["f32", "tf32"]);
     let seconds = |plan: &Value| plan["predicted_step_s"].as_f64().unwrap();

@@ -206,7 +206,11 @@ impl Case {
 fn allowed(graph: &Graph) -> f64 {
     let products = if graph.tf32() { TF32 } else { SINGLE };
     let values = graph.nodes().flat_map(|(_, node)| &node.outputs);
-    values.map(|value| graph.ty(*value).dtype).filter(|dtype| dtype.is_half()).map(|dtype| ROUNDED * dtype.epsilon()).fold(products, f64::max)
+    values
+        .map(|value| graph.ty(*value).dtype)
+        .filter(|dtype| dtype.is_half())
+        .map(|dtype| ROUNDED * dtype.epsilon())
+        .fold(products, f64::max)
 }
 
 fn compare_on_device(case: &Case, graph: &Graph, device: &Arc<dyn Device>) -> Result<f64, Why> {

@@ -4,10 +4,11 @@ use crate::support::{graph_from, numbers, parameter, recipes};
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::StateId;
 use plimsoll_core::ops::{Concat, Conv2d, MatMul, MaxPool, Reduction, Window};
-use plimsoll_core::plan::split::logits_in_blocks;
 use plimsoll_core::passes::{
-    fuse_epilogues, fuse_pointwise, inline_masks, mixed, optimize, pad_classes, read_what_is_kept, remove_dead, simplify, sink_masks, split_concats,
+    fuse_epilogues, fuse_pointwise, inline_masks, mixed, optimize, pad_classes, read_what_is_kept, remove_dead, simplify, sink_masks,
+    split_concats,
 };
+use plimsoll_core::plan::split::logits_in_blocks;
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::training_programs;
 use plimsoll_core::{Bytes, DType, Dim, Graph, GraphError, Op, Shape, TensorType, ValueId, reference, verify};
@@ -355,7 +356,14 @@ fn logits_of_odd_vocabularies_are_padded_and_computed_in_blocks_without_changing
     let bytes = Bytes((rows * 8 * 4104 * 2) as u64);
     let blocks = logits_in_blocks(&padded, rows, Bytes(bytes.0 / 4)).unwrap();
     verify(&blocks).unwrap();
-    let largest = |graph: &Graph| graph.nodes().flat_map(|(_, node)| &node.outputs).filter(|value| graph.shape(**value).has_batch()).map(|value| graph.ty(*value).bytes(rows)).max();
+    let largest = |graph: &Graph| {
+        graph
+            .nodes()
+            .flat_map(|(_, node)| &node.outputs)
+            .filter(|value| graph.shape(**value).has_batch())
+            .map(|value| graph.ty(*value).bytes(rows))
+            .max()
+    };
     assert_eq!((largest(&padded), largest(&blocks)), (Some(bytes), Some(Bytes(bytes.0 / 4))));
     let inputs = vec![numbers(rows * 32, 1), (0..rows * 8).map(|i| (i * 509 % classes) as f64).collect()];
     let states = vec![numbers(classes * 4, 2)];

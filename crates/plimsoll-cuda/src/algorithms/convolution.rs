@@ -205,8 +205,9 @@ fn cudnn_workspace(pass: ConvPass, conv: &ConvShape, ty: ComputeType) -> u64 {
     if !copies {
         return PARTS;
     }
-    let bytes =
-        |dims: [usize; 4], channels: usize| (dims[..3].iter().product::<usize>() * conv.groups * whole_vectors(channels) * dtype.size()) as u64;
+    let bytes = |dims: [usize; 4], channels: usize| {
+        (dims[..3].iter().product::<usize>() * conv.groups * whole_vectors(channels) * dtype.size()) as u64
+    };
     let filter = conv.window.size.0 * conv.window.size.1 * whole_vectors(inner) * whole_vectors(out) * conv.groups * dtype.size();
     (bytes(conv.image, inner) + bytes(conv.result, out) + filter as u64 + PARTS).min(MOST)
 }
@@ -338,7 +339,10 @@ mod tests {
         // The filter gradient has at least the workspace of the generated kernels.
         assert_eq!(at(ConvPass::GradFilter, MIXED), kernels::grad_filter_workspace(&wide).max(filter / 2 + PARTS));
         let product = conv(32, 56, (1, 1), 1, 256, 64);
-        assert_eq!(workspace(ConvPass::Forward, &product, MIXED, false, Convolutions::Auto), matmul::workspace(32 * 56 * 56, 64) + 256 * 64 * 2);
+        assert_eq!(
+            workspace(ConvPass::Forward, &product, MIXED, false, Convolutions::Auto),
+            matmul::workspace(32 * 56 * 56, 64) + 256 * 64 * 2
+        );
         // In 16 bits, channels are padded to a multiple of eight.
         let first = conv(4, 224, (7, 2), 1, 3, 64);
         let filled = (4 * 224 * 224 * 8 + 49 * 8 * 64) * 2;
@@ -349,7 +353,9 @@ mod tests {
     #[test]
     fn scratch_depends_on_shapes_only_and_never_shrinks() {
         for (size, stride, channels, filters) in [(3, 1, 64, 64), (1, 1, 256, 64), (7, 2, 3, 64), (1, 2, 64, 128), (3, 1, 4, 2)] {
-            for (pass, types, tf32) in KINDS.into_iter().flat_map(|pass| [(pass, SINGLE, false), (pass, SINGLE, true), (pass, MIXED, false)]) {
+            for (pass, types, tf32) in
+                KINDS.into_iter().flat_map(|pass| [(pass, SINGLE, false), (pass, SINGLE, true), (pass, MIXED, false)])
+            {
                 let sizes = [1, 2, 3, 7, 16, 32, 33, 100, 257, 1000].map(|rows| {
                     let conv = conv(rows, 56, (size, stride), 1, channels, filters);
                     let size = workspace(pass, &conv, types, tf32, Convolutions::Auto);

@@ -17,9 +17,11 @@ pub(crate) fn pad_image(conv: &ConvShape, padded: &ConvShape, dtype: DType, from
     let mut body = format!("const {index} thread = ({index})blockIdx.x * {THREADS} + threadIdx.x;\nif (thread >= {vectors}) return;\n");
     let (row, image) = (width * channels / each, height * width * channels / each);
     let _ = writeln!(body, "const {index} first = thread % {} * {each};", channels / each);
-    let _ = writeln!(body, "const int x = (int)(thread % {row} / {}) - {left}, y = (int)(thread % {image} / {row}) - {top};", channels / each);
+    let _ =
+        writeln!(body, "const int x = (int)(thread % {row} / {}) - {left}, y = (int)(thread % {image} / {row}) - {top};", channels / each);
     let _ = writeln!(body, "const bool inside = x >= 0 && x < {w} && y >= 0 && y < {h};");
-    let _ = writeln!(body, "const {index} pixel = inside ? (thread / {image} * {h} + y) * {w} + x : 0;\nfloat values[{each}];\n#pragma unroll");
+    let _ =
+        writeln!(body, "const {index} pixel = inside ? (thread / {image} * {h} + y) * {w} + x : 0;\nfloat values[{each}];\n#pragma unroll");
     let _ = writeln!(
         body,
         "for (int u = 0; u < {each}; u++) values[u] = inside && first + u < {c} ? load(from[pixel * {c} + first + u]) : 0.0f;"

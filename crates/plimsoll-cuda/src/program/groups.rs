@@ -47,8 +47,7 @@ pub(super) fn lower(lowering: &Lowering<'_>, steps: &Range<usize>, after_loss: b
     let largest = nodes.iter().zip(&sizes).max_by_key(|(_, size)| **size).expect("groups have members").0;
     let op = update(largest).expect("only updates are grouped");
     let outputs = dtypes(lowering, &largest.outputs);
-    let kernel =
-        lowering.with_expr(&op.expr, &op.shape, &largest.inputs, &[], |site| kernels::pointwise_group(site, &outputs, &sizes));
+    let kernel = lowering.with_expr(&op.expr, &op.shape, &largest.inputs, &[], |site| kernels::pointwise_group(site, &outputs, &sizes));
     let all = |values: fn(&Node) -> &[ValueId]| nodes.iter().flat_map(|node| values(node).iter().copied()).collect::<Vec<_>>();
     let group = LoweredOp::Kernels(vec![kernel], all(|node| &node.inputs), all(|node| &node.outputs));
     if lowering.is_guarded(largest) { group.guarded(after_loss) } else { group }

@@ -120,10 +120,11 @@ fn unaligned(op: &MatMul, graph: &Graph, node: &Node, rows: usize) -> Option<Una
     let common = matmul::common_type(a, b, result)?;
     let found = matmul::unaligned(extents(op, graph, node, rows), (op.transpose_a, op.transpose_b), common, result)?;
     // The copies move 16-bit elements, and the rows of zeros that complete the other operand need a copy of it.
-    let fits = !op.onto && match found {
-        Unaligned::LeftTransposed => a == common,
-        Unaligned::Left | Unaligned::Result => a == common && b == DType::F32,
-    };
+    let fits = !op.onto
+        && match found {
+            Unaligned::LeftTransposed => a == common,
+            Unaligned::Left | Unaligned::Result => a == common && b == DType::F32,
+        };
     fits.then_some(found)
 }
 

@@ -2,8 +2,8 @@
 //! whichever has the shortest predicted step.
 
 use super::candidate::{Candidate, candidate, compared, finish, needs_no_search, planning};
-use super::least::{infeasible, minimum, recalled, smallest_plan};
 use super::economy::economical;
+use super::least::{infeasible, minimum, recalled, smallest_plan};
 use super::offload;
 use super::pipelines::{Pipelines, pipelines};
 use super::split::{described, planned_graphs};

@@ -85,7 +85,8 @@ impl Logits {
         let (value, weights) = (node.outputs[0], node.inputs[1]);
         let classes = graph.shape(value).last()?.as_fixed()?;
         let fits = dtype.is_half() && classes >= MANY && !classes.is_multiple_of(VECTOR) && !graph.shape(weights).has_batch();
-        let kept = |value: ValueId| graph.outputs.iter().any(|(_, output)| *output == value) || graph.updates.iter().any(|(_, new)| *new == value);
+        let kept =
+            |value: ValueId| graph.outputs.iter().any(|(_, output)| *output == value) || graph.updates.iter().any(|(_, new)| *new == value);
         if !fits || kept(value) || graph.ty(node.inputs[0]).dtype != dtype {
             return None;
         }

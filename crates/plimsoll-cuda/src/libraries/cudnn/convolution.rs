@@ -255,7 +255,9 @@ mod tests {
         }
         assert!(!is_wanted(ComputeType::new(DType::F32, false), &[], &[note::COMPILED_LATER]));
         let tf32 = ComputeType::new(DType::F32, true);
-        assert!(is_wanted(tf32, &[note::TENSOR_CORES], &[]) && !is_wanted(tf32, &[], &[]) && !is_wanted(tf32, &[note::TENSOR_CORES, 4], &[]));
+        assert!(
+            is_wanted(tf32, &[note::TENSOR_CORES], &[]) && !is_wanted(tf32, &[], &[]) && !is_wanted(tf32, &[note::TENSOR_CORES, 4], &[])
+        );
     }
 
     /// An H200 as cuDNN describes it.
@@ -346,7 +348,9 @@ mod tests {
                     (" padded on one side", window.pad_rows.0 != window.pad_rows.1 || window.pad_columns.0 != window.pad_columns.1),
                 ];
                 for (name, _) in traits.into_iter().filter(|(_, has)| *has) {
-                    reached.entry(format!("{kind:?} {}{name}", if ty.tf32 { "tf32".to_string() } else { ty.dtype.to_string() })).or_default()[usize::from(found)] += 1;
+                    reached
+                        .entry(format!("{kind:?} {}{name}", if ty.tf32 { "tf32".to_string() } else { ty.dtype.to_string() }))
+                        .or_default()[usize::from(found)] += 1;
                 }
             }
         }
