@@ -26,6 +26,22 @@ fn a_bias_and_a_relu() {
 }
 
 #[test]
+fn updates_of_several_parameters_share_a_launch() {
+    // Momentum: a parameter, its gradient, its velocity and the learning rate.
+    let descent = Expr::build_many(|e| {
+        let velocity = e.add(e.mul(e.input(2), e.constant(0.9)), e.input(1));
+        vec![e.binary(Binary::Sub, e.input(0), e.mul(velocity, e.input(3))), velocity]
+    });
+    let operands = [floats(&[2500]), floats(&[2500]), floats(&[2500]), floats(&[1])];
+    let kernel = pointwise_group(&site(&descent, &[2500], &operands, 0), &[DType::F32; 2], &[64, 2500, 1]).guarded(true);
+    // A block for the first and the last set, and three for the second; each set has its own addresses.
+    assert_eq!((kernel.grid, kernel.parameters.len()), ([5, 1, 1], 3 * 6 + 2));
+    assert_eq!(kernel.parameters[6 + 2].1, Argument::Input(4 + 2));
+    assert_eq!(kernel.parameters[2 * 6 + 5].1, Argument::Output(2 * 2 + 1));
+    insta::assert_snapshot!(text(&kernel));
+}
+
+#[test]
 fn channel_views_are_read_in_place() {
     let expr = Expr::build(|e| e.add(e.input(0), e.input(1)));
     let strip = Operand { strip: Some((8, 40)), ..floats(&[6, 5, 10]) };
