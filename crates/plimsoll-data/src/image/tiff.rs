@@ -3,7 +3,7 @@
 use super::ReadAt;
 use super::header_reader::HeaderReader;
 use crate::DataError;
-use flate2::{Decompress, FlushDecompress, Status};
+use flate2::{Decompress, FlushDecompress};
 use std::path::Path;
 use weezl::{BitOrder, LzwStatus};
 
@@ -357,10 +357,9 @@ fn lzw(mut from: &[u8], mut out: &mut [u8]) -> Result<(), String> {
 
 fn deflate(from: &[u8], out: &mut [u8]) -> Result<(), String> {
     let mut state = Decompress::new(true);
-    let status = state.decompress(from, out, FlushDecompress::Finish).map_err(|error| format!("its data is broken ({error})"))?;
-    // The data may end with a few bytes more than the pixels take.
-    let full = state.total_out() == out.len() as u64;
-    if full || (status == Status::StreamEnd && full) { Ok(()) } else { Err(cut()) }
+    state.decompress(from, out, FlushDecompress::Finish).map_err(|error| format!("its data is broken ({error})"))?;
+    // The data may go on after the pixels.
+    if state.total_out() == out.len() as u64 { Ok(()) } else { Err(cut()) }
 }
 
 fn pack_bits(mut from: &[u8], out: &mut [u8]) -> Result<(), String> {
