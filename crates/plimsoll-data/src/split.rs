@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn splits_that_cannot_be_made_are_refused() {
+    fn impossible_splits_are_refused() {
         let refused = |spec: SplitSpec, rows| match split(rows, &spec, &|_| Ok(false), &values_of(&["x".into(), "1".into()])) {
             Err(error) => error.to_string(),
             Ok(_) => "made".into(),
