@@ -7,10 +7,13 @@ mod completions;
 mod data;
 mod data_progress;
 mod devices;
+mod evaluate;
 mod generate;
 mod kernel_profile;
 mod output;
 mod plan;
+mod predict;
+mod predict_files;
 mod profile;
 mod progress;
 mod progress_line;
@@ -53,8 +56,8 @@ const COMMANDS: &[Entry] = &[
     Entry::of::<watch::Watch>(),
     Entry::of::<runs::Runs>(),
     Entry::of::<data::Data>(),
-    Entry::of::<trained::Evaluate>(),
-    Entry::of::<trained::Predict>(),
+    Entry::of::<evaluate::Evaluate>(),
+    Entry::of::<predict::Predict>(),
     Entry::of::<generate::Generate>(),
     Entry::of::<zoo::Zoo>(),
     Entry::of::<arena::Arena>(),

@@ -56,6 +56,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
+    /// Fold of a cross-validation to validate on, such as 3/5
+    #[arg(long, value_name = "K/N")]
+    pub fold: Option<String>,
+
     /// Initial weights, from a safetensors file; ignored when a run is resumed
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,
@@ -140,6 +144,9 @@ impl RunArgs {
             if let Some(name) = name {
                 config.set_value(key, name.as_str())?;
             }
+        }
+        if let Some(fold) = &self.fold {
+            config.set_value("data.fold", fold.as_str())?;
         }
         if let Some(path) = &self.weights {
             // Like every path on a command line, it begins where the command is given.

@@ -149,6 +149,14 @@ pub enum DataError {
         /// Height of the frame.
         frame_height: usize,
     },
+    /// An image or a mask without its counterpart.
+    #[error("{}: {problem}", .path.display())]
+    Unpaired {
+        /// The file or folder.
+        path: PathBuf,
+        /// The problem and the remedy.
+        problem: String,
+    },
     /// A folder that does not have one subfolder per class.
     #[error("{} is no folder of classes: {problem}", .path.display())]
     Folder {

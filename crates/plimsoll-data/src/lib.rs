@@ -4,7 +4,7 @@
 //!
 //! | layer | module | what |
 //! |---|---|---|
-//! | values | `error`, `fault`, `sync`, `memory`, `meter`, `rng`, `permutation`, `holdout`, `number`, `ragged`, `span`, `progress` | errors, buffers, times, random numbers |
+//! | values | `error`, `fault`, `sync`, `memory`, `meter`, `rng`, `permutation`, `holdout`, `split`, `number`, `ragged`, `span`, `progress` | errors, buffers, times, random numbers |
 //! | rows | `schema`, `block`, `row`, `condition` | columns, blocks of rows, single rows and conditions on them |
 //! | tables | `table` | cells of any format to numbers: inferred, fitted, encoded |
 //! | maps | `image`, [`ops`] | operations that change dtype or shape, written straight to the destination |
@@ -62,6 +62,7 @@ mod run;
 mod schema;
 pub mod source;
 mod span;
+mod split;
 mod stages;
 mod sync;
 mod table;
@@ -74,7 +75,7 @@ pub use decode::ScanOptions;
 pub use error::DataError;
 pub use image::ImageReader;
 pub use memory::{ALIGNMENT, AlignedBuf};
-pub use meter::Spent;
+pub use meter::{Spent, WorkerSpan};
 pub use number::numbers;
 pub use ops::Mix;
 pub use permutation::Permutation;
@@ -85,4 +86,5 @@ pub use row::Row;
 pub use run::{Activity, Batch, Feed, FeedState, NextBatch, Options};
 pub use schema::{Column, Extent, Schema};
 pub use source::{Elements, RandomSpec, Source, Split, Tensor, Vocabulary};
-pub use stages::{Arg, Batches, Key, KeyKind, MAX_ROWS_AT_ONCE, Need, PadTo, STAGES, Shuffle, StageArgs, StageKind, Validation};
+pub use split::{SplitMethod, SplitSpec};
+pub use stages::{Arg, Batches, Key, KeyKind, MAX_ROWS_AT_ONCE, Need, PadTo, STAGES, Shuffle, Splits, StageArgs, StageKind, Validation};

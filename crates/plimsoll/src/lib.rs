@@ -13,14 +13,15 @@
 //! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `zoo`, `history`, `callbacks` |
 //! | one description | `spec`: what the user wants, as plain data |
 //! | front end | `config`: TOML to a `RunSpec` |
-//! | one plan | `graphs`: the programs of a run; `plan`: a pure function of `RunSpec`, `Machine` and `DataSummary` |
+//! | one plan | `graphs`: the programs of a run; `output_kind`, `class_report`: what outputs mean; `plan`: a pure function of `RunSpec`, `Machine` and `DataSummary` |
 //! | execution | `session`: the memory of a plan; `fit`: epochs, validation, checkpoints |
-//! | fronts | `trainer`, `plan_file`, `report`, `profile`, then `run_folder`, `run_status`, `trained`, `generate`, `calibration` |
+//! | fronts | `trainer`, `plan_file`, `report`, `profile`, then `run_folder`, `run_status`, `trained`, `predictor`, `generate`, `calibration` |
 
 mod allow;
 pub mod calibration;
 mod callbacks;
 mod checkpoint;
+mod class_report;
 pub mod config;
 pub mod cost;
 mod devices;
@@ -39,11 +40,13 @@ pub mod nn;
 mod numerics;
 mod offload_file;
 pub mod optim;
+mod output_kind;
 mod output_loss;
 mod pipeline;
 mod plan;
 mod plan_file;
 mod precision;
+mod predictor;
 mod preprocessing;
 mod profile;
 mod reader;
@@ -65,6 +68,7 @@ pub mod zoo;
 pub use allow::{Allow, Permission, UnknownPermission};
 pub use callbacks::{Callback, CsvLog, EarlyStopping, TrainingControl};
 pub use checkpoint::Checkpoints;
+pub use class_report::{ClassReport, ClassScores};
 pub use devices::{DeviceSpec, convolutions, open_device, open_each_way};
 pub use error::{BadRow, Error, Result};
 pub use fit::{Event, FirstBatch, Fit};
@@ -74,6 +78,7 @@ pub use infeasible::{Infeasible, PipelineInfeasible, PlanningInfeasible};
 pub use loss::{Loss, Objective};
 pub use metrics::{Metric, Scores};
 pub use numerics::Numerics;
+pub use output_kind::{OutputKind, binary, top};
 pub use output_loss::{OutputLoss, OutputLosses};
 pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, FilledCache, Pipeline, Sample};
 pub use plan::{
@@ -87,10 +92,12 @@ pub use plimsoll_core::{Budget, Bytes, Device};
 pub use plimsoll_cpu::CpuDevice;
 pub use plimsoll_cuda::{Convolutions, Found, Gpu, Probe, probe};
 pub use plimsoll_data::{
-    Cache, Condition, Dataset, Parallelism, Prefetch, RandomSpec, Relation, Shuffle, Split, Tensor, Vocabulary, source,
+    Cache, Condition, Dataset, Parallelism, Prefetch, RandomSpec, Relation, Shuffle, Split, SplitMethod, SplitSpec, Splits, Tensor,
+    Vocabulary, source,
 };
 pub use plimsoll_data::{Progress as DataProgress, observe_progress as observe_data_progress};
 pub use precision::Precision;
+pub use predictor::{FileKind, Inputs, Predictions, Predictor, ToInputs, kind_of, write_mask};
 pub use preprocessing::Preprocessing;
 pub use profile::{MemorySample, Profile, ProfiledOp, StepSpan};
 pub use report::{Change, Refusal, Report, cheapest_changes};

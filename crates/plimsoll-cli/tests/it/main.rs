@@ -11,6 +11,7 @@ mod error_messages;
 mod evaluate_and_predict;
 mod guarantees;
 mod memory_limits;
+mod new_data;
 mod offload;
 mod plan_files;
 mod profile;

@@ -29,6 +29,9 @@ pub fn check_equivalence(original: &Graph, planned: &Graph, device: &dyn Target,
     if original.inputs() != planned.inputs() || original.scalars() != planned.scalars() || original.states() != planned.states() {
         return fail("the planned graph has other columns, scalars or states than the model".to_string());
     }
+    if original.tf32() != planned.tf32() {
+        return fail("the planned graph has other rules for TF32 products than the model".to_string());
+    }
     let mut numbers = Numbers::default();
     let before = numbers.of_original(original);
     let after = Pieces { original, planned, device, most: rows, numbers: &mut numbers, before: &before }.meanings();

@@ -191,12 +191,16 @@ impl Source for NodeSource {
     }
 
     /// The file of the row that a row of the stream refers to.
-    fn file(&self, row: u64, path: &mut PathBuf) {
-        self.node.inputs[0].source.file(row, path);
+    fn file(&self, row: u64, column: usize, path: &mut PathBuf) {
+        self.node.inputs[0].source.file(row, column, path);
     }
 
-    fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
-        self.node.inputs[0].source.file_part(row)
+    fn file_part(&self, row: u64, column: usize) -> Result<Option<Range<u64>>, DataError> {
+        self.node.inputs[0].source.file_part(row, column)
+    }
+
+    fn masked_column(&self, column: usize) -> Option<usize> {
+        self.node.inputs.first()?.source.masked_column(column)
     }
 
     fn image_scans(&self) -> Option<(&dyn Source, &ImageScans)> {

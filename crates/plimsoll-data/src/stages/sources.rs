@@ -3,8 +3,9 @@
 use super::packed_images::PackedImages;
 use crate::Dataset;
 use crate::source::{
-    self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFiles, ImageFolder, Npy, Opened, PackedRecords, ParquetSpec, Random,
-    RandomSpec, RowMut, Shapes, ShapesSpec, Split, Tensor, Tensors, Text, TfRecord, WebDataset,
+    self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFiles, ImageFolder, ImageMasks, LabelFile, LabelledImages, Npy, Opened,
+    PackedRecords, Packing, ParquetSpec, Random, RandomSpec, RowMut, Shapes, ShapesSpec, Split, Tensor, Tensors, Text, TfRecord,
+    WebDataset,
 };
 use crate::{DataError, Schema};
 use std::path::{Path, PathBuf};
@@ -49,6 +50,17 @@ impl Dataset {
     /// listed is an error.
     pub fn image_folder_with(path: impl AsRef<Path>, classes: &[String]) -> Result<Dataset, DataError> {
         Ok(Dataset::from_source(Arc::new(ImageFolder::open_with(path.as_ref(), Some(classes))?)))
+    }
+
+    /// Images and their segmentation masks from two folders, paired by file name: `x` is the image, `y` the mask of class
+    /// indices. Map both with [`map_image_and_mask`](Dataset::map_image_and_mask). `classes` may be empty.
+    pub fn image_masks(images: impl AsRef<Path>, masks: impl AsRef<Path>, classes: &[String]) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(ImageMasks::open(images.as_ref(), masks.as_ref(), "", classes)?))
+    }
+
+    /// Images of one folder with labels from a CSV file.
+    pub fn labelled_images(path: impl AsRef<Path>, labels: &LabelFile) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(LabelledImages::open(path.as_ref(), labels, None)?))
     }
 
     /// A text file as windows of `context` characters. For splits, strides and a given vocabulary, see [`Text`].
@@ -127,9 +139,9 @@ impl Dataset {
     }
 
     /// Examples in the TFRecord files that match a pattern; features are given with their column names. Files that
-    /// end in `.gz` or `.gzip` are decompressed while reading, as a [stream](Dataset#streams) of records of up to 4
-    /// MiB. Their images are decoded and resized when records are read, even if those maps follow stages that only
-    /// reorder rows.
+    /// TensorFlow compressed with GZIP or ZLIB are decompressed while reading, as a [stream](Dataset#streams) of records
+    /// of up to 4 MiB. Their images are decoded and resized when records are read, even if those maps follow stages that
+    /// only reorder rows.
     ///
     /// ```no_run
     /// use plimsoll_data::{Dataset, source::Feature};
@@ -138,8 +150,9 @@ impl Dataset {
     /// ```
     pub fn tfrecord(pattern: impl AsRef<Path>, features: &[(&str, Feature)]) -> Result<Dataset, DataError> {
         let files = source::files(pattern)?;
-        match files.iter().any(|path| source::is_packed(path)) {
-            true if files.iter().all(|path| source::is_packed(path)) => {
+        let packed = files.iter().map(|path| Ok(TfRecord::packing(path)? != Packing::None)).collect::<Result<Vec<_>, DataError>>()?;
+        match packed.contains(&true) {
+            true if packed.iter().all(|packed| *packed) => {
                 let (schema, records) = PackedRecords::open(&files, features)?;
                 Ok(match records.has_images() {
                     true => Dataset::from_stage(PackedImages::new(records, schema), Vec::new()),
@@ -179,10 +192,20 @@ impl Dataset {
         spec.open(files).map(Dataset::from_sequential)
     }
 
-    /// Samples of the WebDataset tar files that match a pattern: `x` is the image, `y` its class as i32. Like an
-    /// image folder, it needs [`decode`](crate::ops::decode).
+    /// Samples of the WebDataset tar files that match a pattern such as `train-{000..012}.tar`: `x` is the image, `y` its
+    /// class as i32. Like an image folder, it needs [`decode`](crate::ops::decode). Files compressed with gzip are
+    /// decompressed while reading, as a [stream](Dataset#streams) of images of up to 4 MiB.
     pub fn webdataset(pattern: impl AsRef<Path>) -> Result<Dataset, DataError> {
-        Ok(Dataset::from(WebDataset::open(&source::files(pattern)?)?))
+        let files = source::files(pattern)?;
+        let packed = files.iter().map(|path| Ok(Packing::of(path, |_| false)? == Packing::Gzip)).collect::<Result<Vec<_>, DataError>>()?;
+        if packed.iter().all(|packed| *packed) {
+            let (schema, records) = PackedRecords::open_tar(&files)?;
+            return Ok(Dataset::from_stage(PackedImages::new(records, schema), Vec::new()));
+        }
+        match packed.contains(&true) {
+            true => Err(DataError::Stage("some of the tar files are compressed and some are not; read them apart".into())),
+            false => Ok(Dataset::from(WebDataset::open(&files)?)),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Configurations: the TOML text of a run, read with errors that name the key, the nearest one that exists, and what it may be.
 
 mod data;
+mod inputs;
 #[cfg(test)]
 mod keras_preprocessing;
 mod layers;
@@ -14,8 +15,10 @@ mod sources;
 mod stage_tests;
 mod stages;
 
+pub(crate) use inputs::RawInputs;
 pub(crate) use resumable::check_resumable;
 pub use schema::schema;
+pub(crate) use sources::InputKind;
 pub use sources::path_sources;
 
 use crate::error::{Error, Result};
@@ -155,7 +158,7 @@ impl Config {
         let mut config = self.clone();
         // The folder of a file in the current folder is empty.
         let folder = std::path::absolute(Path::new(".").join(&self.folder)).unwrap_or_else(|_| self.folder.clone());
-        let tables = [&["data"][..], &["data", "cache"], &["data", "validation"]];
+        let tables = [&["data"][..], &["data", "cache"], &["data", "validation"], &["data", "test"]];
         for names in tables {
             let table = names.iter().try_fold(&mut config.table, |table, name| table.get_mut(*name)?.as_table_mut());
             table.into_iter().for_each(|table| anchor_all(table, &folder));
@@ -180,9 +183,9 @@ impl Config {
         };
         let (model, network) = layers::model(&root)?;
         let (data, validation) = match (given, synthetic) {
-            (Some((data, validation, held_out)), _) => {
-                spec.held_out = held_out;
-                (data, validation)
+            (Some(parts), _) => {
+                (spec.held_out, spec.test) = (parts.how, parts.test);
+                (parts.training, parts.validation)
             }
             (None, rows) => {
                 let Some(network) = network else {
@@ -233,7 +236,7 @@ impl Config {
         let root = Reader::root(&self.table);
         let mut spec = RunSpec::default();
         let keys = spec.read(&root, &self.folder)?;
-        let (data, ..) = data::open(&root, &self.folder, keys.batch, spec.seed, self.fitted.as_ref())?;
+        let data = data::open(&root, &self.folder, keys.batch, spec.seed, self.fitted.as_ref())?.training;
         root.value("model");
         root.finish()?;
         Ok(Pipeline::new(data, spec.budget.host))
@@ -244,9 +247,12 @@ impl Config {
 fn anchor_all(table: &mut Table, folder: &Path) {
     for (key, value) in table.iter_mut() {
         if key == "file" || sources::is_path(key) {
-            let several = value.as_table_mut().into_iter().flat_map(|files| files.iter_mut().map(|(_, file)| file));
-            several.for_each(|file| anchor(file, folder));
-            anchor(value, folder);
+            match value.as_table_mut().map(|table| (table.contains_key("path"), table)) {
+                // A file with the names of its columns.
+                Some((true, table)) => table.get_mut("path").into_iter().for_each(|path| anchor(path, folder)),
+                Some((false, files)) => files.iter_mut().for_each(|(_, file)| anchor(file, folder)),
+                None => anchor(value, folder),
+            }
             value.as_array_mut().into_iter().flatten().for_each(|file| anchor(file, folder));
         } else if let ("columns", Some(columns)) = (key.as_str(), value.as_table_mut()) {
             columns.iter_mut().filter_map(|(_, column)| column.get_mut("tokenizer")).for_each(|path| anchor(path, folder));

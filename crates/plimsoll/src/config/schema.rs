@@ -78,6 +78,7 @@ pub fn schema() -> Value {
     data["stages"] = list.clone();
     data["map"] = json!({ "type": "array", "items": row_op() });
     data["validation"] = json!({ "type": "object" });
+    data["test"] = json!({ "type": "object" });
     root["properties"]["data"]["properties"] = data;
     root
 }
@@ -117,10 +118,10 @@ fn value(key: &Key, inner: Option<Value>) -> Value {
         (ValueType::Text, _) => json!({ "type": "string" }),
         (ValueType::TextList, _) => json!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] }),
         (ValueType::Count(least), _) => json!({ "type": "integer", "minimum": least }),
-        (ValueType::Number, _) => json!({ "type": "number" }),
+        (ValueType::Number, _) => number(),
         (ValueType::Flag, _) => json!({ "type": "boolean" }),
         (ValueType::Counts, _) => json!({ "type": "array", "items": { "type": "integer" } }),
-        (ValueType::Numbers, _) => json!({ "anyOf": [{ "type": "number" }, { "type": "array", "items": { "type": "number" } }] }),
+        (ValueType::Numbers, _) => json!({ "anyOf": [number(), { "type": "array", "items": number() }] }),
         (ValueType::Pair, _) => {
             json!({ "anyOf": [{ "type": "integer", "minimum": 1 }, { "type": "array", "items": { "type": "integer" } }] })
         }
@@ -134,6 +135,11 @@ fn value(key: &Key, inner: Option<Value>) -> Value {
         schema["default"] = json!(default);
     }
     schema
+}
+
+/// A number, or text such as "1/255" or "10%".
+fn number() -> Value {
+    json!({ "anyOf": [{ "type": "number" }, { "type": "string", "pattern": "^[-+0-9.eE]+( */ *[-+0-9.eE]+| *%)?$" }] })
 }
 
 /// The keys that building from an example asks for.
@@ -188,8 +194,8 @@ fn argument(kind: KeyKind) -> Value {
         KeyKind::Count(least) => json!({ "type": "integer", "minimum": least }),
         KeyKind::RowsAtOnce | KeyKind::BatchRows(_) => json!({ "type": "integer", "minimum": 1 }),
         KeyKind::Seed => json!({ "type": "integer", "minimum": 0 }),
-        KeyKind::Number => json!({ "type": "number" }),
-        KeyKind::Numbers => json!({ "anyOf": [{ "type": "number" }, { "type": "array", "items": { "type": "number" } }] }),
+        KeyKind::Number => number(),
+        KeyKind::Numbers => json!({ "anyOf": [number(), { "type": "array", "items": number() }] }),
         KeyKind::Counts => json!({ "type": "array", "items": { "type": "integer" } }),
         KeyKind::Text => json!({ "type": "string" }),
         KeyKind::Flag => json!({ "type": "boolean" }),

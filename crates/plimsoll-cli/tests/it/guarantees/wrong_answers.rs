@@ -105,13 +105,13 @@ fn files_of_a_folder_that_are_not_read_are_listed() {
     for class in ["cat", "dog"] {
         std::fs::create_dir_all(sandbox.path(&format!("images/{class}"))).unwrap();
         sandbox.write(&format!("images/{class}/1.png"), b"");
-        sandbox.write(&format!("images/{class}/notes.tiff"), b"");
+        sandbox.write(&format!("images/{class}/notes.psd"), b"");
     }
     let map = "map = [{ op = \"decode\" }, { op = \"resize\", size = 8 }]\nbatch = 2";
     let model = "[model]\nlayers = [{ type = \"flatten\" }, { type = \"dense\", units = 2 }]\n";
     sandbox.write("run.toml", format!("[data]\nsource = \"image_folder\"\npath = \"images\"\n{map}\n{model}"));
     let plan = sandbox.succeed(&["plan", "run.toml"]);
-    assert!(plan.contains("not read       2 files not called .jpg, .jpeg, .png, .webp or .gif, such as "), "{plan}");
+    assert!(plan.contains("not read       2 files not called .jpg, .jpeg, .png, .webp, .gif, .bmp, .tif or .tiff, such as "), "{plan}");
 }
 
 /// Rows of a table in which `y = 2 x + 100`.

@@ -1,11 +1,17 @@
 //! Columns of text tables (CSV, TSV, JSON lines), as rows or as time-series windows.
 
+mod fields;
 mod input;
 mod json;
 mod records;
 mod stream;
 mod syntax;
 mod table;
+mod window;
+
+pub(crate) use fields::each_record;
+use fields::each_record_of;
+pub use window::Window;
 
 use super::{ColumnScale, FileUse, Gather, SequentialSource, Source, files, identify_open};
 use crate::block::BlockMut;
@@ -25,7 +31,7 @@ use table::TextTable;
 /// use plimsoll_data::source::{Csv, CsvSpec, Standardize, Window};
 /// let spec = CsvSpec::new()
 ///     .targets(["OT"])
-///     .window(Window { length: 96, horizon: 24, stride: 1 })
+///     .window(Window::new(96, 24))
 ///     .standardize(Standardize::All)
 ///     .rows(0..8640);
 /// let training = Csv::open("ETTh1.csv".as_ref(), &spec)?;
@@ -54,17 +60,6 @@ pub enum CsvType {
     Float,
     /// i32; for targets only, features are always f32.
     Int,
-}
-
-/// A time-series window of consecutive rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// Input rows.
-    pub length: usize,
-    /// Rows to predict after them.
-    pub horizon: usize,
-    /// Rows between the starts of two windows.
-    pub stride: usize,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -271,23 +266,24 @@ impl Csv {
         let targets = table.chosen.targets.len();
         let count = rows.end - rows.start;
         let refuse = |problem: String| DataError::csv(&table.files[0].path, 1, problem);
-        let Some(Window { length, horizon, stride }) = spec.window else {
+        let Some(window) = &spec.window else {
             let schema = table.columns.schema_with_classes()?;
             return Ok(Csv { schema, table, spec, rows, len: count, matrix: None });
         };
-        if length == 0 || stride == 0 || (horizon == 0) != (targets == 0) {
-            let problem =
-                format!("a window of {length} rows and {horizon} to foretell, every {stride}, with {targets} targets, holds nothing");
+        if let Some(problem) = window.problem(targets) {
             return Err(refuse(problem));
         }
-        let whole = (length as u64).saturating_add(horizon as u64);
+        let (length, horizon, whole) = (window.length(), window.horizon(), window.rows() as u64);
         if whole > count {
-            return Err(refuse(format!("its {count} rows ({rows:?}) have no window of {length} and {horizon} rows; use more rows")));
+            let spread = if whole > (length + horizon) as u64 { format!(" over {whole} rows") } else { String::new() };
+            return Err(refuse(format!(
+                "its {count} rows ({rows:?}) have no window of {length} and {horizon} rows{spread}; use more rows"
+            )));
         }
         let (features, labels) = table.columns.series().map_err(refuse)?;
         let mut columns = vec![Column::new("x", DType::F32, vec![length, features])];
         columns.extend(labels.map(|(dtype, width)| Column::new("y", dtype, vec![horizon.saturating_mul(width)])));
-        let len = (count - whole) / stride as u64 + 1;
+        let len = (count - whole) / window.step() as u64 + 1;
         Ok(Csv { schema: Schema::new(columns)?, table, spec, rows, len, matrix: None })
     }
 
@@ -317,11 +313,11 @@ impl Csv {
 
     /// Rows of the file per output row.
     fn seen(&self) -> usize {
-        self.spec.window.map_or(1, |window| window.length + window.horizon)
+        self.spec.window.as_ref().map_or(1, Window::rows)
     }
 
     fn stride(&self) -> u64 {
-        self.spec.window.map_or(1, |window| window.stride as u64)
+        self.spec.window.as_ref().map_or(1, |window| window.step() as u64)
     }
 
     fn write(&self, rows: impl Iterator<Item = u64>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
@@ -360,18 +356,19 @@ impl Csv {
     /// Writes one output row from the words of its file rows.
     fn put(&self, words: &[[u8; WORD]], index: usize, out: &mut BlockMut<'_, '_>) {
         let columns = &self.table.columns;
-        let Some(window) = self.spec.window else {
+        let Some(window) = &self.spec.window else {
             for (at, width) in columns.widths().enumerate() {
                 columns.put(words, at, &mut out.column(at).as_chunks_mut().0[index * width..][..width]);
             }
             return;
         };
-        let (known, foretold) = words.split_at(window.length * columns.words);
-        for ((at, width), rows) in columns.widths().enumerate().zip([known, foretold]) {
-            let steps = rows.len() / columns.words;
+        for (at, width) in columns.widths().enumerate().take(2) {
+            let steps = if at == 0 { window.length() } else { window.horizon() };
             let out = &mut out.column(at).as_chunks_mut().0[index * steps * width..][..steps * width];
-            for (row, out) in rows.chunks_exact(columns.words).zip(out.chunks_exact_mut(width)) {
-                columns.put(row, at, out);
+            let put = |row: usize, out: &mut [[u8; WORD]]| columns.put(&words[row * columns.words..][..columns.words], at, out);
+            match at {
+                0 => window.inputs().zip(out.chunks_exact_mut(width)).for_each(|(row, out)| put(row, out)),
+                _ => window.targets().zip(out.chunks_exact_mut(width)).for_each(|(row, out)| put(row, out)),
             }
         }
     }
@@ -379,7 +376,7 @@ impl Csv {
 
 /// The files of a table: one, those that match a pattern, or those of a folder.
 pub fn table_files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let is_pattern = path.as_os_str().as_encoded_bytes().iter().any(|byte| matches!(byte, b'*' | b'?' | b'['));
+    let is_pattern = path.as_os_str().as_encoded_bytes().iter().any(|byte| matches!(byte, b'*' | b'?' | b'[' | b'{'));
     if path.is_dir() {
         return files(path.join("*"));
     }
@@ -387,6 +384,10 @@ pub fn table_files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
 }
 
 impl Source for Csv {
+    fn takes_little_stack(&self) -> bool {
+        true
+    }
+
     fn schema(&self) -> &Schema {
         &self.schema
     }
@@ -446,6 +447,29 @@ impl Source for Csv {
             Ok(())
         })?;
         Ok(true)
+    }
+
+    fn visit_column(&self, name: &str, visit: &mut dyn FnMut(&[u8])) -> Result<bool, DataError> {
+        // The value of a window is that of its first row.
+        let (mut found, mut row, stride) = (false, 0, self.stride());
+        for file in self.table.files.iter().filter(|_| !self.spec.json_lines) {
+            let mut at = None;
+            each_record_of(&file.path, self.table.delimiter(), |line, fields| {
+                let Some(column) = at else {
+                    at = Some(fields.iter().position(|field| field == name.as_bytes()));
+                    return Ok(());
+                };
+                let is_start = self.rows.contains(&row) && (row - self.rows.start).is_multiple_of(stride);
+                if let Some(column) = column.filter(|_| is_start && (row - self.rows.start) / stride < self.len) {
+                    let missing = || DataError::csv(&file.path, line, format!("it has no column `{name}`; correct the row"));
+                    visit(fields.get(column).ok_or_else(missing)?);
+                }
+                row += 1;
+                Ok(())
+            })?;
+            found |= at.flatten().is_some();
+        }
+        Ok(found)
     }
 
     fn row_name(&self, row: u64) -> String {
@@ -511,8 +535,8 @@ impl Source for Csv {
         if !self.table.chosen.targets.is_empty() {
             text += &format!(" → {}", names(&self.table.chosen.targets));
         }
-        if let Some(Window { length, horizon, stride }) = self.spec.window {
-            text += &format!(", {length} rows → {horizon}, every {stride}");
+        if let Some(window) = &self.spec.window {
+            text += &format!(", {}", window.describe());
         }
         text + ")"
     }

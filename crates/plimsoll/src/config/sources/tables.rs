@@ -2,7 +2,7 @@
 
 use super::columns::table_spec;
 use super::text::split;
-use super::{Opened, SourceArgs, SourceKind, only_path};
+use super::{InputKind, Opened, SourceArgs, SourceKind, only_path};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_data::Dataset;
@@ -17,6 +17,8 @@ pub(super) const CSV: SourceKind = SourceKind {
     rows: "a table, or windows of a time series; gzip and Zstandard are decompressed as a stream",
     paths: &["path"],
     unchecked_floats: false,
+    has_masks: false,
+    inputs: InputKind::Table,
     open: csv,
     from_path: Some(only_path),
 };
@@ -27,6 +29,8 @@ pub(super) const JSON_LINES: SourceKind = SourceKind {
     rows: "a JSON object per line, such as `{\"age\": 31, \"city\": \"Bern\"}`; lists of numbers are columns of lists",
     paths: &["path"],
     unchecked_floats: false,
+    has_masks: false,
+    inputs: InputKind::Table,
     open: json_lines,
     from_path: Some(only_path),
 };
@@ -38,6 +42,8 @@ pub(super) const PARQUET: SourceKind = SourceKind {
            read. All encodings; Snappy, gzip, zstd, LZ4, Brotli or no compression",
     paths: &["path"],
     unchecked_floats: true,
+    has_masks: false,
+    inputs: InputKind::Table,
     open: parquet,
     from_path: Some(only_path),
 };
@@ -117,14 +123,28 @@ fn text_table(args: &SourceArgs<'_>, mut spec: CsvSpec) -> Result<Opened> {
     }
     let window = table.section("window")?;
     let overlapping = window.is_some();
+    let foretells = table.value("target").is_some();
     if let Some(window) = window {
         let length = window.count("length", 1)?.ok_or_else(|| window.missing("length", "the number of rows of the input"))?;
-        let horizon = window.count("horizon", 1)?.ok_or_else(|| window.missing("horizon", "the number of rows to predict"))?;
+        let (horizon, horizons) = (window.count("horizon", 1)?, window.counts("horizons")?);
+        let (offset, rate) = (window.count("offset", 1)?, window.count("sampling_rate", 1)?.unwrap_or(1) as usize);
         let stride = window.count("stride", 1)?.unwrap_or(1);
+        if horizons.is_some() && (horizon.is_some() || offset.is_some()) {
+            let what = "lists the rows ahead that are predicted, and excludes `horizon` and `offset`";
+            return Err(Error::Config(format!("`{}` {what}", window.name("horizons"))));
+        }
+        let sized = |horizon: u64| Window::new(length as usize, horizon as usize).offset(offset.unwrap_or(1) as usize);
+        let described = match (horizon, horizons) {
+            (_, Some(horizons)) => Window::new(length as usize, 0).horizons(horizons),
+            (Some(horizon), None) => sized(horizon),
+            (None, None) => return Err(window.missing("horizon", "the number of rows to predict")),
+        };
         window.finish()?;
-        spec = spec.window(Window { length: length as usize, horizon: horizon as usize, stride: stride as usize });
+        // Without a target, as of new data, a window may end with the last row.
+        let described = if foretells { described } else { described.horizons([]) };
+        spec = spec.window(described.stride(stride as usize).sampling_rate(rate));
     }
-    let split = split(table)?;
+    let (split, end) = split(table)?;
     let spec = match (range(table)?, split) {
         (Some(_), Some(_)) => return Err(Error::Config("`data.rows` and `data.split` exclude each other".to_string())),
         (Some((start, end)), None) => spec.rows(start..end),
@@ -132,10 +152,11 @@ fn text_table(args: &SourceArgs<'_>, mut spec: CsvSpec) -> Result<Opened> {
         (None, None) => spec,
     };
     let training = Csv::open_files(&files, &spec)?;
+    let test = if end < 1.0 { Some(training.part(end, 1.0)?.dataset()?) } else { None };
     let (rows, folder) = (training.clone().dataset()?, args.folder.to_path_buf());
     let whole = training.clone();
     let opened = Opened::new(rows).with_validation(move |table| {
-        let held_out = || split.map(|split| training.part(split, 1.0)).transpose();
+        let held_out = || split.map(|split| training.part(split, end)).transpose();
         let Some(table) = table else { return held_out()?.map(|rows| Ok(rows.dataset()?)).transpose() };
         let other = table.text("path")?.map(|path| training.other_file(&folder.join(path))).transpose()?;
         let rows = match (range(table)?, other) {
@@ -148,7 +169,7 @@ fn text_table(args: &SourceArgs<'_>, mut spec: CsvSpec) -> Result<Opened> {
     // What is fitted is fitted to the rows that are trained on.
     let fits = args.fitted.is_none_or(|fitted| fitted.columns.is_empty()) && whole.is_fitted();
     let opened = if fits { opened.with_refit(move |keep| Ok(whole.fitted_to(keep)?.dataset()?)) } else { opened };
-    Ok(Opened { overlapping, split, ..opened })
+    Ok(Opened { overlapping, split, test, ..opened })
 }
 
 /// The first row and the one after the last.
