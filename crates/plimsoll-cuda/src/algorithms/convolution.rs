@@ -163,7 +163,8 @@ pub(crate) fn padded(pass: ConvPass, conv: &ConvShape, ty: ComputeType) -> Optio
         (height, width) = (h + window.pad_rows.0 + window.pad_rows.1, w + window.pad_columns.0 + window.pad_columns.1);
         (window.pad_rows, window.pad_columns) = ((0, 0), (0, 0));
     }
-    let channels = if narrow { c.next_multiple_of(ty.vector()) } else { c };
+    // Also with TF32, whose vectors are shorter: engines for eight channels are faster than those for four.
+    let channels = if narrow { c.next_multiple_of(8) } else { c };
     Some(ConvShape { window, image: [n, height, width, channels], ..*conv })
 }
 
@@ -291,7 +292,7 @@ mod tests {
                 continue;
             }
             assert_eq!((used.image, used.window.pad_rows, used.window.pad_columns), ([32, 57, 57, 128], (0, 0), (0, 0)));
-            assert_eq!(used.window.output((57, 57)), Some((one_sided.result[1], one_sided.result[2])));
+            assert_eq!(used.window.output((57, 57)), Ok((one_sided.result[1], one_sided.result[2])));
             assert_eq!(taken, filter + 32 * 57 * 57 * 128 * 4);
             assert_eq!(copies(ConvPass::GradInput, &one_sided, ty).0, one_sided);
         }
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!([false, true].map(|tf32| selected(&wide, SINGLE, tf32)), [ConvAlgorithm::Generated, ConvAlgorithm::Cudnn(ROUNDED)]);
         assert_eq!([false, true].map(|tf32| selected(&product, SINGLE, tf32)), [EXACT, ROUNDED].map(ConvAlgorithm::Matmul));
         assert_eq!(selected(&wide, MIXED, true), ConvAlgorithm::Cudnn(HALF));
-        assert_eq!(copies(ConvPass::Forward, &stem, ROUNDED).0.image, [32, 224, 224, 4]);
+        assert_eq!(copies(ConvPass::Forward, &stem, ROUNDED).0.image, [32, 224, 224, 8]);
         assert_eq!(workspace(ConvPass::Forward, &wide, SINGLE, true, Convolutions::Auto), filter_bytes(&wide, DType::F32) + PARTS);
     }
 
