@@ -5,11 +5,16 @@ mod calibrate;
 mod check;
 mod completions;
 mod data;
+mod data_progress;
 mod devices;
+mod evaluate;
 mod generate;
+mod import;
 mod kernel_profile;
 mod output;
 mod plan;
+mod predict;
+mod predict_files;
 mod profile;
 mod progress;
 mod progress_line;
@@ -52,9 +57,10 @@ const COMMANDS: &[Entry] = &[
     Entry::of::<watch::Watch>(),
     Entry::of::<runs::Runs>(),
     Entry::of::<data::Data>(),
-    Entry::of::<trained::Evaluate>(),
-    Entry::of::<trained::Predict>(),
+    Entry::of::<evaluate::Evaluate>(),
+    Entry::of::<predict::Predict>(),
     Entry::of::<generate::Generate>(),
+    Entry::of::<import::Import>(),
     Entry::of::<zoo::Zoo>(),
     Entry::of::<arena::Arena>(),
     Entry::of::<devices::Devices>(),
@@ -91,6 +97,7 @@ impl Entry {
 
 fn main() -> ExitCode {
     return_freed_memory_early();
+    data_progress::show();
     refuse_long_files();
     let matches = match command_line().try_get_matches() {
         Ok(matches) => matches,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct RunArgs {
-    /// Configuration of the run (TOML) [default: the embedded digits]
+    /// Configuration of the run (TOML), or a Keras model (.keras, .h5) on synthetic data [default: the embedded digits]
     pub config: Option<PathBuf>,
 
     /// Network of the zoo on synthetic data, instead of a configuration (see `plimsoll zoo`)
@@ -55,6 +55,10 @@ pub struct RunArgs {
     /// Seed of the initial weights and of shuffling
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+
+    /// Fold of a cross-validation to validate on, such as 3/5
+    #[arg(long, value_name = "K/N")]
+    pub fold: Option<String>,
 
     /// Initial weights, from a safetensors file; ignored when a run is resumed
     #[arg(long, value_name = "FILE")]
@@ -110,6 +114,7 @@ impl RunArgs {
     pub fn config_or(&self, own: Option<&Path>) -> Result<Config> {
         let mut config = match (&self.zoo, self.config.as_deref().or(own)) {
             (Some(name), _) => Config::zoo(name)?,
+            (None, Some(path)) if Config::is_model_file(path) => Config::imported(path)?,
             (None, Some(path)) => Config::read(path)?,
             (None, None) => Config::digits(),
         };
@@ -140,6 +145,9 @@ impl RunArgs {
             if let Some(name) = name {
                 config.set_value(key, name.as_str())?;
             }
+        }
+        if let Some(fold) = &self.fold {
+            config.set_value("data.fold", fold.as_str())?;
         }
         if let Some(path) = &self.weights {
             // Like every path on a command line, it begins where the command is given.

@@ -1,265 +1,66 @@
-//! `evaluate` and `predict`: what a run trained, used.
+//! The arguments of commands that use what a run trained.
 
-use crate::output::{print, say};
 use crate::run_args::whole;
-use crate::{Command, text};
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use clap::Args;
-use plimsoll::{Bytes, Predicted, Preprocessing, Rows, Trained};
-use serde_json::{Map, Value, json};
-use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{BufWriter, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use plimsoll::config::Config;
+use plimsoll::{Bytes, Rows, Trained};
+use std::path::PathBuf;
 
 #[derive(Args)]
-struct TrainedArgs {
-    /// Run folder
-    run: PathBuf,
+pub struct TrainedArgs {
+    /// Run folder; for `predict` with new data also a Keras model (.keras, .h5)
+    pub run: PathBuf,
 
-    /// Rows to use: training or held-out (validation) [default: held-out, or training if there are none]
-    #[arg(long, value_name = "WHICH", value_parser = ["training", "held-out"])]
-    rows: Option<String>,
+    /// Rows to use: training, held-out (also: validation) or test [default: held-out, or training if there are none]
+    #[arg(long, value_name = "WHICH", alias = "split", value_parser = ["training", "held-out", "validation", "test"], hide_possible_values = true)]
+    pub rows: Option<String>,
 
     /// Memory budget of the process [default: that of the run]
     #[arg(long, value_name = "SIZE")]
-    host_memory: Option<Bytes>,
+    pub host_memory: Option<Bytes>,
 
     /// Device to run on [default: that of the run]
     #[arg(long, value_name = "NAME")]
-    device: Option<String>,
+    pub device: Option<String>,
 
     /// Override a key of the run's configuration, such as data.validation.path=FOLDER; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
+    pub set: Vec<String>,
 
     /// Print one JSON document
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
-/// Evaluate the trained model of a run
-#[derive(Args)]
-pub struct Evaluate {
-    #[command(flatten)]
-    trained: TrainedArgs,
-}
-
-/// Write the predictions of the trained model of a run
-#[derive(Args)]
-pub struct Predict {
-    #[command(flatten)]
-    trained: TrainedArgs,
-
-    /// Output file: .npy for an array, .csv for one line per row
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
-}
-
-impl Command for Evaluate {
-    const NAME: &'static str = "evaluate";
-
-    fn run(&self) -> Result<ExitCode> {
-        evaluate(&self.trained).map(|()| ExitCode::SUCCESS)
+impl TrainedArgs {
+    /// The model and the rows of the run.
+    pub fn open(&self) -> Result<Trained> {
+        let rows = self.rows.as_deref().map(|rows| match rows {
+            "training" => Rows::Training,
+            "test" => Rows::Test,
+            _ => Rows::HeldOut,
+        });
+        Ok(Trained::open(&self.run, rows, |config| self.change(config))?)
     }
 
-    fn json(&self) -> bool {
-        self.trained.json
-    }
-}
-
-impl Command for Predict {
-    const NAME: &'static str = "predict";
-
-    fn run(&self) -> Result<ExitCode> {
-        predict(self).map(|()| ExitCode::SUCCESS)
-    }
-
-    fn json(&self) -> bool {
-        self.trained.json
-    }
-}
-
-fn open(args: &TrainedArgs) -> Result<Trained> {
-    let rows = args.rows.as_deref().map(|rows| if rows == "training" { Rows::Training } else { Rows::HeldOut });
-    let line = args.host_memory.map(|line| whole("budget.host", line.0)).transpose()?;
-    let trained = Trained::open(&args.run, rows, |config| {
-        if let Some(line) = line {
+    /// Applies the flags to the run's configuration.
+    pub fn change(&self, config: &mut Config) -> plimsoll::Result<()> {
+        if let Some(line) = self.host_memory {
+            let line = whole("budget.host", line.0).map_err(|error| plimsoll::Error::Config(error.to_string()))?;
             config.set_value("budget.host", line)?;
         }
-        if let Some(device) = &args.device {
+        if let Some(device) = &self.device {
             config.set_value("train.device", device.as_str())?;
         }
-        args.set.iter().try_for_each(|assignment| config.set(assignment))
-    })?;
-    Ok(trained)
+        self.set.iter().try_for_each(|assignment| config.set(assignment))
+    }
 }
 
-fn name(rows: Rows) -> &'static str {
+pub fn name(rows: Rows) -> &'static str {
     match rows {
         Rows::Training => "training",
         Rows::HeldOut => "held-out",
-    }
-}
-
-/// Loss and metrics of the run's rows.
-fn evaluate(args: &TrainedArgs) -> Result<()> {
-    let mut trained = open(args)?;
-    let scores = trained.evaluate()?;
-    if args.json {
-        let mut document: Map<String, Value> = scores.iter().map(|(name, value)| (name.to_string(), json!(value))).collect();
-        document.insert("rows".to_string(), json!(name(trained.rows())));
-        document.insert("preprocessing".to_string(), json!(trained.preprocessing()));
-        print(&Value::Object(document))?;
-    } else {
-        say(&format!("{} rows: {}\n", name(trained.rows()), text::scores(&scores)))?;
-        trained.preprocessing().notes().iter().try_for_each(|note| say(&format!("  {note}\n")))?;
-    }
-    Ok(())
-}
-
-/// The predictions in a file, written as they come.
-fn predict(args: &Predict) -> Result<()> {
-    let path = &args.out;
-    let table = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("npy") => false,
-        Some("csv") => true,
-        _ => bail!("`--out {}` should end in .npy or .csv", path.display()),
-    };
-    let trained = open(&args.trained)?;
-    let (rows, fitted) = (trained.rows(), trained.preprocessing().clone());
-    // Tried before anything is computed. An earlier file stays until the new one is complete.
-    let probe = beside(path);
-    File::create(&probe).with_context(|| format!("cannot write {}", path.display()))?;
-    let mut outs: Vec<Out> = Vec::new();
-    let predicted = trained.predict(|piece| {
-        if outs.is_empty() {
-            outs.extend(piece.outputs.iter().map(|output| Out::new(path, output, piece.outputs.len() > 1, table)));
-        }
-        outs.iter_mut().zip(piece.outputs).for_each(|(out, output)| out.add(output));
-    });
-    let complete = predicted.map_err(anyhow::Error::from).and_then(|()| outs.iter_mut().try_for_each(Out::finish));
-    let renamed = complete.and_then(|()| outs.iter().try_for_each(Out::rename));
-    outs.iter().map(|out| &out.temporary).chain([&probe]).for_each(|path| drop(std::fs::remove_file(path)));
-    renamed?;
-    report(args, rows, &outs, &fitted)
-}
-
-fn report(args: &Predict, rows: Rows, outs: &[Out], fitted: &Preprocessing) -> Result<()> {
-    if args.trained.json {
-        let outputs: Vec<Value> =
-            outs.iter().map(|out| json!({ "out": out.path, "name": out.name, "count": out.rows, "shape": out.shape })).collect();
-        print(&json!({ "rows": name(rows), "outputs": outputs, "preprocessing": fitted }))?;
-    } else {
-        for out in outs {
-            say(&format!("{} predictions for {} rows, {:?} numbers each: {}\n", out.rows, name(rows), out.shape, out.path.display()))?;
-        }
-        fitted.notes().iter().try_for_each(|note| say(&format!("  {note}\n")))?;
-    }
-    Ok(())
-}
-
-/// The name of a file until it is complete.
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.file_name().map(OsStr::to_os_string).unwrap_or_default();
-    name.push(format!(".{}.tmp", std::process::id()));
-    path.with_file_name(name)
-}
-
-/// Where one result of the model goes.
-struct Out {
-    name: String,
-    path: PathBuf,
-    /// The file until it is complete.
-    temporary: PathBuf,
-    file: Option<BufWriter<File>>,
-    table: bool,
-    rows: u64,
-    shape: Vec<usize>,
-    failed: Option<std::io::Error>,
-}
-
-impl Out {
-    /// An array's header, whatever its number of rows.
-    const HEADER: usize = 128;
-
-    /// A file, with the result's name in its own if there are several.
-    fn new(path: &Path, output: &Predicted, several: bool, table: bool) -> Out {
-        let path = match several {
-            false => path.to_path_buf(),
-            true => {
-                let (stem, extension) = (path.file_stem().unwrap_or_default(), if table { "csv" } else { "npy" });
-                path.with_file_name(format!("{}-{}.{extension}", stem.to_string_lossy(), output.name.replace('/', "-")))
-            }
-        };
-        let (name, shape, temporary) = (output.name.clone(), output.shape.clone(), beside(&path));
-        let mut out = Out { name, file: None, path, temporary, table, rows: 0, shape, failed: None };
-        match File::create(&out.temporary) {
-            Ok(file) => out.file = Some(BufWriter::new(file)),
-            Err(error) => out.failed = Some(error),
-        }
-        out
-    }
-
-    /// After an error nothing more is written; it is reported at the end.
-    fn add(&mut self, output: &Predicted) {
-        if let (None, Some(mut file)) = (&self.failed, self.file.take()) {
-            self.failed = self.write(&mut file, &output.values).err();
-            self.file = Some(file);
-        }
-    }
-
-    fn write(&mut self, file: &mut BufWriter<File>, values: &[f32]) -> std::io::Result<()> {
-        let per_row: usize = self.shape.iter().product();
-        if self.rows == 0 {
-            if self.table {
-                write!(file, "row,largest")?;
-                (0..per_row).try_for_each(|column| write!(file, ",y{column}"))?;
-                writeln!(file)?;
-            } else {
-                file.write_all(&[0; Out::HEADER])?;
-            }
-        }
-        for row in values.chunks_exact(per_row.max(1)) {
-            if self.table {
-                let largest = (0..per_row).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap_or(0);
-                write!(file, "{},{largest}", self.rows)?;
-                row.iter().try_for_each(|value| write!(file, ",{value}"))?;
-                writeln!(file)?;
-            } else {
-                row.iter().try_for_each(|value| file.write_all(&value.to_le_bytes()))?;
-            }
-            self.rows += 1;
-        }
-        Ok(())
-    }
-
-    /// The header of an array says how many rows there are, so it comes last.
-    fn finish(&mut self) -> Result<()> {
-        match (self.failed.take(), self.file.take()) {
-            (None, Some(mut file)) => self.end(&mut file),
-            (failed, _) => failed.map_or(Ok(()), Err),
-        }
-        .with_context(|| format!("cannot write {}", self.path.display()))
-    }
-
-    fn end(&self, file: &mut BufWriter<File>) -> std::io::Result<()> {
-        if !self.table {
-            let shape: String = self.shape.iter().map(|size| format!("{size}, ")).collect();
-            let text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {shape}), }}", self.rows);
-            let length = Out::HEADER - 10;
-            let mut header = b"\x93NUMPY\x01\x00".to_vec();
-            header.extend((length as u16).to_le_bytes());
-            header.extend(format!("{text:<width$}\n", width = length - 1).bytes());
-            file.seek(SeekFrom::Start(0))?;
-            file.write_all(&header)?;
-        }
-        file.flush()?;
-        file.get_ref().sync_all()
-    }
-
-    fn rename(&self) -> Result<()> {
-        std::fs::rename(&self.temporary, &self.path).with_context(|| format!("cannot write {}", self.path.display()))
+        Rows::Test => "test",
     }
 }

@@ -49,7 +49,7 @@ fn loop_alone(source: &ImageFolder, threads: usize) -> f64 {
                 let (mut path, mut pixels, mut out) = (PathBuf::new(), Vec::new(), vec![0u8; 224 * 224 * 3 * 4]);
                 let (resize, scale) = (resize(224, 224, Method::Bilinear), scale(1.0 / 255.0));
                 for row in (thread as u64..source.len()).step_by(threads) {
-                    source.file(row, &mut path);
+                    source.file(row, 0, &mut path);
                     let (height, width) = reader.read(&path, &mut pixels).expect("an image");
                     let column = Column::new("x", DType::U8, [height, width, 3]);
                     resize.kernel(&column).run(Rows::From(row), &pixels, &mut out).expect("an image");

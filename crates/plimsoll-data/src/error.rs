@@ -46,6 +46,14 @@ pub enum DataError {
         /// The problem and the remedy.
         problem: String,
     },
+    /// A tokenizer that cannot be used.
+    #[error("{} cannot be used as a tokenizer: {problem}", .path.display())]
+    Tokenizer {
+        /// The file.
+        path: PathBuf,
+        /// The problem and the remedy.
+        problem: String,
+    },
     /// A CSV file with an invalid row.
     #[error("{}, line {line}: {problem}", .path.display())]
     Csv {
@@ -140,6 +148,14 @@ pub enum DataError {
         frame_width: usize,
         /// Height of the frame.
         frame_height: usize,
+    },
+    /// An image or a mask without its counterpart.
+    #[error("{}: {problem}", .path.display())]
+    Unpaired {
+        /// The file or folder.
+        path: PathBuf,
+        /// The problem and the remedy.
+        problem: String,
     },
     /// A folder that does not have one subfolder per class.
     #[error("{} is no folder of classes: {problem}", .path.display())]

@@ -60,6 +60,13 @@ impl Split {
 }
 
 impl SplitPart {
+    /// The rows whose bits are set.
+    pub fn of_rows(words: Vec<u64>, rows: u64) -> SplitPart {
+        let chosen = Bitmap::new(words, rows);
+        let strata = Strata { rows, held: chosen.held(), seed: 0 };
+        SplitPart { split: Split { strata, chosen: Some(Arc::new(chosen)) }, held_out: true }
+    }
+
     pub fn is_held_out(&self) -> bool {
         self.held_out
     }
@@ -198,6 +205,11 @@ impl ClassCounts {
         }
         (!self.is_sorted).then_some(counts)
     }
+}
+
+/// The number of rows of each class, if labels are classes.
+pub(crate) fn class_counts(rows: u64, classes: &VisitClasses<'_>) -> Result<Option<BTreeMap<i64, u64>>, DataError> {
+    Ok(ClassCounts::count(rows, classes)?.map(|found| found.counts))
 }
 
 /// The classes among the first `rows` rows and among all, if rows are sorted by class.

@@ -4,8 +4,9 @@
 //!
 //! | layer | module | what |
 //! |---|---|---|
-//! | values | `error`, `fault`, `sync`, `memory`, `meter`, `rng`, `permutation`, `holdout`, `number`, `ragged`, `span` | errors, buffers, times, random numbers |
+//! | values | `error`, `fault`, `sync`, `memory`, `meter`, `rng`, `permutation`, `holdout`, `split`, `number`, `ragged`, `span`, `progress` | errors, buffers, times, random numbers |
 //! | rows | `schema`, `block`, `row`, `condition` | columns, blocks of rows, single rows and conditions on them |
+//! | tables | `table` | cells of any format to numbers: inferred, fitted, encoded |
 //! | maps | `image`, [`ops`] | operations that change dtype or shape, written straight to the destination |
 //! | sources | [`source`] | rows of files, by index or in sequence |
 //! | storage | `cache`, `decode` | storage for cached rows; memory and kernels for decoding image files |
@@ -53,6 +54,7 @@ mod number;
 pub mod ops;
 mod permutation;
 mod plan;
+mod progress;
 mod ragged;
 mod rng;
 mod row;
@@ -60,8 +62,10 @@ mod run;
 mod schema;
 pub mod source;
 mod span;
+mod split;
 mod stages;
 mod sync;
+mod table;
 
 pub use block::{BlockLayout, BlockMut, ColumnMut, Rows};
 pub use cache::{Cache, CacheFile};
@@ -71,14 +75,16 @@ pub use decode::ScanOptions;
 pub use error::DataError;
 pub use image::ImageReader;
 pub use memory::{ALIGNMENT, AlignedBuf};
-pub use meter::Spent;
+pub use meter::{Spent, WorkerSpan};
 pub use number::numbers;
 pub use ops::Mix;
 pub use permutation::Permutation;
 pub use plan::{PRODUCER_STACK, PipelinePlan};
 pub use plimsoll_core::budget::SlotMemory;
+pub use progress::{Progress, observe_progress};
 pub use row::Row;
 pub use run::{Activity, Batch, Feed, FeedState, NextBatch, Options};
 pub use schema::{Column, Extent, Schema};
 pub use source::{Elements, RandomSpec, Source, Split, Tensor, Vocabulary};
-pub use stages::{Arg, Batches, Key, KeyKind, MAX_ROWS_AT_ONCE, Need, PadTo, STAGES, Shuffle, StageArgs, StageKind, Validation};
+pub use split::{SplitMethod, SplitSpec};
+pub use stages::{Arg, Batches, Key, KeyKind, MAX_ROWS_AT_ONCE, Need, PadTo, STAGES, Shuffle, Splits, StageArgs, StageKind, Validation};

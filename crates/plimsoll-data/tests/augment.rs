@@ -1,13 +1,14 @@
 //! Operations that change images at random, and images brought to size in other ways: on files, on rows, at any number of threads.
 
+mod collect;
 mod image_files;
 
 use image_files::{Folder, epochs, picture, png, twelve};
 use plimsoll_core::{Bytes, DType};
 use plimsoll_data::ops::{
-    CropArea, Decode, Method, Op, brightness, contrast, crop_or_pad, decode, flip_left_right, flip_up_down, grey, hue, one_hot, pad,
-    random_brightness, random_contrast, random_hue, random_resized_crop, random_rot90, random_rotate, random_saturation, resize, rot90,
-    rotate, saturation, scale, standardize,
+    CropArea, Decode, Method, Op, brightness, center_crop, contrast, crop_or_pad, decode, flip_left_right, flip_up_down, grey, hue,
+    one_hot, pad, random_brightness, random_contrast, random_crop, random_hue, random_resized_crop, random_rot90, random_rotate,
+    random_saturation, resize, rot90, rotate, saturation, scale, standardize,
 };
 use plimsoll_data::{Column, Dataset, Mix, Parallelism, Rows, Shuffle, Tensor};
 use std::sync::Arc;
@@ -191,4 +192,62 @@ fn refusals_say_what_to_do() {
     let files = || folder.data().map("x", [Decode::new().op(), pad(80, 80, 0.0)]).map("y", [one_hot(2)]);
     insta::assert_snapshot!(plan(files().batch(4).mix(Mix::up(1.0))), @"mixup(1, seed 0) cannot be done: column x: u8[80, 80, 3] is mixed as f32; map it with cast or scale before");
     insta::assert_snapshot!(plan(files().mix(Mix::cut(1.0)).filter(|_| true).batch(4)), @"cutmix(1, seed 0) works on batches, and a stage that takes single rows stands after it; put it last");
+}
+
+/// Whatever moves pixels moves those of the mask alike, and class indices stay class indices.
+#[test]
+fn images_and_masks_are_augmented_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    for kind in ["images", "masks"] {
+        std::fs::create_dir(folder.path().join(kind)).unwrap();
+        for n in 0..6u8 {
+            // Large squares of one class each; the value of a class in the image is 60 times its index.
+            let factor = if kind == "images" { 60 } else { 1 };
+            let pixels: Vec<u8> = (0..32 * 32).map(|i| ((i / 32 / 16 + i % 32 / 16 * 2) as u8 + n) % 4 * factor).collect();
+            let file = std::fs::File::create(folder.path().join(kind).join(format!("{n}.png"))).unwrap();
+            let mut encoder = png::Encoder::new(file, 32, 32);
+            encoder.set_color(png::ColorType::Grayscale);
+            encoder.write_header().unwrap().write_image_data(&pixels).unwrap();
+        }
+    }
+    let (images, masks) = (folder.path().join("images"), folder.path().join("masks"));
+    let open = || Dataset::image_masks(&images, &masks, &["a".to_string(), "b".to_string()]).unwrap();
+    let grey_pixels = || Decode::new().grey().op();
+    let area = CropArea { share: (0.3, 0.9), method: Method::Nearest, seed: 5, ..CropArea::default() };
+    let chains: [Vec<Arc<dyn Op>>; 4] = [
+        vec![grey_pixels(), flip_left_right(7), flip_up_down(8), resize(24, 24, Method::Nearest)],
+        vec![grey_pixels(), random_crop(20, 20, 9), random_rot90(3)],
+        vec![grey_pixels(), random_resized_crop(24, 24, area)],
+        vec![grey_pixels(), crop_or_pad(40, 36, 0.0)],
+    ];
+    for ops in chains {
+        let name = ops.iter().map(|op| op.describe()).collect::<Vec<_>>().join(", ");
+        let data = open().map_image_and_mask(ops).batch(4);
+        assert_eq!(data.class_names(), ["a", "b"]);
+        for epoch in 0..3 {
+            let [x, y] = [0, 1].map(|column| collect::column(&data, column, epoch, None).unwrap());
+            for (image, mask) in x.iter().zip(&y) {
+                let image: Vec<f32> = match image.len() == mask.len() {
+                    true => image.iter().map(|pixel| f32::from(*pixel)).collect(),
+                    false => image.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect(),
+                };
+                assert!(image.iter().zip(mask).all(|(pixel, class)| *pixel == 60.0 * f32::from(*class)), "{name}");
+            }
+        }
+    }
+    // An interpolated rotation agrees away from edges; masks have no classes in between.
+    let rotated = open().map_image_and_mask([grey_pixels(), center_crop(32, 32), random_rotate(40.0, 0.0, 2)]).batch(6);
+    let [x, y] = [0, 1].map(|column| collect::column(&rotated, column, 1, None).unwrap().concat());
+    let agree = x.iter().zip(&y).filter(|(pixel, class)| pixel.abs_diff(60 * **class) < 8).count();
+    assert!(y.iter().all(|class| *class < 4) && agree * 10 > x.len() * 8, "{agree} of {}", x.len());
+    // A mask of another size cannot be moved alike.
+    std::fs::write(masks.join("0.png"), std::fs::read(folder.path().join("images/0.png")).unwrap()).unwrap();
+    let mut small = png::Encoder::new(std::fs::File::create(masks.join("1.png")).unwrap(), 16, 32);
+    small.set_color(png::ColorType::Grayscale);
+    small.write_header().unwrap().write_image_data(&[0; 512]).unwrap();
+    let data = open().map_image_and_mask([grey_pixels(), center_crop(8, 8)]).batch(2);
+    let error = collect::column(&data, 1, 0, None).unwrap_err().to_string();
+    assert!(error.contains("1.png") && error.contains("it is 16 × 32 pixels, but its image is 32 × 32"), "{error}");
+    let cached = open().map_image_and_mask([grey_pixels(), center_crop(8, 8)]).cache(plimsoll_data::Cache::Memory).batch(2);
+    assert!(cached.output_schema().unwrap_err().to_string().contains("are not cached"));
 }

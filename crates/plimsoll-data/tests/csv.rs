@@ -57,8 +57,9 @@ fn a_first_value_that_is_missing_or_infinite_loses_no_column() {
         "f.csv, line 2: column `b` is empty; fill it in, or leave the row or the column out"
     );
     assert_eq!(
-        strict("a;b;y\n1;2;0\n").to_string().rsplit_once('/').unwrap().1,
-        "f.csv, line 1: there is no column `y`; the columns are a;b;y"
+        strict("a;b;z\n1;2;0\n").to_string().rsplit_once('/').unwrap().1,
+        "f.csv, line 1: there is no column `y`; the columns are a, b, z",
+        "the delimiter is detected"
     );
 }
 
@@ -74,7 +75,7 @@ fn series(folder: &Path, rows: u32) -> PathBuf {
 #[test]
 fn windows_have_what_is_known_and_what_follows() {
     let folder = tempfile::tempdir().unwrap();
-    let spec = CsvSpec::new().features(["t", "tens"]).targets(["tens"]).window(Window { length: 2, horizon: 2, stride: 3 }).rows(1..9);
+    let spec = CsvSpec::new().features(["t", "tens"]).targets(["tens"]).window(Window::new(2, 2).stride(3)).rows(1..9);
     let data = Dataset::csv(series(folder.path(), 20), &spec).unwrap();
     assert_eq!(data.output_schema().unwrap().to_string(), "x: f32[2, 2], y: f32[2]");
     assert_eq!(floats(&data.clone().batch(4), 0), [[1.0, 10.0, 2.0, 20.0], [4.0, 40.0, 5.0, 50.0]]);
@@ -109,7 +110,7 @@ fn all_rows_are_put_to_the_scale_of_those_that_are_learnt_from() {
 #[test]
 fn rows_are_the_same_from_memory_and_from_the_file() {
     let folder = tempfile::tempdir().unwrap();
-    let window = Window { length: 30, horizon: 10, stride: 1 };
+    let window = Window::new(30, 10);
     let spec = CsvSpec::new().targets(["tens"]).window(window).standardize(Standardize::All);
     let data = Dataset::csv(series(folder.path(), 40_000), &spec).unwrap().shuffle(Shuffle::seed(5)).batch(32);
     let small = Some(Bytes::kib(640));
@@ -145,7 +146,7 @@ fn rows_in_a_run_are_those_that_are_read_one_by_one() {
 fn bad_tables_are_refused_with_the_line() {
     let folder = tempfile::tempdir().unwrap();
     let open = |text: &str, spec: CsvSpec| complaint(Csv::open(&file(folder.path(), "t.csv", text), &spec), folder.path());
-    let window = |length, horizon| CsvSpec::new().targets(["b"]).window(Window { length, horizon, stride: 1 });
+    let window = |length, horizon| CsvSpec::new().targets(["b"]).window(Window::new(length, horizon));
     let complaints = [
         complaint(Csv::open(&folder.path().join("none.csv"), &CsvSpec::new()), folder.path()),
         open("", CsvSpec::new()),
@@ -227,4 +228,31 @@ fn rows_that_cannot_be_used_are_named_or_left_out() {
     let csv = Csv::open(&path, &spec.standardize(Standardize::All).lenient()).unwrap();
     let (_, mean, deviation) = csv.scales()[0];
     assert!((mean - 7.0 / 3.0).abs() < 1e-12 && (deviation - (38.0f64 / 9.0).sqrt()).abs() < 1e-12, "{mean} {deviation}");
+}
+
+#[test]
+fn windows_have_sampling_rates_offsets_and_several_horizons() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.csv");
+    let rows: String = (0..40).map(|t| format!("{t},{}\n", t * 10)).collect();
+    std::fs::write(&path, format!("t,v\n{rows}")).unwrap();
+    let windows = |window: Window| {
+        let spec = CsvSpec::new().features(["t"]).targets(["v"]).window(window);
+        let data = Dataset::csv(&path, &spec).unwrap();
+        let (name, data) = (data.describe(), data.batch(4));
+        let [x, y] = [0, 1].map(|column| floats(&data, column));
+        (name.split(", ").skip(2).collect::<Vec<_>>().join(", "), x, y)
+    };
+    let (name, x, y) = windows(Window::new(3, 2).sampling_rate(6).offset(2).stride(5));
+    assert_eq!(name, "3 rows of every 6th → [2, 3] ahead, every 5)");
+    assert_eq!((x[1].clone(), y[1].clone(), x.len()), (vec![5.0, 11.0, 17.0], vec![290.0, 350.0], 2));
+    let (name, x, y) = windows(Window::new(2, 0).horizons([1, 6, 24]));
+    assert_eq!(name, "2 rows → [1, 6, 24] ahead, every 1)");
+    assert_eq!((x[0].clone(), y[0].clone(), x.len()), (vec![0.0, 1.0], vec![20.0, 70.0, 250.0], 15));
+    let refused = |window: Window| {
+        let spec = CsvSpec::new().features(["t"]).targets(["v"]).window(window);
+        Dataset::csv(&path, &spec).unwrap_err().to_string().replace(&format!("{}", folder.path().display()), "")
+    };
+    assert!(refused(Window::new(2, 2).offset(0)).contains("a target 0 rows after the last input is the input itself"));
+    assert!(refused(Window::new(30, 2).sampling_rate(2)).contains("no window of 30 and 2 rows over 63 rows"));
 }

@@ -130,7 +130,7 @@ fn only_pictures_of_rows_that_are_kept_are_opened() {
         let told = complaint(column(&of(0.0).batch(2), 0, 0, None), folder.path());
         assert_eq!(
             told,
-            "data/cat/02.png cannot be decoded: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder"
+            "data/cat/02.png cannot be decoded: it begins like no JPEG, PNG, WebP, GIF, BMP or TIFF; replace the file or take it out of the folder"
         );
         let lenient = of(1.0).ignore_errors(1);
         assert_eq!(column(&lenient.clone().batch(2), 0, 0, None).unwrap().len(), 6);

@@ -12,6 +12,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 mod collect;
+mod fixture_files;
 
 fn reference(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(name)
@@ -98,7 +99,7 @@ fn pictures_inside_examples_are_decoded_and_cached() {
     a.tfrecord, the record at byte 173: its bytes do not match their checksum; the file is damaged, copy or write it again
     a.tfrecord, the record at byte 0: it has no feature `image/pixels`
     a.tfrecord, the record at byte 0: feature `image/class/label` is numbers and no image; declare it as what it is
-    a.tfrecord cannot be decoded: the image at byte 166: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
+    a.tfrecord cannot be decoded: the image at byte 166: it begins like no JPEG, PNG, WebP, GIF, BMP or TIFF; replace the file or take it out of the folder
     ");
 }
 
@@ -214,13 +215,19 @@ fn a_damaged_record_is_named_by_file_and_place() {
         read("body.gz", &pack(&changed(second + 40)), &features()),
         read("cut.gz", &packed[..packed.len() - 20], &features()),
         read("cut-record.gz", &pack(&whole[..second + 5]), &features()),
-        read("plain.gz", &whole, &features()),
         read("a.tfrecord", &whole, &[("x", Feature::f32("colour", [3]))]),
         read("a.tfrecord", &whole, &[("x", Feature::f32("pixels", [4]))]),
         read("a.tfrecord", &whole, &[("x", Feature::i32("pixels", [3]))]),
         read("a.tfrecord", &whole, &[("x", Feature::f32("raw", [2]))]),
         read("a.tfrecord", &whole, &[("x", Feature::i32("words", [2]).padded())]),
     ];
+    // Compression is told by content, not by name.
+    let plain = folder.path().join("plain.gz");
+    fs::write(&plain, &whole).unwrap();
+    assert_eq!(
+        Dataset::tfrecord(&plain, &features()).unwrap().size(),
+        Dataset::tfrecord(reference("examples.tfrecord"), &features()).unwrap().size()
+    );
     insta::assert_snapshot!(complaints.join("\n"), @"
     body.tfrecord, the record at byte 102: its bytes do not match their checksum; the file is damaged, copy or write it again
     length.tfrecord, the record at byte 102: its length does not match its checksum; the file is damaged or no TFRecord file
@@ -229,7 +236,6 @@ fn a_damaged_record_is_named_by_file_and_place() {
     body.gz, the record at byte 102: its bytes do not match their checksum; the file is damaged, copy or write it again
     cut.gz, the record at byte 309: the file ends inside it; copy or write the file again
     cut-record.gz, the record at byte 102: the file ends inside it; copy or write the file again
-    plain.gz, the record at byte 0: it cannot be unpacked (invalid gzip header); write the file again
     a.tfrecord, the record at byte 0: it has no feature `colour`
     a.tfrecord, the record at byte 0: feature `pixels` has 3 values where shape [4] has 4
     a.tfrecord, the record at byte 0: feature `pixels` is not of i32; declare it as what it is
@@ -336,9 +342,9 @@ fn what_is_wrong_with_a_tar_file_is_told() {
     up.tar, the record at byte 0: its name "a/../../b.cls" leads out of the folder; such files are refused
     root.tar, the record at byte 0: its name "/etc/b.cls" leads out of the folder; such files are refused
     label.tar, the record at byte 0: b.cls is "cat", which is no class number
-    alone.tar, the record at byte 0: sample a has a class and no .jpg, .jpeg, .png, .webp or .gif
+    alone.tar, the record at byte 0: sample a has a class and no image (.jpg, .jpeg, .png, .webp, .gif, .bmp, .tif or .tiff)
     nameless.tar, the record at byte 0: sample a has an image and no class (.cls)
-    picture.tar cannot be decoded: the image at byte 512: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
+    picture.tar cannot be decoded: the image at byte 512: it begins like no JPEG, PNG, WebP, GIF, BMP or TIFF; replace the file or take it out of the folder
     changed.tar, the record at byte 0: its header does not match its checksum; the file is damaged or no tar file
     cut.tar, the record at byte 1024: the file ends inside it; copy or write the file again
     "#);

@@ -252,7 +252,7 @@ fn bad_files_are_named() {
         folder.text(epochs(&data, None, 1).unwrap_err())
     };
     insta::assert_snapshot!(error("empty.jpg", b""), @"FOLDER/data/cat/empty.jpg cannot be decoded: it is empty; replace the file or take it out of the folder");
-    insta::assert_snapshot!(error("text.jpg", b"this is no image at all"), @"FOLDER/data/cat/text.jpg cannot be decoded: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder");
+    insta::assert_snapshot!(error("text.jpg", b"this is no image at all"), @"FOLDER/data/cat/text.jpg cannot be decoded: it begins like no JPEG, PNG, WebP, GIF, BMP or TIFF; replace the file or take it out of the folder");
     insta::assert_snapshot!(error("short.png", &whole_png[..20]), @"FOLDER/data/cat/short.png cannot be decoded: it ends in the middle of its header; replace the file or take it out of the folder");
     insta::assert_snapshot!(error("header.jpg", &whole[..30]), @"FOLDER/data/cat/header.jpg cannot be decoded: it ends in the middle of its header; replace the file or take it out of the folder");
     insta::assert_snapshot!(error("cut.jpg", &whole[..whole.len() * 2 / 3]), @"FOLDER/data/cat/cut.jpg cannot be decoded: it is truncated: the end of its data is missing; replace the file or take it out of the folder");
@@ -314,7 +314,7 @@ fn stages_that_make_no_sense_say_what_to_do() {
     std::fs::create_dir(folder.path().join("bare")).unwrap();
     insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: it has no folders in it; make one for each class and put its images there");
     std::fs::create_dir(folder.path().join("bare/class")).unwrap();
-    insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: its class FOLDER/bare/class holds no .jpg, .jpeg, .png, .webp or .gif files; put some there or remove it");
+    insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: its class FOLDER/bare/class holds no .jpg, .jpeg, .png, .webp, .gif, .bmp, .tif or .tiff files; put some there or remove it");
 }
 
 /// Height, width and pixels that another decoder made of a file of `reference`, by `make_pictures.py`.

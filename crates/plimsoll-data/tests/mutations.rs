@@ -19,6 +19,20 @@ fn reference(name: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(name)).unwrap()
 }
 
+fn fixture(name: &str) -> Vec<u8> {
+    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)).unwrap()
+}
+
+/// A bitmap of run lengths: literals, a run, an end of line, a jump.
+fn run_lengths() -> Vec<u8> {
+    let data = [3, 1, 0, 3, 1, 2, 3, 0, 0, 0, 0, 2, 1, 1, 4, 2, 0, 1];
+    let palette: Vec<u8> = (0..4).flat_map(|n| [n * 40, 10, 200 - n, 0]).collect();
+    let word = |n: u32| n.to_le_bytes();
+    let header = [&b"BM"[..], &word(0), &word(0), &word(54 + 16)].concat();
+    let info = [word(40), word(7), word(5), word(1 | 8 << 16), word(1), word(0), word(0), word(0), word(4), word(0)].concat();
+    [header, info, palette, data.to_vec()].concat()
+}
+
 fn jpeg(progressive: bool, color: ColorType, channels: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut encoder = Encoder::new(&mut bytes, 90);
@@ -63,7 +77,10 @@ fn npy() -> Vec<u8> {
 /// Good files for an entry. A cache is one that the entry itself has made.
 fn seeds(name: &str, folder: &Path) -> Vec<Vec<u8>> {
     match name {
-        "npy" => vec![npy()],
+        "npy" => {
+            let arrays = ["fortran_f4", "fortran_f8_big_endian", "big_endian_i8", "fortran_bool"];
+            arrays.iter().map(|name| fixture(&format!("npy/{name}.npy"))).chain([npy()]).collect()
+        }
         "npz" => vec![reference("arrays.npz"), reference("packed.npz")],
         "csv" => vec![b"a,\"b\",y\r\n1,2.5,0\n-3e4,\"4\",1\n\n5,6,2\n".to_vec()],
         "parquet" => vec![reference("plain.parquet"), reference("snappy.parquet"), reference("gzip.parquet")],
@@ -92,6 +109,37 @@ fn seeds(name: &str, folder: &Path) -> Vec<Vec<u8>> {
             vec![reference("encoded_images.tfrecord.gz"), stored.finish().unwrap()]
         }
         "webdataset" => vec![reference("shard.tar")],
+        "webdataset_gzip" => {
+            // And stored as it is, so that damage reaches the samples.
+            let mut stored = GzEncoder::new(Vec::new(), Compression::none());
+            stored.write_all(&reference("shard.tar")).unwrap();
+            vec![fixture("webdataset/packed.tar.gz"), stored.finish().unwrap()]
+        }
+        "bmp_tiff" => [
+            "rgb.bmp",
+            "palette.bmp",
+            "bilevel.bmp",
+            "rgb.tiff",
+            "lzw_predictor.tiff",
+            "deflate.tiff",
+            "packbits.tiff",
+            "palette.tiff",
+            "bilevel.tiff",
+            "grey16.tiff",
+            "cmyk.tiff",
+            "tiles.tiff",
+            "planes.tiff",
+            "big_endian.tiff",
+            "white_is_zero.tiff",
+        ]
+        .map(|name| fixture(&format!("image/{name}")))
+        .into_iter()
+        .chain([run_lengths()])
+        .collect(),
+        "mask" => ["palette.png", "palette_2bit.png", "bilevel.png", "grey_rgb.png", "palette.bmp", "grey.tiff", "palette.gif"]
+            .map(|name| fixture(&format!("mask/{name}")))
+            .to_vec(),
+        "image_labels" => vec![b"file,label\na,x\n\"b\",\"y, z\"\r\n".to_vec()],
         _ => {
             let entry = ENTRIES.into_iter().find(|entry| entry.0 == name).unwrap();
             // A file of another kind is refused, an empty place is filled.

@@ -182,7 +182,7 @@ fn what_is_wrong_with_a_packed_picture_is_told_with_its_record_or_left_out() {
     });
     let at = with(&whole).len();
     insta::assert_snapshot!(told.join("\n").replace(&format!("at byte {at}"), "at byte AT"), @"
-    a.tfrecord.gz, the record at byte AT: its image cannot be decoded: it begins like no JPEG, PNG, WebP or GIF
+    a.tfrecord.gz, the record at byte AT: its image cannot be decoded: it begins like no JPEG, PNG, WebP, GIF, BMP or TIFF
     a.tfrecord.gz, the record at byte AT: its image cannot be decoded: it is empty
     a.tfrecord.gz, the record at byte AT: its image cannot be decoded: its data is broken (unexpected end of file)
     a.tfrecord.gz, the record at byte AT: its image is 700 × 600 pixels and takes 2.14 MiB to read and decode, but a single item may take 1.00 MiB; raise max_item, or make the image smaller

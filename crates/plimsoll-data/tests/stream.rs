@@ -367,7 +367,7 @@ fn broken_pictures_are_left_out_by_all_threads() {
     assert_eq!(rows.len(), 12);
     assert!(kept(3) == (rows, names.clone()));
     insta::assert_snapshot!(names.join("\n"), @"
-    FOLDER/data/cat/00-broken.png cannot be decoded: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
+    FOLDER/data/cat/00-broken.png cannot be decoded: it begins like no JPEG, PNG, WebP, GIF, BMP or TIFF; replace the file or take it out of the folder
     FOLDER/data/dog/zz-empty.jpg cannot be decoded: it is empty; replace the file or take it out of the folder
     ");
 }

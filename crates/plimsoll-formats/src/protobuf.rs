@@ -1,4 +1,4 @@
-//! Protocol buffers, as far as event files need them: fields appended to a buffer that is used again for every message.
+//! Protocol buffers, as far as event files and ONNX models need them: fields appended to a buffer that is used again for every message.
 
 const VARINT: u64 = 0;
 const FIXED64: u64 = 1;
@@ -38,6 +38,12 @@ impl Message {
         self.key(field, BYTES);
         self.varint(value.len() as u64);
         self.0.extend_from_slice(value);
+    }
+
+    /// The start of bytes or of a message whose `length` bytes are written elsewhere.
+    pub fn start_bytes(&mut self, field: u64, length: u64) {
+        self.key(field, BYTES);
+        self.varint(length);
     }
 
     /// A message inside this one. Its length stands before it and is known after it, so its bytes move by the size of the length.

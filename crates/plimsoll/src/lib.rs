@@ -10,17 +10,18 @@
 //! |---|---|
 //! | values and errors | `suggest`, `named`, `system`, `precision`, `numerics`, `allow`, `infeasible`, `error`, `reader`, `files`, `stop`, `thumbnails` |
 //! | devices and files | `devices`, `offload_file`, `tensors`, `preprocessing`, `checkpoint`, `cost`, `image_scan`; `pipeline`: data without a model |
-//! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `zoo`, `history`, `callbacks` |
+//! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `zoo`, `import`, `history`, `callbacks` |
 //! | one description | `spec`: what the user wants, as plain data |
 //! | front end | `config`: TOML to a `RunSpec` |
-//! | one plan | `graphs`: the programs of a run; `plan`: a pure function of `RunSpec`, `Machine` and `DataSummary` |
+//! | one plan | `graphs`: the programs of a run; `output_kind`, `class_report`: what outputs mean; `plan`: a pure function of `RunSpec`, `Machine` and `DataSummary` |
 //! | execution | `session`: the memory of a plan; `fit`: epochs, validation, checkpoints |
-//! | fronts | `trainer`, `plan_file`, `report`, `profile`, then `run_folder`, `run_status`, `trained`, `generate`, `calibration` |
+//! | fronts | `trainer`, `plan_file`, `report`, `profile`, then `run_folder`, `run_status`, `trained`, `predictor`, `generate`, `calibration` |
 
 mod allow;
 pub mod calibration;
 mod callbacks;
 mod checkpoint;
+mod class_report;
 pub mod config;
 pub mod cost;
 mod devices;
@@ -31,6 +32,7 @@ mod generate;
 mod graphs;
 mod history;
 mod image_scan;
+mod import;
 mod infeasible;
 mod loss;
 mod metrics;
@@ -39,11 +41,13 @@ pub mod nn;
 mod numerics;
 mod offload_file;
 pub mod optim;
+mod output_kind;
 mod output_loss;
 mod pipeline;
 mod plan;
 mod plan_file;
 mod precision;
+mod predictor;
 mod preprocessing;
 mod profile;
 mod reader;
@@ -65,15 +69,18 @@ pub mod zoo;
 pub use allow::{Allow, Permission, UnknownPermission};
 pub use callbacks::{Callback, CsvLog, EarlyStopping, TrainingControl};
 pub use checkpoint::Checkpoints;
+pub use class_report::{ClassReport, ClassScores};
 pub use devices::{DeviceSpec, convolutions, open_device, open_each_way};
 pub use error::{BadRow, Error, Result};
 pub use fit::{Event, FirstBatch, Fit};
 pub use generate::{Generator, Sampling};
 pub use history::{Epoch, History};
+pub use import::{Imported, ImportedInput, import};
 pub use infeasible::{Infeasible, PipelineInfeasible, PlanningInfeasible};
 pub use loss::{Loss, Objective};
 pub use metrics::{Metric, Scores};
 pub use numerics::Numerics;
+pub use output_kind::{OutputKind, binary, top};
 pub use output_loss::{OutputLoss, OutputLosses};
 pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, FilledCache, Pipeline, Sample};
 pub use plan::{
@@ -87,9 +94,12 @@ pub use plimsoll_core::{Budget, Bytes, Device};
 pub use plimsoll_cpu::CpuDevice;
 pub use plimsoll_cuda::{Convolutions, Found, Gpu, Probe, probe};
 pub use plimsoll_data::{
-    Cache, Condition, Dataset, Parallelism, Prefetch, RandomSpec, Relation, Shuffle, Split, Tensor, Vocabulary, source,
+    Cache, Condition, Dataset, Parallelism, Prefetch, RandomSpec, Relation, Shuffle, Split, SplitMethod, SplitSpec, Splits, Tensor,
+    Vocabulary, source,
 };
+pub use plimsoll_data::{Progress as DataProgress, observe_progress as observe_data_progress};
 pub use precision::Precision;
+pub use predictor::{FileKind, Inputs, Predictions, Predictor, ToInputs, kind_of, write_mask};
 pub use preprocessing::Preprocessing;
 pub use profile::{MemorySample, Profile, ProfiledOp, StepSpan};
 pub use report::{Change, Refusal, Report, cheapest_changes};

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::tensors;
 use plimsoll_core::Bytes;
 use plimsoll_data::Dataset;
-use plimsoll_data::source::ColumnScale;
+use plimsoll_data::source::{ColumnScale, Encoding, FittedColumn};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -24,6 +24,10 @@ pub struct Preprocessing {
     pub scales: Vec<ColumnScale>,
     /// The class names of labels 0, 1, 2 …, if the data has them.
     pub classes: Vec<String>,
+    /// The columns of a table as they were fitted: what cells hold, what missing ones are filled with, categories,
+    /// vocabularies, bins. Features, labels and weights, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<FittedColumn>,
 }
 
 /// Names that take less memory than this while they are written are not planned for.
@@ -36,25 +40,27 @@ impl Preprocessing {
     /// That of a dataset.
     pub fn of(data: &Dataset) -> Preprocessing {
         let read = data.file_use();
-        Preprocessing { features: read.used, targets: read.targets, scales: data.scales(), classes: data.class_names() }
+        let (scales, classes, columns) = (data.scales(), data.class_names(), data.fitted_columns());
+        Preprocessing { features: read.used, targets: read.targets, scales, classes, columns }
     }
 
     /// The memory of writing the names of a dataset with checkpoints, weights and reports: as they are, as JSON documents and as text. Zero where
     /// they are so few that the heap's reserve has space for them.
-    pub(crate) fn footprint(data: &Dataset) -> Bytes {
+    pub(crate) fn footprint(data: &Dataset, validation: bool) -> Bytes {
         let fitted = Preprocessing::of(data);
         let copies_of = |documents: u64, name: &String| {
             let (length, allocated) = (name.len() as u64, (name.len() as u64 + 8).next_multiple_of(16).max(32));
             documents * (allocated + 32) + 3 * (length + 8)
         };
         // Reports list the columns, of training and of validation data, but not the classes.
-        let copies = |name: &String| copies_of(3, name);
+        let copies = |name: &String| copies_of(if validation { 3 } else { 2 }, name);
         let classes = fitted.classes.iter().map(|name| copies_of(2, name)).sum::<u64>();
         let names = fitted.features.iter().chain(&fitted.targets).map(copies).sum::<u64>() + classes;
-        let scales = fitted.scales.iter().map(|scale| copies(&scale.name) + 400).sum::<u64>();
+        let scales = fitted.scales.iter().map(|scale| copies_of(3, &scale.name) + 640).sum::<u64>();
+        let columns = fitted.columns.iter().map(|column| copies_of(3, &column.name) + column_bytes(column)).sum::<u64>();
         drop(fitted);
         let unused = data.file_use().unused.iter().map(|(name, reason)| copies(name) + copies(reason)).sum::<u64>();
-        let bytes = Bytes(names + scales + unused);
+        let bytes = Bytes(names + scales + unused + columns);
         if bytes < WRITTEN_IN_RESERVE { Bytes::ZERO } else { bytes }
     }
 
@@ -88,6 +94,10 @@ impl Preprocessing {
     /// What is used of it, in words.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
+        let encoded = self.columns.iter().filter(|column| column.categories().is_some()).count();
+        if encoded > 0 {
+            notes.push(format!("{encoded} columns are encoded with the categories and vocabularies of the training rows"));
+        }
         if !self.scales.is_empty() {
             notes.push(format!("{} columns are standardized with the mean and deviation of the training rows", self.scales.len()));
         }
@@ -95,5 +105,19 @@ impl Preprocessing {
             notes.push("predictions are in the units of the file; losses are of standardized values".to_string());
         }
         notes
+    }
+}
+
+/// The memory of writing a column: as it is, as a JSON document and as text.
+fn column_bytes(column: &FittedColumn) -> u64 {
+    let of = |texts: &[String]| {
+        texts.iter().map(|text| 2 * ((text.len() as u64 + 8).next_multiple_of(16).max(32) + 56) + 2 * text.len() as u64 + 8).sum::<u64>()
+    };
+    600 + match &column.encoding {
+        Encoding::Lookup { vocabulary, .. } => of(vocabulary),
+        Encoding::Vectorize { vocabulary, idf, .. } => of(vocabulary) + 100 * idf.len() as u64,
+        Encoding::Discretize { boundaries, .. } => 100 * boundaries.len() as u64,
+        Encoding::BytePair { pairs, .. } => 400 * pairs.len() as u64,
+        _ => 0,
     }
 }

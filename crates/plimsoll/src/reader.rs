@@ -81,6 +81,11 @@ impl<'a> Reader<'a> {
         Reader { path, table, read: RefCell::default() }
     }
 
+    /// The same table, with nothing read.
+    pub fn same(&self) -> Reader<'a> {
+        Reader::within(self.path.clone(), self.table)
+    }
+
     /// The full name of a key.
     pub fn name(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) }
@@ -155,9 +160,10 @@ impl<'a> Reader<'a> {
     pub fn number(&self, key: &'static str) -> Result<Option<f64>> {
         match self.get(key, ValueType::Number) {
             None => Ok(None),
-            Some(Value::Float(number)) if number.is_finite() => Ok(Some(*number)),
-            Some(Value::Integer(number)) => Ok(Some(*number as f64)),
-            Some(other) => Err(self.wrong(key, other, "a number")),
+            Some(value) => match number(value).filter(|number| number.is_finite()) {
+                Some(number) => Ok(Some(number)),
+                None => Err(self.wrong(key, value, "a number")),
+            },
         }
     }
 
@@ -187,7 +193,6 @@ impl<'a> Reader<'a> {
     /// The same, as they are written.
     pub fn exact_numbers(&self, key: &'static str) -> Result<Option<Vec<f64>>> {
         let Some(value) = self.get(key, ValueType::Numbers) else { return Ok(None) };
-        let number = |value: &Value| value.as_float().or(value.as_integer().map(|n| n as f64));
         let numbers = match value {
             Value::Array(list) => list.iter().map(number).collect(),
             single => number(single).map(|number| vec![number]),
@@ -332,6 +337,21 @@ fn choices<T>(names: &[(&'static str, T)]) -> ValueType {
     ValueType::Choice(names.iter().map(|(name, _)| *name).collect())
 }
 
+/// A number as people write it: 0.5, 3, or text such as "1/255", "10%" or "1e-3".
+fn number(value: &Value) -> Option<f64> {
+    let parse = |text: &str| text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
+    match value {
+        Value::Float(number) => Some(*number),
+        Value::Integer(number) => Some(*number as f64),
+        Value::String(text) => match (text.split_once('/'), text.trim_end().strip_suffix('%')) {
+            (Some((above, below)), _) => parse(above).zip(parse(below)).map(|(above, below)| above / below).filter(|q| q.is_finite()),
+            (None, Some(percent)) => parse(percent).map(|percent| percent / 100.0),
+            (None, None) => parse(text),
+        },
+        _ => None,
+    }
+}
+
 /// A number as TOML writes it.
 fn float(number: f32) -> String {
     let text = format!("{number:?}");
@@ -346,4 +366,20 @@ pub(crate) fn choose<T: Copy>(key: &str, word: &str, names: &[(&'static str, T)]
     let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
     let hint = did_you_mean(word, &known);
     Err(Error::Config(format!("`{key}` is \"{word}\", but should be one of {}{hint}", known.join(", "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_may_be_fractions_and_percentages() {
+        let table: Table = "a = '1/255'\nb = '10%'\nc = '1e-3'\nd = ['1/2', 3, 0.5]\ne = '1/0'\nf = 'one'".parse().unwrap();
+        let reader = Reader::root(&table);
+        let read = |key| reader.number(key).map_err(|error| error.to_string());
+        assert_eq!([read("a"), read("b"), read("c")], [Ok(Some(1.0 / 255.0)), Ok(Some(0.1)), Ok(Some(0.001))]);
+        assert_eq!(reader.exact_numbers("d").unwrap().unwrap(), [0.5, 3.0, 0.5]);
+        assert_eq!(read("e"), Err("`e` is \"1/0\", but should be a number".to_string()));
+        assert_eq!(read("f"), Err("`f` is \"one\", but should be a number".to_string()));
+    }
 }

@@ -1,8 +1,10 @@
 //! The trained model of a run folder, to evaluate and to predict with.
 
+use crate::class_report::ClassReport;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
+use crate::output_kind::OutputKind;
 use crate::preprocessing::Preprocessing;
 use crate::spec::{FitSpec, RunSpec};
 use crate::trainer::{Prediction, Trainer};
@@ -16,6 +18,8 @@ pub enum Rows {
     Training,
     /// The validation data.
     HeldOut,
+    /// The test data.
+    Test,
 }
 
 /// A trained model and the data to use it on.
@@ -50,6 +54,15 @@ impl Trained {
             config.set_preprocessing(fitted.clone());
         }
         let spec = config.build()?;
+        if rows == Some(Rows::Test) {
+            let Some(data) = spec.test.clone() else {
+                let what = "the run has no test data: name some as `data.test`, or set a share aside with `data.holdout = { share = 0.1, test = 0.1 }`";
+                return Err(Error::Config(what.to_string()));
+            };
+            let fit = FitSpec { validation: None, ..spec.fit };
+            let trainer = Trainer::from(RunSpec { data: data.clone(), fit, ..spec });
+            return Ok(Trained { trainer, data, rows: Rows::Test, weights, fitted });
+        }
         match (spec.fit.validation.clone(), rows) {
             (Some(data), None | Some(Rows::HeldOut)) => {
                 // The plan covers the rows that are read.
@@ -60,7 +73,7 @@ impl Trained {
             (None, Some(Rows::HeldOut)) => {
                 Err(Error::Config("the run has no validation data: name some as `data.validation`, or use the training data".to_string()))
             }
-            (_, None | Some(Rows::Training)) => {
+            (_, _) => {
                 // Predictions are in the order of the source.
                 config.set_source_order()?;
                 let trainer = Trainer::from(config.build()?);
@@ -85,11 +98,24 @@ impl Trained {
         self.trainer.evaluate(&self.data)
     }
 
+    /// How well classes are distinguished; none if the model is no classifier with one output, or the memory does not suffice.
+    pub fn class_report(&mut self) -> Result<Option<ClassReport>> {
+        self.trainer.load_weights(&self.weights)?;
+        self.trainer.class_report(&self.data)
+    }
+
+    /// The class names of labels 0, 1, 2 …, if the data has them.
+    pub fn class_names(&self) -> Vec<String> {
+        if self.fitted.classes.is_empty() { self.data.class_names() } else { self.fitted.classes.clone() }
+    }
+
     /// Passes the predictions to `sink`, one micro-batch at a time, in the order of the rows. Memory does not grow with their number. Where labels
     /// were standardized, predictions are in their original units.
-    pub fn predict(self, sink: impl FnMut(&Prediction<'_>)) -> Result<()> {
+    /// `sink` also gets what the outputs mean.
+    pub fn predict(self, mut sink: impl FnMut(&Prediction<'_>, &[OutputKind])) -> Result<()> {
         let mut trainer = self.trainer.for_prediction();
         trainer.load_weights(&self.weights)?;
-        trainer.predict_rescaled(&self.data, self.fitted.target_scales(), sink)
+        let kinds = trainer.output_kinds()?;
+        trainer.predict_rescaled(&self.data, self.fitted.target_scales(), |prediction| sink(prediction, &kinds))
     }
 }

@@ -197,3 +197,46 @@ fn attention_dropout_is_independent_of_micro_batches() {
     let error = Trainer::new(model, &data()).loss(Loss::MeanSquaredError).plan(&Fit::epochs(1)).unwrap_err().to_string();
     assert_eq!(error, "layer `multi_head_attention`: the dropout rate should be from 0 to below 1, but is 1");
 }
+
+/// The digits as raw rows: the first `count` of the validation data, before any preprocessing.
+fn raw_digits(count: usize) -> plimsoll::Tensor {
+    let data = Dataset::digits(Split::Test).take(count as u64).batch(count);
+    let plan = data.plan(None).unwrap();
+    let ledger = plimsoll_core::Ledger::new("host", None);
+    let mut feed = plimsoll_data::Feed::start(&data, &plan, &ledger, plimsoll_data::Options::default()).unwrap();
+    let rows = feed.next().unwrap().unwrap().column(0).to_vec();
+    plimsoll::Tensor::u8([count, 8, 8, 1], rows).unwrap()
+}
+
+#[test]
+fn a_loaded_model_predicts_raw_rows_within_a_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = plimsoll::config::Config::digits();
+    config.set("train.epochs=1").unwrap();
+    let trainer = Trainer::from(config.build().unwrap());
+    let run = plimsoll::RunFolder::open(&folder.path().join("run"), plimsoll::Existing::Refuse).unwrap();
+    let plan = trainer.plan(&run.fit(&trainer)).unwrap();
+    run.train(trainer, plan, &plimsoll::StopHandle::new(), |_| ()).unwrap();
+    drop(run);
+    let path = folder.path().join("run");
+
+    let mut expected: Vec<f32> = Vec::new();
+    let trained = plimsoll::Trained::open(&path, None, |_| Ok(())).unwrap();
+    trained.predict(|piece, _| expected.extend_from_slice(piece.values)).unwrap();
+    let mut model = Model::load(&path).unwrap().budget("64MiB".parse().unwrap());
+    let predictions = model.predict(&raw_digits(100)).unwrap();
+    assert_eq!(predictions.values(), &expected[..1000]);
+    assert_eq!(predictions.kinds, [plimsoll::OutputKind::Classes { count: 10, logits: true }]);
+    let (class, probability) = predictions.best(7);
+    assert!(predictions.row(7).iter().all(|score| *score <= predictions.row(7)[class]) && probability > 0.1);
+    assert!((predictions.probabilities(7).iter().sum::<f32>() - 1.0).abs() < 1e-5);
+    assert_eq!(model.predict(&raw_digits(3)).unwrap().values(), &expected[..30], "the same memory, for fewer rows");
+
+    let refused = |result: plimsoll::Result<plimsoll::Predictions>| result.map(|_| ()).unwrap_err().to_string();
+    let error = refused(Model::load(&path).unwrap().budget("1MiB".parse().unwrap()).predict(&raw_digits(3)));
+    assert!(error.contains("minimum") || error.contains("needs"), "{error}");
+    let error = refused(model.predict("no/such.csv"));
+    assert_eq!(error, "this model was trained on arrays; give it one .npy file whose first dimension is the row, not no/such.csv");
+    let wrong = plimsoll::Tensor::f32([2, 5], vec![0.0; 10]).unwrap();
+    assert!(refused(model.predict(&wrong)).contains("5"), "the shape is named");
+}

@@ -151,11 +151,13 @@ fn inspect_prints_rows_and_writes_images() {
     assert_eq!((document["rows"].as_u64(), document["classes"][0].as_str()), (Some(20), Some("bright")));
     assert!(document["passed_over"].is_null());
     // Files without an image extension are not read, but reported.
-    sandbox.write("pictures/dark/old.bmp", "BM");
+    sandbox.write("pictures/dark/old.psd", "BM");
     sandbox.write("pictures/dark/.hidden", "");
     let shown = sandbox.succeed(&["data", "inspect", "data.toml", "--rows", "0"]);
     assert!(
-        shown.trim_end().ends_with("  not read  1 file not called .jpg, .jpeg, .png, .webp or .gif, such as pictures/dark/old.bmp"),
+        shown
+            .trim_end()
+            .ends_with("  not read  1 file not called .jpg, .jpeg, .png, .webp, .gif, .bmp, .tif or .tiff, such as pictures/dark/old.psd"),
         "{shown}"
     );
 }
@@ -185,7 +187,7 @@ fn corrupt_images_and_unknown_keys_are_reported() {
     insta::assert_snapshot!(error(&["--set", "data.map=[{ op = \"decode\", channels = 2 }]"]), @"error: `data.map[0].channels` is 2, but should be 1 or 3");
     insta::assert_snapshot!(error(&["--set", "data.map=[{ op = \"decoed\" }]"]), @r#"error: `data.map[0].op` is "decoed", but should be one of decode, resize, center_crop, random_crop, random_resized_crop, pad, crop_or_pad, flip_left_right, flip_up_down, rot90, random_rot90, rotate, random_rotate, brightness, random_brightness, contrast, random_contrast, saturation, random_saturation, hue, random_hue, grey, standardize, scale, normalize, cast, one_hot, finite, fill; did you mean "decode"?"#);
     sandbox.write("pictures/dark/5.png", "broken");
-    insta::assert_snapshot!(error(&[]), @"error: pictures/dark/5.png cannot be decoded: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder");
+    insta::assert_snapshot!(error(&[]), @"error: pictures/dark/5.png cannot be decoded: it begins like no JPEG, PNG, WebP, GIF, BMP or TIFF; replace the file or take it out of the folder");
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn a_class_folder_without_images_is_reported() {
     let sandbox = Sandbox::new("classes");
     std::fs::create_dir_all(sandbox.path("pictures/ant")).unwrap();
     sandbox.write("run.toml", "[data]\nsource = \"image_folder\"\npath = \"pictures\"\n[model]\nzoo = \"lenet5\"\n");
-    insta::assert_snapshot!(sandbox.fail(&["train", "run.toml", "--quiet"]).1, @"error: pictures is no folder of classes: its class pictures/ant holds no .jpg, .jpeg, .png, .webp or .gif files; put some there or remove it");
+    insta::assert_snapshot!(sandbox.fail(&["train", "run.toml", "--quiet"]).1, @"error: pictures is no folder of classes: its class pictures/ant holds no .jpg, .jpeg, .png, .webp, .gif, .bmp, .tif or .tiff files; put some there or remove it");
 }
 
 #[test]

@@ -313,6 +313,12 @@ impl Graph {
     }
 
     /// The nodes, no longer shared with clones.
+    /// Frees the capacity that a complete graph does not use: planning holds many graphs.
+    pub(crate) fn shrink(&mut self) {
+        Arc::make_mut(&mut self.nodes).shrink_to_fit();
+        Arc::make_mut(&mut self.values).shrink_to_fit();
+    }
+
     pub(crate) fn nodes_mut(&mut self) -> &mut Vec<Node> {
         Arc::make_mut(&mut self.nodes)
     }

@@ -26,19 +26,19 @@ const COLUMNS: usize = 128;
 
 /// A pointer that may cross threads: tasks access disjoint parts.
 #[derive(Clone, Copy)]
-struct Shared<T>(T);
+struct TaskPtr<T>(T);
 
 // SAFETY: tasks write disjoint rows or columns, and only read the rest. Restricted to pointers to plain elements, so
 // that no other type becomes `Send` by being wrapped.
-unsafe impl<T> Send for Shared<*const T> {}
+unsafe impl<T> Send for TaskPtr<*const T> {}
 // SAFETY: as above.
-unsafe impl<T> Sync for Shared<*const T> {}
+unsafe impl<T> Sync for TaskPtr<*const T> {}
 // SAFETY: as above.
-unsafe impl<T> Send for Shared<*mut T> {}
+unsafe impl<T> Send for TaskPtr<*mut T> {}
 // SAFETY: as above.
-unsafe impl<T> Sync for Shared<*mut T> {}
+unsafe impl<T> Sync for TaskPtr<*mut T> {}
 
-impl<T: Copy> Shared<T> {
+impl<T: Copy> TaskPtr<T> {
     fn get(&self) -> T {
         self.0
     }
@@ -80,7 +80,7 @@ pub unsafe fn gather(
     let isa = Isa::best();
     let TableShape { width, count, .. } = *shape;
     let each = (GRAIN / width.max(1)).max(1);
-    let (table, indices, to) = (Shared(table), Shared(indices), Shared(to));
+    let (table, indices, to) = (TaskPtr(table), TaskPtr(indices), TaskPtr(to));
     run(pool, count * width > 2 * GRAIN, count.div_ceil(each), &|task, _| {
         let mut single = [0.0; COLUMNS];
         for i in task * each..count.min((task + 1) * each) {
@@ -126,7 +126,7 @@ pub unsafe fn scatter_add(
 ) {
     let isa = Isa::best();
     let TableShape { width, count, .. } = *shape;
-    let (indices, rows, table) = (Shared(indices), Shared(rows), Shared(table));
+    let (indices, rows, table) = (TaskPtr(indices), TaskPtr(rows), TaskPtr(table));
     let total = if write == WriteMode::Set { shape.rows * width } else { 0 };
     // Large chunks: this is memory-bound.
     let piece = 64 * GRAIN;

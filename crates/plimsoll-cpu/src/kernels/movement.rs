@@ -11,7 +11,7 @@ pub struct StridedCopy {
     from: Vec<usize>,
     to: Vec<usize>,
     /// The copy at each of their positions.
-    kernel: Kernel,
+    kernel: CopyKernel,
     /// Byte offsets of the first element on both sides.
     start: (usize, usize),
 }
@@ -24,7 +24,7 @@ struct Dim {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kernel {
+enum CopyKernel {
     /// Rows of contiguous bytes with a fixed stride.
     Runs { row: Dim, bytes: usize },
     /// A plane in which source and destination have different inner dimensions: `down` is the source's, `across` the
@@ -60,11 +60,11 @@ impl StridedCopy {
         let single = Dim { extent: 1, from: 0, to: 0 };
         let kernel = if outer.last().is_none_or(|dim| dim.from == element && dim.to == element) {
             let bytes = outer.pop().map_or(element, |dim| dim.extent * element);
-            Kernel::Runs { row: outer.pop().unwrap_or(single), bytes }
+            CopyKernel::Runs { row: outer.pop().unwrap_or(single), bytes }
         } else {
             let across = outer.pop().unwrap_or(single);
             let down = outer.iter().position(|dim| dim.from == element).map_or(single, |inner| outer.remove(inner));
-            Kernel::Plane { down, across, element }
+            CopyKernel::Plane { down, across, element }
         };
         StridedCopy {
             extents: outer.iter().map(|dim| dim.extent).collect(),
@@ -108,8 +108,8 @@ impl StridedCopy {
     ///
     /// `from` is readable and `to` is writable at all strided positions, and they do not overlap.
     pub unsafe fn run(&self, pool: &ThreadPool, from: *const u8, to: *mut u8) {
-        let to = Shared(to.wrapping_add(self.start.1));
-        let from = Shared(from.cast_mut().wrapping_add(self.start.0));
+        let to = TaskAddress(to.wrapping_add(self.start.1));
+        let from = TaskAddress(from.cast_mut().wrapping_add(self.start.0));
         let parts = self.kernel.parts();
         let count = self.extents.iter().product::<usize>() * parts;
         let bytes = self.kernel.bytes() / parts.max(1);
@@ -153,33 +153,33 @@ fn strides(dims: &[usize]) -> Vec<usize> {
 
 /// An address that may cross threads: tasks write disjoint elements through it.
 #[derive(Clone, Copy)]
-struct Shared(*mut u8);
+struct TaskAddress(*mut u8);
 
 // SAFETY: `run` gives every task disjoint elements.
-unsafe impl Send for Shared {}
+unsafe impl Send for TaskAddress {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for TaskAddress {}
 
-impl Shared {
+impl TaskAddress {
     fn at(self, bytes: usize) -> *mut u8 {
         self.0.wrapping_add(bytes)
     }
 }
 
-impl Kernel {
+impl CopyKernel {
     /// Number of parts that can be copied independently.
     fn parts(&self) -> usize {
         match self {
-            Kernel::Runs { row, bytes } => row.extent.div_ceil((CHUNK / (*bytes).max(1)).max(1)),
-            Kernel::Plane { down, .. } => down.extent.div_ceil(SIDE),
+            CopyKernel::Runs { row, bytes } => row.extent.div_ceil((CHUNK / (*bytes).max(1)).max(1)),
+            CopyKernel::Plane { down, .. } => down.extent.div_ceil(SIDE),
         }
     }
 
     /// Bytes copied at one position of the outer dimensions.
     fn bytes(&self) -> usize {
         match self {
-            Kernel::Runs { row, bytes } => row.extent * bytes,
-            Kernel::Plane { down, across, element } => down.extent * across.extent * element,
+            CopyKernel::Runs { row, bytes } => row.extent * bytes,
+            CopyKernel::Plane { down, across, element } => down.extent * across.extent * element,
         }
     }
 
@@ -187,14 +187,14 @@ impl Kernel {
     /// Same as [`StridedCopy::run`].
     unsafe fn copy(&self, part: usize, from: *const u8, to: *mut u8) {
         match *self {
-            Kernel::Runs { row, bytes } => {
+            CopyKernel::Runs { row, bytes } => {
                 let each = (CHUNK / bytes.max(1)).max(1);
                 for i in part * each..row.extent.min((part + 1) * each) {
                     // SAFETY: guaranteed by the caller.
                     unsafe { std::ptr::copy_nonoverlapping(from.add(i * row.from), to.add(i * row.to), bytes) };
                 }
             }
-            Kernel::Plane { down, across, element } => {
+            CopyKernel::Plane { down, across, element } => {
                 let top = part * SIDE;
                 let bottom = down.extent.min(top + SIDE);
                 for left in (0..across.extent).step_by(SIDE) {

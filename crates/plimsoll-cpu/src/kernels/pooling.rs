@@ -89,7 +89,7 @@ impl PoolShape {
     /// each image is one task.
     fn for_each_image(&self, pool: &ThreadPool, grad_in: &mut [f32], image: impl Fn(usize, &mut [f32]) + Sync) {
         let len = self.in_h * self.in_w * self.channels;
-        let grad_in = Shared(grad_in.as_mut_ptr());
+        let grad_in = DisjointSlices(grad_in.as_mut_ptr());
         run(pool, self.output_len() > 2 * GRAIN, self.batch, &|index, _| {
             // SAFETY: images are disjoint parts of the gradient, whose length was checked.
             image(index, unsafe { grad_in.slice(index * len, len) });
@@ -104,14 +104,14 @@ impl PoolShape {
 
 /// A pointer through which tasks write disjoint parts.
 #[derive(Clone, Copy)]
-struct Shared<T>(*mut T);
+struct DisjointSlices<T>(*mut T);
 
 // SAFETY: users take disjoint slices, one task each.
-unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Send for DisjointSlices<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for DisjointSlices<T> {}
 
-impl<T> Shared<T> {
+impl<T> DisjointSlices<T> {
     /// # Safety
     ///
     /// The range is inside of the original slice, and no other slice in use at the same time overlaps it.
@@ -134,7 +134,7 @@ pub fn max_pool_halves(pool: &ThreadPool, shape: &PoolShape, input: FloatView<'_
     assert_eq!(positions.len(), output.len, "the positions of {shape:?}");
     assert!(shape.window.0 * shape.window.1 <= usize::from(NO_POSITION), "a window of at most 255 elements: {shape:?}");
     let isa = Isa::best();
-    let positions = Shared(positions.as_mut_ptr());
+    let positions = DisjointSlices(positions.as_mut_ptr());
     let image_len = shape.in_h * shape.in_w * shape.channels;
     shape.for_each_pixel(pool, |image, y, x, at| {
         let (mut best, mut buffer) = ([0.0; CHANNELS], [0.0; CHANNELS]);
@@ -265,7 +265,7 @@ pub fn max_pool(pool: &ThreadPool, shape: &PoolShape, input: &[f32], output: &mu
     assert!(shape.window.0 * shape.window.1 <= usize::from(NO_POSITION), "a window of at most 255 elements: {shape:?}");
     let isa = Isa::best();
     let channels = shape.channels;
-    let (output, positions) = (Shared(output.as_mut_ptr()), Shared(positions.as_mut_ptr()));
+    let (output, positions) = (DisjointSlices(output.as_mut_ptr()), DisjointSlices(positions.as_mut_ptr()));
     shape.for_each_pixel(pool, |image, y, x, at| {
         // SAFETY: every pixel is visited once.
         let (best, positions) = unsafe { (output.slice(at, channels), positions.slice(at, channels)) };
@@ -307,7 +307,7 @@ pub fn average_pool(pool: &ThreadPool, shape: &PoolShape, input: &[f32], output:
     shape.check(input.len(), output.len());
     let isa = Isa::best();
     let channels = shape.channels;
-    let output = Shared(output.as_mut_ptr());
+    let output = DisjointSlices(output.as_mut_ptr());
     shape.for_each_pixel(pool, |image, y, x, at| {
         // SAFETY: every pixel is visited once.
         let sum = unsafe { output.slice(at, channels) };

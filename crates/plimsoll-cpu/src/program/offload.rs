@@ -3,14 +3,14 @@
 use super::instruction::Address;
 use super::lower::Lowering;
 use super::{DEVICE, unsupported};
-use crate::runtime::copier::{Copier, Job, Run};
+use crate::runtime::copier::{Copier, CopyJob, CopyRun};
 use plimsoll_core::device::{BackingStore, DeviceError};
 use plimsoll_core::plan::offload::{Direction, Overlap};
 use std::sync::Arc;
 
 pub(super) struct OffloadCopies {
     copier: Arc<Copier>,
-    jobs: Vec<Job>,
+    jobs: Vec<CopyJob>,
     /// The step of each copy.
     steps: Vec<usize>,
     /// For every step, and the end: the number of copies that may have started before it, and that must have completed.
@@ -50,7 +50,7 @@ impl OffloadCopies {
                     what: format!("{value} is planned outside of the backing store"),
                 });
             }
-            jobs.push(Job { backing: Arc::clone(backing), offset: copy.backing, address, size: copy.size.get(), out });
+            jobs.push(CopyJob { backing: Arc::clone(backing), offset: copy.backing, address, size: copy.size.get(), out });
             // One thread executes them in order: starting or awaiting one does so for all earlier ones.
             begin = begin.max(copy.begin);
             marks[begin].0 = i + 1;
@@ -94,7 +94,7 @@ impl OffloadCopies {
 
 /// The copies of a run in progress.
 pub(super) struct RunningCopies<'a> {
-    run: Run<'a>,
+    run: CopyRun<'a>,
     marks: &'a [(usize, usize)],
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError};
 pub(crate) const STACK: usize = 128 << 10;
 
 /// One copy between memory and the backing store.
-pub(crate) struct Job {
+pub(crate) struct CopyJob {
     pub backing: Arc<dyn BackingStore>,
     pub offset: Bytes,
     pub address: *mut u8,
@@ -24,11 +24,11 @@ pub(crate) struct Job {
 }
 
 // SAFETY: the address is dereferenced only by `execute`, whose caller vouches for it; the backing store is `Send` and `Sync` itself.
-unsafe impl Send for Job {}
+unsafe impl Send for CopyJob {}
 // SAFETY: as above.
-unsafe impl Sync for Job {}
+unsafe impl Sync for CopyJob {}
 
-impl Job {
+impl CopyJob {
     /// Executes the copy.
     ///
     /// # Safety
@@ -49,14 +49,14 @@ impl Job {
 
 /// The copying thread.
 pub(crate) struct Copier {
-    shared: Arc<Shared>,
+    shared: Arc<CopierState>,
     thread: Option<JoinHandle<()>>,
     /// Held by the program that is running.
     users: Mutex<()>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct CopierState {
     state: Mutex<State>,
     /// More copies may start, or the thread is to stop.
     work: Condvar,
@@ -74,7 +74,7 @@ struct State {
 }
 
 #[derive(Clone, Copy)]
-struct Jobs(*const Job);
+struct Jobs(*const CopyJob);
 
 impl Default for Jobs {
     fn default() -> Jobs {
@@ -82,7 +82,7 @@ impl Default for Jobs {
     }
 }
 
-// SAFETY: a pointer to `Job`s, which are `Sync`; `Run` borrows the list and clears the pointer when it is dropped.
+// SAFETY: a pointer to `CopyJob`s, which are `Sync`; `CopyRun` borrows the list and clears the pointer when it is dropped.
 unsafe impl Send for Jobs {}
 
 impl Copier {
@@ -93,7 +93,7 @@ impl Copier {
     }
 
     fn start(spawn: Spawn<'_>) -> Result<Copier, DeviceError> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(CopierState::default());
         let theirs = Arc::clone(&shared);
         let thread = spawn(ThreadSpec { name: "offload".to_string(), stack: STACK, body: Box::new(move || work(&theirs)) });
         let thread = thread.map_err(|error| DeviceError::Failed {
@@ -109,25 +109,25 @@ impl Copier {
     /// A run of a program with these copies.
     ///
     /// # Safety
-    /// From [`Run::start`] of a copy until it has finished, or the run is dropped, [`Job::execute`]'s conditions hold for it: its bytes are valid and
+    /// From [`CopyRun::start`] of a copy until it has finished, or the run is dropped, [`CopyJob::execute`]'s conditions hold for it: its bytes are valid and
     /// accessed by nothing else.
-    pub unsafe fn run<'a>(&'a self, jobs: &'a [Job]) -> Run<'a> {
+    pub unsafe fn run<'a>(&'a self, jobs: &'a [CopyJob]) -> CopyRun<'a> {
         let alone = lock(&self.users);
         let mut state = lock(&self.shared.state);
         (state.jobs, state.started, state.finished, state.failed) = (Jobs(jobs.as_ptr()), 0, 0, None);
         drop(state);
-        Run { shared: &self.shared, count: jobs.len(), _alone: alone }
+        CopyRun { shared: &self.shared, count: jobs.len(), _alone: alone }
     }
 }
 
 /// The copies of one run.
-pub(crate) struct Run<'a> {
-    shared: &'a Shared,
+pub(crate) struct CopyRun<'a> {
+    shared: &'a CopierState,
     count: usize,
     _alone: MutexGuard<'a, ()>,
 }
 
-impl Run<'_> {
+impl CopyRun<'_> {
     /// Allows the first `count` copies to start.
     pub fn start(&self, count: usize) {
         assert!(count <= self.count, "there are only {} copies", self.count);
@@ -152,7 +152,7 @@ impl Run<'_> {
     }
 }
 
-impl Drop for Run<'_> {
+impl Drop for CopyRun<'_> {
     /// Waits for the copies that were started: after the run their bytes may be accessed again.
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
@@ -175,7 +175,7 @@ impl Drop for Copier {
 }
 
 /// The thread's main loop.
-fn work(shared: &Shared) {
+fn work(shared: &CopierState) {
     let mut state = lock(&shared.state);
     loop {
         if state.stop {
@@ -187,7 +187,7 @@ fn work(shared: &Shared) {
         }
         // After a failure nothing more is copied: the run returns the error.
         if state.failed.is_none() {
-            // SAFETY: `Run` borrows the list until every started copy has finished, and starts no more than the list has.
+            // SAFETY: `CopyRun` borrows the list until every started copy has finished, and starts no more than the list has.
             let job = unsafe { &*state.jobs.0.add(state.finished) };
             drop(state);
             // SAFETY: promised by the caller of `Copier::run`. A panic of the backing store leaves only its own state and the bytes of this copy behind;
@@ -202,7 +202,7 @@ fn work(shared: &Shared) {
 }
 
 /// What a step reports when the backing store panics: without it the step would wait for the copy for ever.
-fn panicked(job: &Job, payload: Box<dyn Any + Send>) -> DeviceError {
+fn panicked(job: &CopyJob, payload: Box<dyn Any + Send>) -> DeviceError {
     let message = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let access = if job.out { "writing" } else { "reading" };
     let what = format!(

@@ -10,7 +10,8 @@ fn loom_copies_finish_before_they_are_waited_for() {
         let backing: Arc<dyn BackingStore> = Arc::new(MemoryStore::new(Bytes(1)));
         let mut memory = [1u8, 0];
         let start = memory.as_mut_ptr();
-        let job = |at: usize, out| Job { backing: Arc::clone(&backing), offset: Bytes(0), address: start.wrapping_add(at), size: 1, out };
+        let job =
+            |at: usize, out| CopyJob { backing: Arc::clone(&backing), offset: Bytes(0), address: start.wrapping_add(at), size: 1, out };
         let jobs = [job(0, true), job(1, false)];
         let copier = Copier::new().unwrap();
         // SAFETY: the bytes live on this stack and are not accessed before their copies have finished.
@@ -49,7 +50,7 @@ impl BackingStore for Panics {
 fn loom_a_panic_of_the_backing_store_ends_the_wait() {
     loom::model(|| {
         let mut memory = [0u8];
-        let jobs = [Job { backing: Arc::new(Panics), offset: Bytes(0), address: memory.as_mut_ptr(), size: 1, out: false }];
+        let jobs = [CopyJob { backing: Arc::new(Panics), offset: Bytes(0), address: memory.as_mut_ptr(), size: 1, out: false }];
         let copier = Copier::new().unwrap();
         for _ in 0..2 {
             // SAFETY: the byte lives on this stack and is not accessed before the run is dropped.

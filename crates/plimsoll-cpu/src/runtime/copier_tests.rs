@@ -8,7 +8,7 @@ fn copies_execute_in_order_and_are_waited_for() {
     let backing: Arc<dyn BackingStore> = Arc::new(MemoryStore::new(Bytes(8)));
     let mut memory = [1u8, 2, 3, 4, 0, 0, 0, 0];
     let start = memory.as_mut_ptr();
-    let job = |offset, at: usize, out| Job {
+    let job = |offset, at: usize, out| CopyJob {
         backing: Arc::clone(&backing),
         offset: Bytes(offset),
         address: start.wrapping_add(at),
@@ -52,8 +52,8 @@ impl BackingStore for Full {
 #[test]
 fn a_failed_copy_is_returned_by_wait() {
     let mut memory = [0u8; 4];
-    let jobs: Vec<Job> =
-        (0..3).map(|_| Job { backing: Arc::new(Full), offset: Bytes(0), address: memory.as_mut_ptr(), size: 4, out: true }).collect();
+    let jobs: Vec<CopyJob> =
+        (0..3).map(|_| CopyJob { backing: Arc::new(Full), offset: Bytes(0), address: memory.as_mut_ptr(), size: 4, out: true }).collect();
     let copier = Copier::new().unwrap();
     for _ in 0..10 {
         // SAFETY: the bytes live on this stack and are not accessed before the run is dropped.
@@ -94,8 +94,8 @@ fn a_panic_of_the_backing_store_is_an_error_of_the_step() {
     let copier = Copier::new().unwrap();
     for (kind, message) in [(0, "index out of range"), (1, "lock of file 7 poisoned"), (2, "no message")] {
         for (out, access) in [(true, "writing"), (false, "reading")] {
-            let jobs: Vec<Job> = (0..3)
-                .map(|_| Job { backing: Arc::new(Panics(kind)), offset: Bytes(8), address: memory.as_mut_ptr(), size: 4, out })
+            let jobs: Vec<CopyJob> = (0..3)
+                .map(|_| CopyJob { backing: Arc::new(Panics(kind)), offset: Bytes(8), address: memory.as_mut_ptr(), size: 4, out })
                 .collect();
             // SAFETY: the bytes live on this stack and are not accessed before the run is dropped.
             let run = unsafe { copier.run(&jobs) };

@@ -38,14 +38,14 @@ type Task<'a> = dyn Fn(usize, usize) + Sync + 'a;
 /// Which worker runs which task is not deterministic, so a kernel whose result must not depend on the number of threads
 /// partitions its work by shape alone.
 pub struct ThreadPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     workers: Vec<JoinHandle<()>>,
     /// Held for the length of a parallel run: there is one job slot.
     callers: Mutex<()>,
 }
 
 /// What the caller and the workers both see.
-struct Shared {
+struct PoolState {
     /// `generation << 32 | workers inside << 1 | open`. A worker may read the job only between entering (a successful
     /// compare-exchange while open) and leaving; the caller writes the job only while closed and empty.
     gate: AtomicU64,
@@ -64,9 +64,9 @@ struct Job {
 
 // SAFETY: `job` is the only field that is not already `Sync`, and the protocol written at `gate` orders every access to it: the caller
 // writes it before opening the gate (release) and after the last worker left (acquire). The loom models check this.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for PoolState {}
 // SAFETY: the raw task pointer is dereferenced only inside a run, whose caller keeps the closure alive and whose closure is `Sync`.
-unsafe impl Send for Shared {}
+unsafe impl Send for PoolState {}
 
 const OPEN: u64 = 1;
 const INSIDE: u64 = 2;
@@ -95,14 +95,14 @@ impl ThreadPool {
     }
 
     fn start(threads: usize, spawn: Spawn<'_>) -> Result<ThreadPool, DeviceError> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             gate: AtomicU64::new(0),
             job: UnsafeCell::new(Job { task: &|_, _| {}, tasks: 0, caller: None }),
             next: AtomicUsize::new(0),
             panic: Mutex::new(None),
             stop: AtomicBool::new(false),
         });
-        let started = Started::default();
+        let started = StartBarrier::default();
         let mut pool = ThreadPool { shared, workers: Vec::with_capacity(threads.saturating_sub(1)), callers: Mutex::new(()) };
         for worker in 1..threads {
             let (shared, signal) = (Arc::clone(&pool.shared), started.signal());
@@ -189,25 +189,25 @@ impl Drop for ThreadPool {
 /// Waits until every thread of a new pool runs. A thread allocates a little when it starts; no run waits for a late one, so that allocation must not fall
 /// into a step.
 #[cfg(not(loom))]
-struct Started(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>);
+struct StartBarrier(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>);
 
 #[cfg(not(loom))]
-impl Default for Started {
-    fn default() -> Started {
+impl Default for StartBarrier {
+    fn default() -> StartBarrier {
         let (sender, receiver) = std::sync::mpsc::channel();
-        Started(sender, receiver)
+        StartBarrier(sender, receiver)
     }
 }
 
 #[cfg(not(loom))]
-impl Started {
+impl StartBarrier {
     /// Held by a thread until it runs.
     fn signal(&self) -> std::sync::mpsc::Sender<()> {
         self.0.clone()
     }
 
     fn wait(self) {
-        let Started(sender, receiver) = self;
+        let StartBarrier(sender, receiver) = self;
         drop(sender);
         // Ends with an error once no thread holds a signal.
         let _ = receiver.recv();
@@ -217,10 +217,10 @@ impl Started {
 /// A model has no allocations to wait for.
 #[cfg(loom)]
 #[derive(Default)]
-struct Started;
+struct StartBarrier;
 
 #[cfg(loom)]
-impl Started {
+impl StartBarrier {
     fn signal(&self) -> impl Send + use<> {
         std::sync::Arc::new(())
     }
@@ -229,8 +229,8 @@ impl Started {
 }
 
 /// Runs unclaimed tasks until none is left. Does not unwind.
-fn claim(shared: &Shared, task: *const Task<'static>, tasks: usize, worker: usize) {
-    let before = INSIDE_TASK.with(|inside| inside.replace(Some((shared as *const Shared as usize, worker))));
+fn claim(shared: &PoolState, task: *const Task<'static>, tasks: usize, worker: usize) {
+    let before = INSIDE_TASK.with(|inside| inside.replace(Some((shared as *const PoolState as usize, worker))));
     loop {
         let index = shared.next.fetch_add(1, Ordering::Relaxed);
         if index >= tasks {
@@ -252,7 +252,7 @@ fn claim(shared: &Shared, task: *const Task<'static>, tasks: usize, worker: usiz
 }
 
 /// A worker's main loop: join each open run once, otherwise spin a little, otherwise park.
-fn work(shared: &Shared, worker: usize) {
+fn work(shared: &PoolState, worker: usize) {
     let mut joined = 0;
     let mut spins = 0;
     while !shared.stop.load(Ordering::Acquire) {

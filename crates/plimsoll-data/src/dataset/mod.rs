@@ -40,7 +40,7 @@ pub(crate) use stage::{OpenInput, Opening, Stage, first_schema};
 
 use crate::cache::Cache;
 use crate::holdout::sorted_classes;
-use crate::source::{ColumnScale, FileUse, Source, Vocabulary};
+use crate::source::{ColumnScale, FileUse, FittedColumn, Source, Vocabulary};
 use crate::{Column, DataError, Schema};
 use node::NodeSource;
 use plimsoll_core::DType;
@@ -177,6 +177,16 @@ impl Dataset {
         self.source.scales()
     }
 
+    /// The columns of a table as they were fitted: part of a model that is trained on them.
+    pub fn fitted_columns(&self) -> Vec<FittedColumn> {
+        self.source.fitted_columns()
+    }
+
+    /// Whether something of its columns was fitted to rows, such as a mean or a vocabulary.
+    pub fn is_fitted(&self) -> bool {
+        self.fitted_columns().iter().any(FittedColumn::is_fitted)
+    }
+
     /// A row of an indexed source in words, for errors: its file and line, or its index and the source.
     pub fn row_name(&self, row: u64) -> Option<String> {
         self.node.is_none().then(|| self.source.row_name(row))
@@ -295,6 +305,20 @@ impl Dataset {
         let mut order = Order::new(recipe.source.len(), &recipe.index_steps, recipe.consumed);
         order.set_epoch(epoch);
         Some((order.row(place), self.source.describe()))
+    }
+
+    /// Whether an epoch has this row of the source, as far as selections of indexed rows say.
+    ///
+    /// ```
+    /// use plimsoll_data::Dataset;
+    /// let (training, held_out) = Dataset::range(0, 10, 1)?.holdout(0.3, 7)?;
+    /// assert!((0..10).all(|row| training.has_source_row(row) != held_out.has_source_row(row)));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn has_source_row(&self, row: u64) -> bool {
+        let upstream = self.node.iter().flat_map(|node| node.stages()).filter_map(|stage| stage.index_step());
+        let part = |step: IndexStep| if let IndexStep::Part(part) = step { part.place(row).is_some() } else { true };
+        self.index_steps().into_iter().chain(upstream).all(part)
     }
 
     /// The source and the stages in one line.

@@ -6,7 +6,7 @@ use super::input::BlockIterator;
 use super::order::Consumed;
 use super::stage::{OpenInput, Opening, Stage};
 use crate::meter::StageTimer;
-use crate::source::{ColumnScale, FileUse, ImageScans, Source};
+use crate::source::{ColumnScale, FileUse, FittedColumn, ImageScans, Source};
 use crate::{DataError, Schema};
 use plimsoll_core::Ledger;
 use std::iter;
@@ -191,12 +191,16 @@ impl Source for NodeSource {
     }
 
     /// The file of the row that a row of the stream refers to.
-    fn file(&self, row: u64, path: &mut PathBuf) {
-        self.node.inputs[0].source.file(row, path);
+    fn file(&self, row: u64, column: usize, path: &mut PathBuf) {
+        self.node.inputs[0].source.file(row, column, path);
     }
 
-    fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
-        self.node.inputs[0].source.file_part(row)
+    fn file_part(&self, row: u64, column: usize) -> Result<Option<Range<u64>>, DataError> {
+        self.node.inputs[0].source.file_part(row, column)
+    }
+
+    fn masked_column(&self, column: usize) -> Option<usize> {
+        self.node.inputs.first()?.source.masked_column(column)
     }
 
     fn image_scans(&self) -> Option<(&dyn Source, &ImageScans)> {
@@ -204,7 +208,17 @@ impl Source for NodeSource {
     }
 
     fn class_names(&self) -> Vec<String> {
-        self.node.inputs.first().map(Dataset::class_names).unwrap_or_default()
+        match self.node.stage.facts() {
+            Some(facts) => facts.classes.clone(),
+            None => self.node.inputs.first().map(Dataset::class_names).unwrap_or_default(),
+        }
+    }
+
+    fn fitted_columns(&self) -> Vec<FittedColumn> {
+        match self.node.stage.facts() {
+            Some(facts) => facts.fitted.clone(),
+            None => self.node.inputs.first().map(Dataset::fitted_columns).unwrap_or_default(),
+        }
     }
 
     fn file_use(&self) -> FileUse {
@@ -212,6 +226,9 @@ impl Source for NodeSource {
     }
 
     fn scales(&self) -> Vec<ColumnScale> {
+        if let Some(facts) = self.node.stage.facts() {
+            return facts.scales.clone();
+        }
         self.node.inputs.iter().map(|input| input.source.scales()).find(|scales| !scales.is_empty()).unwrap_or_default()
     }
 

@@ -169,9 +169,14 @@ impl Recipe {
         self.decodes() || steps.any(|step| step.op.takes_long())
     }
 
-    /// How files are decoded, if the data set has any.
+    /// How files are decoded, if the data set has any; of several columns, the first.
     pub fn item(&self) -> Option<&DecodeRecipe> {
-        self.maps.iter().find_map(|column| column.item.as_ref())
+        self.items().next().map(|(_, item)| item)
+    }
+
+    /// The columns of files, and how they are decoded.
+    fn items(&self) -> impl Iterator<Item = (usize, &DecodeRecipe)> {
+        self.maps.iter().enumerate().filter_map(|(column, map)| Some((column, map.item.as_ref()?)))
     }
 
     /// The sizes of the images that are decoded. Reads their headers, unless that was done for the same source before.
@@ -182,11 +187,22 @@ impl Recipe {
     /// Like [`sizes`](Self::sizes), with these limits on reading headers.
     pub fn scanned(&self, options: &ScanOptions) -> ItemSizes {
         let unknown = ItemSizes { stated: self.settings.max_item, scan: None };
-        let (Some(item), Some((source, scans))) = (self.item(), self.source.image_scans()) else { return unknown };
+        let Some((source, scans)) = self.source.image_scans() else { return unknown };
         // Rows of a stream may refer to any row of its source.
         let rows = if self.node.is_none() { self.span.range() } else { 0..source.len() };
-        let name = decode::scan_name(item, unknown.cap(), &rows);
-        let scan = scans.get_or_scan(&name, || decode::scan(source, rows, item, unknown.cap(), options));
+        let mut of_columns = self.items().map(|(column, item)| {
+            let mut name = decode::scan_name(item, unknown.cap(), &rows);
+            if column > 0 {
+                name += &format!(" of column {column}");
+            }
+            scans.get_or_scan(&name, || decode::scan(source, column, rows.clone(), item, unknown.cap(), options))
+        });
+        let Some(first) = of_columns.next() else { return unknown };
+        // A thread decodes one image at a time, of whichever column.
+        let scan = of_columns.fold(first, |mut all, scan| {
+            Arc::make_mut(&mut all).merge(&scan);
+            all
+        });
         ItemSizes { scan: Some(scan), ..unknown }
     }
 
@@ -232,7 +248,8 @@ impl Dataset {
     /// Whether images are decoded and have a fixed size before the first random operation.
     fn can_be_cached(&self) -> bool {
         let is_file = |column: &Column| column.extent == Extent::Files;
-        let Some(files) = self.source.schema().columns().iter().find(|column| is_file(column)) else { return false };
+        let mut all_files = self.source.schema().columns().iter().filter(|column| is_file(column));
+        let Some(files) = all_files.next().filter(|_| all_files.next().is_none()) else { return false };
         let ops = self.stages.iter().filter_map(|stage| stage.mapped()).filter(|(column, _)| *column == files.name);
         let mut column = files.clone();
         for op in ops.flat_map(|(_, ops)| ops) {
@@ -292,6 +309,10 @@ impl Dataset {
             mix.mixer(&recipe.schema, batch.or(recipe.settings.batch).unwrap_or(1))?;
         }
         recipe.span = order::span(self.source.len(), &recipe.index_steps);
+        if recipe.cache.is_some() && recipe.cached_rows.is_none() && recipe.items().count() > 1 {
+            let problem = "rows with several images, such as an image and its mask, are not cached; leave the cache out";
+            return Err(DataError::Stage(problem.into()));
+        }
         Ok(recipe)
     }
 }

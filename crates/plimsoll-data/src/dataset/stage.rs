@@ -10,7 +10,7 @@ use crate::cache::{Cache, CacheBypass};
 use crate::decode::ScanOptions;
 use crate::meter::StageTimer;
 use crate::ops::Op;
-use crate::source::{FileUse, ImageScan, RowIterator, merge_use};
+use crate::source::{FileUse, ImageScan, RowIterator, TableFacts, merge_use};
 use crate::{DataError, Schema};
 use plimsoll_core::{Bytes, Ledger};
 use std::any::Any;
@@ -115,6 +115,11 @@ pub(crate) trait Stage: Any + Send + Sync {
     /// Whether it ignores the values of rows, so that a map of its output can move to its inputs.
     fn ignores_values(&self) -> bool {
         self.index_step().is_some()
+    }
+
+    /// What is known about the files of a source.
+    fn facts(&self) -> Option<&TableFacts> {
+        None
     }
 
     /// What the files of its rows are read for.

@@ -2,7 +2,7 @@
 
 use super::pool::{DecodeMemory, DecodePool, item_bytes};
 use crate::image::resample::{From, Resampler};
-use crate::image::{self, Orientation, Probe};
+use crate::image::{self, Channels, Orientation, Probe};
 use crate::meter::Meter;
 use crate::ops::{self, Decode, ItemStep, Method};
 use crate::source::Source;
@@ -69,6 +69,10 @@ impl DecodeRecipe {
 /// The state of one thread that decodes files.
 pub(crate) struct DecodeKernel {
     source: Arc<dyn Source>,
+    /// The column of files.
+    column: usize,
+    /// The column of the images that these are the masks of.
+    masked: Option<usize>,
     recipe: DecodeRecipe,
     resampler: Option<Resampler>,
     baseline: image::jpeg::Decoder,
@@ -112,11 +116,20 @@ pub(crate) struct StartedImage {
 const PATH: usize = 4096;
 
 impl DecodeKernel {
-    pub fn new(source: Arc<dyn Source>, recipe: DecodeRecipe, cap: ItemCap, pool: Arc<DecodePool>, meter: Arc<Meter>) -> DecodeKernel {
+    /// Decodes the files of a column.
+    pub fn new(
+        source: (Arc<dyn Source>, usize),
+        recipe: DecodeRecipe,
+        cap: ItemCap,
+        pool: Arc<DecodePool>,
+        meter: Arc<Meter>,
+    ) -> DecodeKernel {
+        let (source, column) = source;
+        let masked = if recipe.decode.channels == Channels::Index { source.masked_column(column) } else { None };
         let channels = recipe.decode.channels.count();
         let resampler = resize(recipe.end).map(|(height, width, method)| Resampler::new(method, height, width, channels));
         let (baseline, path) = (image::jpeg::Decoder::new(), PathBuf::with_capacity(PATH));
-        DecodeKernel { source, recipe, resampler, baseline, pool, meter, path, cap, epoch: 0 }
+        DecodeKernel { source, column, masked, recipe, resampler, baseline, pool, meter, path, cap, epoch: 0 }
     }
 
     pub fn set_epoch(&mut self, epoch: u64) {
@@ -140,8 +153,11 @@ impl DecodeKernel {
 
     /// Decodes one row; returns whether it is a giant.
     fn make(&mut self, row: u64, out: &mut [u8]) -> Result<bool, DataError> {
-        self.source.file(row, &mut self.path);
-        let part = self.source.file_part(row)?;
+        if let Some(image) = self.masked {
+            self.check_size(row, image)?;
+        }
+        self.source.file(row, self.column, &mut self.path);
+        let part = self.source.file_part(row, self.column)?;
         let made = self.make_from(row, part.clone(), out);
         // For a file with many images, add the position to the error.
         made.map_err(|error| match (error, part) {
@@ -150,6 +166,28 @@ impl DecodeKernel {
             }
             (error, _) => error,
         })
+    }
+
+    /// Checks that a mask has the size of its image, so that both are cropped alike.
+    fn check_size(&mut self, row: u64, image: usize) -> Result<(), DataError> {
+        let mut path = mem::take(&mut self.path);
+        let mut size = |column: usize| {
+            self.source.file(row, column, &mut path);
+            let file = File::open(&path).map_err(|error| DataError::io("open", &path, error))?;
+            let length = file.metadata().map_err(|error| DataError::io("examine", &path, error))?.len();
+            let Probe { width, height, .. } = image::probe(&file, &path, 0..length)?;
+            Ok::<_, DataError>((width, height))
+        };
+        let sizes = size(image).and_then(|image| Ok((image, size(self.column)?)));
+        self.path = path;
+        match sizes? {
+            (image, mask) if image == mask => Ok(()),
+            ((width, height), mask) => {
+                let problem =
+                    format!("it is {} × {} pixels, but its image is {width} × {height}; a mask has the size of its image", mask.0, mask.1);
+                Err(DataError::image(&self.path, problem))
+            }
+        }
     }
 
     fn make_from(&mut self, row: u64, part: Option<Range<u64>>, out: &mut [u8]) -> Result<bool, DataError> {

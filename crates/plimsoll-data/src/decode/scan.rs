@@ -44,12 +44,19 @@ const ORDER: u64 = 0x6865_6164_6572;
 
 /// Reads the headers of the images in `rows`, in random order, so that a part of them is a fair sample. Files that are no
 /// images, and those that take more than `cap`, are bad rows and need no memory.
-pub(crate) fn scan(source: &dyn Source, rows: Range<u64>, recipe: &DecodeRecipe, cap: Bytes, options: &ScanOptions) -> ImageScan {
+pub(crate) fn scan(
+    source: &dyn Source,
+    column: usize,
+    rows: Range<u64>,
+    recipe: &DecodeRecipe,
+    cap: Bytes,
+    options: &ScanOptions,
+) -> ImageScan {
     let images = rows.end - rows.start;
     let file = options.cache.as_ref().filter(|_| images >= STORED_FROM).and_then(|folder| {
-        let fingerprint = fingerprint(source, rows.clone(), options.time)?;
+        let fingerprint = fingerprint(source, column, rows.clone(), options.time)?;
         let mut first = PathBuf::new();
-        source.file(rows.start, &mut first);
+        source.file(rows.start, column, &mut first);
         let place = format!("{} {}", source.describe(), first.display());
         Some(StoredScan::new(folder, &place, &scan_name(recipe, cap, &rows), fingerprint))
     });
@@ -61,7 +68,7 @@ pub(crate) fn scan(source: &dyn Source, rows: Range<u64>, recipe: &DecodeRecipe,
             break;
         }
         let row = rows.start + order.at(scan.scanned);
-        if let Some(bytes) = item_bytes(source, row, recipe, &mut path).filter(|bytes| *bytes <= cap) {
+        if let Some(bytes) = item_bytes(source, row, column, recipe, &mut path).filter(|bytes| *bytes <= cap) {
             scan.add(bytes);
         }
         scan.scanned += 1;
@@ -79,10 +86,10 @@ pub(crate) fn scan_name(recipe: &DecodeRecipe, cap: Bytes, rows: &Range<u64>) ->
 }
 
 /// Bytes for reading and decoding the image of a row, if it is one.
-fn item_bytes(source: &dyn Source, row: u64, recipe: &DecodeRecipe, path: &mut PathBuf) -> Option<Bytes> {
-    source.file(row, path);
+fn item_bytes(source: &dyn Source, row: u64, column: usize, recipe: &DecodeRecipe, path: &mut PathBuf) -> Option<Bytes> {
+    source.file(row, column, path);
     let probed = || {
-        let part = source.file_part(row)?;
+        let part = source.file_part(row, column)?;
         let file = File::open(&*path).map_err(|error| DataError::io("open", path, error))?;
         let length = || file.metadata().map(|metadata| metadata.len());
         let part = part.map_or_else(|| length().map(|length| 0..length), Ok);
@@ -98,14 +105,14 @@ pub(crate) fn encoded_bytes(path: &Path, encoded: &[u8], recipe: &DecodeRecipe) 
 }
 
 /// The fingerprint of the files, by their names, sizes and modification times; none if that takes longer than this.
-fn fingerprint(source: &dyn Source, rows: Range<u64>, time: Duration) -> Option<[u8; 16]> {
+fn fingerprint(source: &dyn Source, column: usize, rows: Range<u64>, time: Duration) -> Option<[u8; 16]> {
     let start = Instant::now();
     let (mut hash, mut path, mut before) = (Fingerprint::new(), PathBuf::new(), PathBuf::new());
     for row in rows {
         if row.is_multiple_of(LOOK) && start.elapsed() > time {
             return None;
         }
-        source.file(row, &mut path);
+        source.file(row, column, &mut path);
         // Many rows may be parts of one file.
         if path != before {
             // A file that cannot be examined is a bad row.

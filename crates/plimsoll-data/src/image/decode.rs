@@ -1,7 +1,11 @@
 //! Decodes a whole file to pixels, in memory of the caller.
 
+use super::bmp::Bmp;
+use super::header_reader::header;
 use super::jpeg::{Decoder, Undecoded};
+use super::mask::mask;
 use super::probe::{Format, Probe};
+use super::tiff::Tiff;
 use crate::DataError;
 use png::{ColorType, Transformations};
 use std::io::Cursor;
@@ -17,12 +21,14 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 pub(crate) enum Channels {
     Grey,
     Colour,
+    /// The class index of a mask: a palette index, or a grey value as it is stored.
+    Index,
 }
 
 impl Channels {
     pub fn count(self) -> usize {
         match self {
-            Channels::Grey => 1,
+            Channels::Grey | Channels::Index => 1,
             Channels::Colour => 3,
         }
     }
@@ -39,6 +45,9 @@ pub(crate) fn decode(
     lines: &mut [u8],
     pixels: &mut [u8],
 ) -> Result<(), DataError> {
+    if channels == Channels::Index {
+        return mask(probe, path, file, lines, pixels);
+    }
     match probe.format {
         Format::Jpeg => {
             ends(probe, path, file)?;
@@ -53,6 +62,18 @@ pub(crate) fn decode(
         Format::Png => png(probe, path, file, channels, pixels),
         Format::WebP => webp(probe, path, file, channels, pixels),
         Format::Gif => gif(probe, path, file, channels, pixels),
+        Format::Bmp => {
+            let bmp = header(&file, path, Bmp::read)?;
+            bmp.colours(file, pixels).map_err(|problem| DataError::image(path, problem))?;
+            convert(pixels, probe.width * probe.height, 3, false, channels);
+            Ok(())
+        }
+        Format::Tiff => {
+            let tiff = header(&file, path, Tiff::read)?;
+            tiff.pixels(path, file, lines, pixels)?;
+            convert(pixels, probe.width * probe.height, if tiff.is_grey() { 1 } else { 3 }, tiff.is_grey(), channels);
+            Ok(())
+        }
     }
 }
 
@@ -75,8 +96,8 @@ fn jpeg(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mu
         .set_max_width(usize::from(u16::MAX))
         .set_max_height(usize::from(u16::MAX))
         .jpeg_set_out_colorspace(match delivered {
-            Channels::Grey => ColorSpace::Luma,
             Channels::Colour => ColorSpace::RGB,
+            Channels::Grey | Channels::Index => ColorSpace::Luma,
         });
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(file), options);
     let problem = |error: &dyn std::fmt::Debug| DataError::image(path, format!("its data is broken ({error:?})"));
@@ -166,7 +187,7 @@ fn gif(probe: &Probe, path: &Path, file: &[u8], channels: Channels, pixels: &mut
 /// Converts pixels of `have` channels to the requested channels, in place; alpha is dropped.
 fn convert(pixels: &mut [u8], count: usize, have: usize, grey: bool, channels: Channels) {
     match (grey, channels) {
-        (true, Channels::Grey) => {
+        (true, Channels::Grey | Channels::Index) => {
             for index in 0..count {
                 pixels[index] = pixels[index * have];
             }
@@ -183,7 +204,7 @@ fn convert(pixels: &mut [u8], count: usize, have: usize, grey: bool, channels: C
                 pixels.copy_within(index * have..index * have + 3, index * 3);
             }
         }
-        (false, Channels::Grey) => {
+        (false, Channels::Grey | Channels::Index) => {
             for index in 0..count {
                 let [red, green, blue] = [0, 1, 2].map(|channel| f32::from(pixels[index * have + channel]));
                 pixels[index] = (0.299 * red + 0.587 * green + 0.114 * blue).round() as u8;

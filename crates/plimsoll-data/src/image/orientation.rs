@@ -11,7 +11,11 @@ pub(crate) struct Orientation {
 impl Orientation {
     /// Parses an APP1 segment; upright if there is no valid orientation.
     pub fn from_exif(segment: &[u8]) -> Orientation {
-        let number = number(segment).unwrap_or_default();
+        Orientation::of(number(segment).unwrap_or_default())
+    }
+
+    /// The orientation of a number of EXIF and TIFF.
+    pub fn of(number: u16) -> Orientation {
         Orientation {
             transposed: matches!(number, 5..=8),
             mirrored: matches!(number, 2 | 3 | 6 | 7),

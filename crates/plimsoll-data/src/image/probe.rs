@@ -1,5 +1,8 @@
 //! Parses the header of an image, a few bytes at a time, so that its size is known before memory is allocated.
 
+use super::bmp::Bmp;
+use super::header_reader::{HeaderReader, WINDOW};
+use super::tiff::Tiff;
 use super::{Orientation, ReadAt, jpeg};
 use crate::DataError;
 use plimsoll_core::Bytes;
@@ -32,10 +35,9 @@ pub(crate) enum Format {
     Png,
     WebP,
     Gif,
+    Bmp,
+    Tiff,
 }
-
-/// Bytes per read; enough for the header of most files.
-const WINDOW: usize = 2048;
 
 /// Tables and state of a decoder, with allocator overhead.
 const DECODER: Bytes = Bytes::kib(256);
@@ -48,8 +50,8 @@ const LZW: Bytes = Bytes::kib(128);
 
 /// Parses the header of an image that is a part of a file, or all of it.
 pub(crate) fn probe(file: &dyn ReadAt, path: &Path, part: Range<u64>) -> Result<Probe, DataError> {
-    let (base, length) = (part.start, part.end - part.start);
-    let mut reader = HeaderReader { file, base, path, window: [0; WINDOW], start: 0, length: 0 };
+    let length = part.end - part.start;
+    let mut reader = HeaderReader::new(file, path, part.start);
     if length == 0 {
         return Err(DataError::image(path, "it is empty"));
     }
@@ -59,42 +61,16 @@ pub(crate) fn probe(file: &dyn ReadAt, path: &Path, part: Range<u64>) -> Result<
         b"\x89PNG\r\n\x1a\n" => png(&mut reader, length),
         [b'R', b'I', b'F', b'F', ..] => webp(&mut reader, length),
         [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => gif(&mut reader, length),
-        _ => Err(DataError::image(path, "it begins like no JPEG, PNG, WebP or GIF")),
+        [b'I', b'I', b'*' | b'+', 0, ..] | [b'M', b'M', 0, b'*' | b'+', ..] => tiff(&mut reader, length),
+        [b'B', b'M', ..] => bmp(&mut reader, length),
+        _ => Err(DataError::image(path, "it begins like no JPEG, PNG, WebP, GIF, BMP or TIFF")),
     }
 }
 
 /// Whether the bytes start with the signature of a supported format.
 pub(crate) fn begins_like_one(bytes: &[u8]) -> bool {
-    let starts: [&[u8]; 4] = [&[0xFF, 0xD8, 0xFF], b"\x89PNG\r\n\x1a\n", b"RIFF", b"GIF8"];
+    let starts: [&[u8]; 6] = [&[0xFF, 0xD8, 0xFF], b"\x89PNG\r\n\x1a\n", b"RIFF", b"GIF8", b"II*\0", b"MM\0*"];
     starts.iter().any(|start| bytes.starts_with(start))
-}
-
-struct HeaderReader<'a> {
-    file: &'a dyn ReadAt,
-    /// Offset of the image in the file.
-    base: u64,
-    path: &'a Path,
-    window: [u8; WINDOW],
-    /// The range of the file in the window.
-    start: u64,
-    length: usize,
-}
-
-impl HeaderReader<'_> {
-    /// `count` bytes at `offset`, at most a window.
-    fn at(&mut self, offset: u64, count: usize) -> Result<&[u8], DataError> {
-        if offset < self.start || offset + count as u64 > self.start + self.length as u64 {
-            (self.start, self.length) = (offset, 0);
-            while self.length < count {
-                let read = self.file.read_at(&mut self.window[self.length..], self.base + offset + self.length as u64);
-                match read.map_err(|error| DataError::io("read", self.path, error))? {
-                    0 => return Err(DataError::image(self.path, "it ends in the middle of its header")),
-                    more => self.length += more,
-                }
-            }
-        }
-        Ok(&self.window[(offset - self.start) as usize..][..count])
-    }
 }
 
 /// An image of this size with four channels, for which the decoder allocates `work` bytes.
@@ -141,6 +117,18 @@ fn gif(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {
     let wide = |at: usize| usize::from(u16::from_le_bytes([header[at], header[at + 1]]));
     // Three channels of RGB and one of palette indices.
     sized(reader, Format::Gif, wide(6), wide(8), length, LZW)
+}
+
+fn bmp(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {
+    let bmp = Bmp::read(reader)?;
+    // Three channels of RGB and one of palette indices.
+    sized(reader, Format::Bmp, bmp.width, bmp.height, length, Bytes::ZERO)
+}
+
+fn tiff(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {
+    let tiff = Tiff::read(reader)?;
+    let probe = sized(reader, Format::Tiff, tiff.width, tiff.height, length, INFLATE)?;
+    Ok(Probe { lines: tiff.chunk_bytes(), orientation: Orientation::of(tiff.orientation), ..probe })
 }
 
 fn jpeg_header(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {

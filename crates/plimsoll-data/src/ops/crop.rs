@@ -24,6 +24,7 @@ pub fn random_crop(height: usize, width: usize, seed: u64) -> Arc<dyn Op> {
     Arc::new(Crop { height, width, seed: Some(seed) })
 }
 
+#[derive(Clone, Copy)]
 struct Crop {
     height: usize,
     width: usize,
@@ -46,7 +47,7 @@ impl Op for Crop {
         if self.height == 0 || self.width == 0 {
             return Err(refuse(self, input, "nothing would be left; ask for at least one pixel"));
         }
-        Ok(Column::new(&input.name, input.dtype, [self.height, self.width, channels]))
+        Ok(Column { classes: input.classes.clone(), ..Column::new(&input.name, input.dtype, [self.height, self.width, channels]) })
     }
 
     fn takes_long(&self) -> bool {
@@ -66,6 +67,14 @@ impl Op for Crop {
 
     fn item(&self) -> Option<ItemStep> {
         Some(ItemStep::Crop { height: self.height, width: self.width, seed: self.seed })
+    }
+
+    fn for_mask(&self) -> Option<Arc<dyn Op>> {
+        Some(Arc::new(*self))
+    }
+
+    fn without_randomness(&self) -> Option<Arc<dyn Op>> {
+        Some(center_crop(self.height, self.width))
     }
 
     fn is_random(&self) -> bool {

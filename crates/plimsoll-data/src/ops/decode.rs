@@ -20,7 +20,8 @@ pub struct Decode {
     pub(crate) orient: bool,
 }
 
-/// Decodes JPEG (baseline, progressive, grey, CMYK), PNG, WebP and GIF files, detected by content, to u8 RGB images.
+/// Decodes JPEG (baseline, progressive, grey, CMYK), PNG, WebP, GIF, BMP and TIFF files, detected by content, to u8 RGB
+/// images.
 /// Alpha is dropped; for an animation, the first frame is decoded. Images have different sizes until they are resized
 /// or cropped.
 ///
@@ -31,6 +32,18 @@ pub struct Decode {
 /// ```
 pub fn decode() -> Arc<dyn Op> {
     Decode::new().op()
+}
+
+/// Decodes segmentation masks to u8 class indices of one channel: palette indices, or grey values as they are stored.
+/// Masks are PNG, GIF, BMP or TIFF files; formats that change values, such as JPEG, are refused.
+///
+/// ```
+/// use plimsoll_data::{Column, ops::decode_mask};
+/// assert_eq!(decode_mask().output(&Column::files("y"))?.to_string(), "y: u8[?, ?, 1]");
+/// # Ok::<(), plimsoll_data::DataError>(())
+/// ```
+pub fn decode_mask() -> Arc<dyn Op> {
+    Arc::new(Decode { channels: Channels::Index, orient: false })
 }
 
 impl Decode {
@@ -58,6 +71,9 @@ impl Decode {
 
 impl Op for Decode {
     fn describe(&self) -> String {
+        if self.channels == Channels::Index {
+            return "decode_mask()".into();
+        }
         let grey = if self.channels == Channels::Grey { ".grey()" } else { "" };
         let upright = if self.orient { ".upright()" } else { "" };
         format!("decode(){grey}{upright}")
@@ -67,11 +83,15 @@ impl Op for Decode {
         if input.extent != Extent::Files {
             return Err(refuse(self, input, "its rows are not files; leave it out"));
         }
-        Ok(Column::images(&input.name, self.channels.count()))
+        Ok(Column { classes: input.classes.clone(), ..Column::images(&input.name, self.channels.count()) })
     }
 
     fn kernel(&self, _input: &Column) -> Box<dyn Kernel> {
         unreachable!("files are decoded one by one")
+    }
+
+    fn for_mask(&self) -> Option<Arc<dyn Op>> {
+        Some(Arc::new(Decode { channels: Channels::Index, ..*self }))
     }
 
     fn item(&self) -> Option<ItemStep> {

@@ -25,6 +25,7 @@ pub fn flip_up_down(seed: u64) -> Arc<dyn Op> {
     Arc::new(Flip { left_right: false, seed })
 }
 
+#[derive(Clone, Copy)]
 struct Flip {
     left_right: bool,
     seed: u64,
@@ -63,6 +64,10 @@ impl Op for Flip {
 
     fn item(&self) -> Option<ItemStep> {
         Some(ItemStep::Flip { left_right: self.left_right, seed: self.seed })
+    }
+
+    fn for_mask(&self) -> Option<Arc<dyn Op>> {
+        Some(Arc::new(*self))
     }
 
     fn is_random(&self) -> bool {

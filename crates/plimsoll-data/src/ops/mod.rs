@@ -1,6 +1,7 @@
 //! Operations for `map`: they transform one column, row by row, in memory of the caller.
 
 mod apply;
+mod class_index;
 mod colour;
 mod crop;
 mod decode;
@@ -19,11 +20,12 @@ mod rotate;
 mod standardize;
 
 pub use apply::apply;
+pub use class_index::class_index;
 pub use colour::{brightness, contrast, grey, hue, random_brightness, random_contrast, random_hue, random_saturation, saturation};
 
 pub(crate) use crop::corner;
 pub use crop::{center_crop, random_crop};
-pub use decode::{Decode, decode};
+pub use decode::{Decode, decode, decode_mask};
 pub use fill::fill;
 pub(crate) use fill::{Padder, Padding, is_ragged};
 pub use finite::finite;
@@ -34,7 +36,7 @@ pub(crate) use mix::Mixer;
 pub use one_hot::one_hot;
 pub use pad::{Fit, crop_or_pad, pad};
 pub use pointwise::{cast_f32, normalize, scale};
-pub use resize::resize;
+pub use resize::{resize, resize_mask};
 pub(crate) use resized_crop::CropRect;
 pub use resized_crop::{CropArea, random_resized_crop};
 pub use rot90::{random_rot90, rot90};
@@ -47,6 +49,7 @@ use crate::block::Rows;
 use crate::schema::Extent;
 use crate::{Column, DataError};
 use plimsoll_core::{Bytes, DType};
+use std::sync::Arc;
 
 /// An operation on the rows of one column. Its output and its memory are known before anything runs.
 pub trait Op: Send + Sync {
@@ -80,6 +83,12 @@ pub trait Op: Send + Sync {
         None
     }
 
+    /// The same operation on the segmentation mask of an image, with the same random choices: class indices are moved, not
+    /// interpolated. `None` if it only changes the values of pixels.
+    fn for_mask(&self) -> Option<Arc<dyn Op>> {
+        None
+    }
+
     /// Whether it accepts rows that vary in length, followed by their lengths.
     fn takes_lengths(&self) -> bool {
         false
@@ -89,6 +98,12 @@ pub trait Op: Send + Sync {
     /// [`Parallelism::Auto`](crate::Parallelism::Auto) then uses one thread per core.
     fn takes_long(&self) -> bool {
         true
+    }
+
+    /// What takes the place of a random operation where there is nothing to train, if something must: a random crop becomes
+    /// the centre, and random flips and colours are left out.
+    fn without_randomness(&self) -> Option<Arc<dyn Op>> {
+        None
     }
 
     /// Whether its output differs between epochs; it cannot come before a cache.

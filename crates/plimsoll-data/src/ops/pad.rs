@@ -83,7 +83,7 @@ impl Op for Fit {
             let problem = format!("its images are {have_height} × {have_width}, larger than the frame; use crop_or_pad or resize before");
             return Err(refuse(self, input, problem));
         }
-        Ok(Column::new(&input.name, input.dtype, [height, width, channels]))
+        Ok(Column { classes: input.classes.clone(), ..Column::new(&input.name, input.dtype, [height, width, channels]) })
     }
 
     fn takes_long(&self) -> bool {
@@ -98,6 +98,11 @@ impl Op for Fit {
         let (fit, from, pixel) = (*self, (input.shape[0], input.shape[1]), input.shape[2] * input.dtype.size());
         let line = from.1 * pixel;
         each_row(self, input, move |_, _, image, out| fit.run(from, pixel, &element, |y| &image[y * line..][..line], out))
+    }
+
+    /// Padding is of the first class.
+    fn for_mask(&self) -> Option<Arc<dyn Op>> {
+        Some(Arc::new(Fit { value: 0.0, ..*self }))
     }
 
     fn item(&self) -> Option<ItemStep> {

@@ -1,7 +1,7 @@
 //! Random crops of random size and aspect ratio, resized to one size.
 
 use super::resize::resampled;
-use super::{ItemStep, Kernel, Method, Op, refuse, resize, shape_of};
+use super::{ItemStep, Kernel, Method, Op, refuse, resize, resize_mask, shape_of};
 use crate::rng::{Salt, uniform};
 use crate::{Column, DataError};
 use plimsoll_core::Bytes;
@@ -36,13 +36,16 @@ impl Default for CropArea {
 /// Crops a random part of each image and resizes it to `height` × `width` f32. If no part with an allowed aspect
 /// ratio fits, it takes the largest one in the center.
 pub fn random_resized_crop(height: usize, width: usize, part: CropArea) -> Arc<dyn Op> {
-    Arc::new(ResizedCrop { height, width, part })
+    Arc::new(ResizedCrop { height, width, part, mask: false })
 }
 
+#[derive(Clone, Copy)]
 struct ResizedCrop {
     height: usize,
     width: usize,
     part: CropArea,
+    /// Whether pixels are class indices.
+    mask: bool,
 }
 
 /// A rectangle of an image in pixels.
@@ -96,7 +99,10 @@ impl Op for ResizedCrop {
         if !(0.0 < ratio.0 && ratio.0 <= ratio.1 && ratio.1.is_finite()) {
             return Err(refuse(self, input, "proportions are above 0, the smaller number first"));
         }
-        resize(self.height, self.width, method).output(input)
+        match self.mask {
+            true => resize_mask(self.height, self.width).output(input),
+            false => resize(self.height, self.width, method).output(input),
+        }
     }
 
     fn kernel_bytes(&self, input: &Column) -> Bytes {
@@ -110,6 +116,14 @@ impl Op for ResizedCrop {
 
     fn item(&self) -> Option<ItemStep> {
         Some(ItemStep::ResizedCrop { height: self.height, width: self.width, part: self.part })
+    }
+
+    fn for_mask(&self) -> Option<Arc<dyn Op>> {
+        Some(Arc::new(ResizedCrop { part: CropArea { method: Method::Nearest, ..self.part }, mask: true, ..*self }))
+    }
+
+    fn without_randomness(&self) -> Option<Arc<dyn Op>> {
+        Some(resize(self.height, self.width, self.part.method))
     }
 
     fn is_random(&self) -> bool {

@@ -41,7 +41,7 @@ impl Op for Rot90 {
     fn output(&self, input: &Column) -> Result<Column, DataError> {
         let [height, width, channels] = image_shape(self, input)?;
         match self {
-            Rot90::Quarters(1 | 3) => Ok(Column::new(&input.name, input.dtype, [width, height, channels])),
+            Rot90::Quarters(1 | 3) => Ok(Column { shape: vec![width, height, channels], ..input.clone() }),
             Rot90::Quarters(_) => Ok(input.clone()),
             Rot90::Random { .. } if height == width => Ok(input.clone()),
             Rot90::Random { .. } => Err(refuse(
@@ -77,6 +77,10 @@ impl Op for Rot90 {
                 }
             }
         })
+    }
+
+    fn for_mask(&self) -> Option<Arc<dyn Op>> {
+        Some(Arc::new(*self))
     }
 
     fn is_random(&self) -> bool {

@@ -16,9 +16,15 @@ use plimsoll_core::Bytes;
 use std::any::Any;
 use std::fmt;
 
-/// The stack size of a worker thread. Sources and operations work in planned buffers and need no more stack than
-/// this.
+/// The largest stack of a worker thread: that of pipelines with user code. Sources and operations work in planned buffers
+/// and need no more stack than this.
 pub const PRODUCER_STACK: Bytes = Bytes::kib(512);
+
+/// The stack of a worker thread that decodes images.
+const DECODER_STACK: Bytes = if cfg!(debug_assertions) { PRODUCER_STACK } else { Bytes::kib(256) };
+
+/// The stack of a worker thread that reads rows of a fixed size and applies inexpensive operations.
+const READER_STACK: Bytes = if cfg!(debug_assertions) { PRODUCER_STACK } else { Bytes::kib(128) };
 
 /// The memory of a pipeline: a [`Feed`](crate::Feed) started with this plan reserves exactly these bytes.
 ///
@@ -218,7 +224,7 @@ fn holdings_with(recipe: &Recipe, geometry: Geometry, stream: Vec<Holding>) -> R
     let Geometry { slots, slot_rows, chunk_rows, workers, decode, max_item, cache_rows, resident, .. } = geometry;
     let each = workers as u64;
     let stacks = if workers == 1 { "producer stack".to_string() } else { format!("{workers} worker stacks") };
-    let mut stages = vec![Holding::here(stacks, PRODUCER_STACK * each)];
+    let mut stages = vec![Holding::here(stacks, stack(recipe) * each)];
     if let Some(node) = &recipe.node {
         stages.extend(stream);
         stages.push(Holding::here("stream", recipe.stream_row_bytes() * chunk_rows as u64 * each));
@@ -266,6 +272,20 @@ fn holdings_with(recipe: &Recipe, geometry: Geometry, stream: Vec<Holding>) -> R
     }
     hold("staging ring".into(), slot_bytes(&recipe.schema, slot_rows) * slots as u64);
     Ok(stages)
+}
+
+/// The stack of each worker thread. Frames are larger without optimizations.
+pub(crate) fn stack(recipe: &Recipe) -> Bytes {
+    let maps = recipe.maps.iter().chain(recipe.cached_rows.iter().flat_map(|kept| &kept.maps));
+    if recipe.node.is_some() || maps.flat_map(|map| &map.steps).any(|step| step.op.takes_long()) {
+        PRODUCER_STACK
+    } else if recipe.item().is_some() {
+        DECODER_STACK
+    } else if recipe.source.takes_little_stack() {
+        READER_STACK
+    } else {
+        PRODUCER_STACK
+    }
 }
 
 /// Bytes of the ring and the decode pool saved by the second geometry.

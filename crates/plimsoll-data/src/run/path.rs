@@ -171,13 +171,14 @@ impl Path {
 /// The operations on each column in every epoch, for one thread. Files are decoded in `pool`.
 pub(super) fn paths(recipe: &Recipe, geometry: Geometry, pool: Option<&Arc<DecodePool>>, meter: &Arc<Meter>) -> Vec<Path> {
     let cap = ItemCap { stated: recipe.sizes().cap(), here: geometry.max_item };
-    let kernel = |(item, pool): (&DecodeRecipe, &Arc<DecodePool>)| {
-        DecodeKernel::new(Arc::clone(&recipe.source), item.clone(), cap, Arc::clone(pool), Arc::clone(meter))
+    let kernel = |column: usize, (item, pool): (&DecodeRecipe, &Arc<DecodePool>)| {
+        DecodeKernel::new((Arc::clone(&recipe.source), column), item.clone(), cap, Arc::clone(pool), Arc::clone(meter))
     };
     let columns = recipe.cached_rows.as_ref().map_or(recipe.source.schema(), |cached| &cached.schema).columns();
-    let path =
-        |(map, column): (&ColumnRecipe, &Column)| Path::new(map, column, geometry.chunk_rows, map.item.as_ref().zip(pool).map(kernel));
-    recipe.maps.iter().zip(columns).map(path).collect()
+    let path = |(at, (map, column)): (usize, (&ColumnRecipe, &Column))| {
+        Path::new(map, column, geometry.chunk_rows, map.item.as_ref().zip(pool).map(|item| kernel(at, item)))
+    };
+    recipe.maps.iter().zip(columns).enumerate().map(path).collect()
 }
 
 /// The pool that files are decoded in, with its cache, if the data set has files.

@@ -2,7 +2,7 @@
 
 use super::{ColumnScale, FileUse, Gather, ImageScans, Source, class_column};
 use crate::block::{BlockMut, ColumnMut};
-use crate::{DataError, Schema};
+use crate::{DataError, Extent, Schema};
 use std::hash::Hasher;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -75,6 +75,20 @@ impl Zipped {
     }
 }
 
+impl Zipped {
+    /// The source of a column, and its position there.
+    fn part(&self, column: usize) -> Option<(&Arc<dyn Source>, usize)> {
+        let mut column = column;
+        for source in &self.sources {
+            match column.checked_sub(source.schema().columns().len()) {
+                Some(rest) => column = rest,
+                None => return Some((source, column)),
+            }
+        }
+        None
+    }
+}
+
 impl Source for Zipped {
     fn schema(&self) -> &Schema {
         &self.schema
@@ -117,6 +131,30 @@ impl Source for Zipped {
         Ok(false)
     }
 
+    fn file(&self, row: u64, column: usize, path: &mut PathBuf) {
+        let (source, column) = self.part(column).expect("called only for a column of files");
+        source.file(row, column, path);
+    }
+
+    fn file_part(&self, row: u64, column: usize) -> Result<Option<Range<u64>>, DataError> {
+        self.part(column).map_or(Ok(None), |(source, column)| source.file_part(row, column))
+    }
+
+    /// Headers are read before planning if one source has all files.
+    fn image_scans(&self) -> Option<(&dyn Source, &ImageScans)> {
+        let has_files = |source: &&Arc<dyn Source>| source.schema().columns().iter().any(|column| column.extent == Extent::Files);
+        let mut with_files = self.sources.iter().enumerate().filter(|(_, source)| has_files(source));
+        // The columns of the first source have the same positions here; a source with one column of files needs none.
+        let (at, source) = with_files.next().filter(|_| with_files.next().is_none())?;
+        let files = source.schema().columns().iter().filter(|column| column.extent == Extent::Files).count();
+        if at == 0 || files == 1 { source.image_scans() } else { None }
+    }
+
+    fn masked_column(&self, column: usize) -> Option<usize> {
+        let (source, at) = self.part(column)?;
+        source.masked_column(at).map(|masked| column - at + masked)
+    }
+
     fn row_name(&self, row: u64) -> String {
         self.sources.iter().map(|source| source.row_name(row)).collect::<Vec<_>>().join(" with ")
     }
@@ -130,14 +168,7 @@ impl Source for Zipped {
     }
 
     fn locate(&self, row: u64, column: usize) -> Option<(PathBuf, u64)> {
-        let mut column = column;
-        for source in &self.sources {
-            match column.checked_sub(source.schema().columns().len()) {
-                Some(rest) => column = rest,
-                None => return source.locate(row, column),
-            }
-        }
-        None
+        self.part(column).and_then(|(source, column)| source.locate(row, column))
     }
 
     fn describe(&self) -> String {
@@ -219,14 +250,14 @@ impl Source for Concatenated {
         self.sources.iter().all(|source| source.image_scans().is_some()).then_some((self, &self.scans))
     }
 
-    fn file(&self, row: u64, path: &mut PathBuf) {
+    fn file(&self, row: u64, column: usize, path: &mut PathBuf) {
         let (source, row) = self.of(row);
-        source.file(row, path);
+        source.file(row, column, path);
     }
 
-    fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
+    fn file_part(&self, row: u64, column: usize) -> Result<Option<Range<u64>>, DataError> {
         let (source, row) = self.of(row);
-        source.file_part(row)
+        source.file_part(row, column)
     }
 
     fn classes(&self, visit: &mut dyn FnMut(i64)) -> Result<bool, DataError> {

@@ -50,6 +50,10 @@ impl Digits {
 }
 
 impl Source for Digits {
+    fn takes_little_stack(&self) -> bool {
+        true
+    }
+
     fn schema(&self) -> &Schema {
         &self.schema
     }

@@ -1,12 +1,13 @@
-//! What a source reads of its files, what it leaves out, and the statistics it was fitted with.
+//! What a source reads of its files, and what it leaves out.
 
+use crate::table::{ColumnScale, FittedColumn};
 use serde::{Deserialize, Serialize};
 
 /// Which columns or arrays of a file are read, and which are not.
 ///
 /// ```
 /// use plimsoll_data::source::FileUse;
-/// let read = FileUse { used: vec!["a".into(), "b".into()], targets: vec!["c".into()], unused: vec![("name".into(), "text".into())] };
+/// let read = FileUse { used: vec!["a".into(), "b".into()], targets: vec!["c".into()], unused: vec![("name".into(), "text".into())], ..FileUse::default() };
 /// assert_eq!(read.lines(), [("reads", "a, b → c".to_string()), ("not read", "name (text)".to_string())]);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,8 +16,20 @@ pub struct FileUse {
     pub used: Vec<String>,
     /// The names of the labels.
     pub targets: Vec<String>,
+    /// How columns are encoded, for those that are not read as the numbers they are.
+    #[serde(default)]
+    pub encoded: Vec<(String, String)>,
     /// The names of the others, each with the reason.
     pub unused: Vec<(String, String)>,
+}
+
+/// What a table knows about itself besides its rows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TableFacts {
+    pub file_use: FileUse,
+    pub scales: Vec<ColumnScale>,
+    pub fitted: Vec<FittedColumn>,
+    pub classes: Vec<String>,
 }
 
 /// Names in a line of text; JSON has them all.
@@ -26,17 +39,26 @@ const MOST_NAMES: usize = 8;
 const LONGEST_NAME: usize = 40;
 
 impl FileUse {
+    /// Sets how columns are encoded.
+    pub(crate) fn with_encoded<'c>(self, columns: impl Iterator<Item = &'c FittedColumn>) -> FileUse {
+        let encoded = columns.filter_map(|column| Some((column.name.clone(), column.describe()?))).collect();
+        FileUse { encoded, ..self }
+    }
+
     /// Whether nothing is known.
     pub fn is_empty(&self) -> bool {
         self == &FileUse::default()
     }
 
-    /// At most two lines of limited length, each with a label.
+    /// At most three lines of limited length, each with a label.
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = Vec::new();
         if !self.used.is_empty() {
             let targets = if self.targets.is_empty() { String::new() } else { format!(" → {}", list(&self.targets, |name| short(name))) };
             lines.push(("reads", list(&self.used, |name| short(name)) + &targets));
+        }
+        if !self.encoded.is_empty() {
+            lines.push(("encoded", list(&self.encoded, |(name, how)| format!("{} ({how})", short(name)))));
         }
         if !self.unused.is_empty() {
             lines.push(("not read", list(&self.unused, |(name, reason)| format!("{} ({reason})", short(name)))));
@@ -59,26 +81,6 @@ fn short(name: &str) -> String {
     }
 }
 
-/// The mean and standard deviation that a column is standardized with.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ColumnScale {
-    /// The name of the column.
-    pub name: String,
-    /// The mean of the training rows.
-    pub mean: f64,
-    /// The standard deviation of the training rows; 1 for a constant column.
-    pub std: f64,
-}
-
-/// Whether pandas wrote a column of this name as its index.
-pub(super) fn is_index_name(name: &str) -> bool {
-    let numbered = |prefix: &str, suffix: &str| {
-        let number = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(suffix));
-        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
-    };
-    numbered("Unnamed: ", "") || numbered("__index_level_", "__")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,17 +89,8 @@ mod tests {
     fn lines_stay_short() {
         let names = |count: usize| (0..count).map(|n| format!("column_with_a_long_name_{n:030}")).collect::<Vec<_>>();
         let unused = names(5000).into_iter().map(|name| (name, "text".to_string())).collect();
-        let lines = FileUse { used: names(1000), targets: names(900), unused }.lines();
+        let lines = FileUse { used: names(1000), targets: names(900), unused, ..FileUse::default() }.lines();
         assert!(lines.iter().all(|(_, line)| line.chars().count() < 900), "{lines:?}");
         assert!(lines[0].1.contains("and 992 more → ") && lines[1].1.ends_with("and 4992 more"), "{lines:?}");
-    }
-
-    #[test]
-    fn pandas_names_of_an_index() {
-        for (name, index) in
-            [("Unnamed: 0", true), ("Unnamed: ", false), ("__index_level_0__", true), ("index", false), ("__index_level_x__", false)]
-        {
-            assert_eq!(is_index_name(name), index, "{name}");
-        }
     }
 }

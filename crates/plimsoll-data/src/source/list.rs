@@ -1,6 +1,6 @@
-//! Lists of files by pattern.
+//! Images by pattern.
 
-use super::{ImageScans, Source};
+use super::{ImageScans, Source, files};
 use crate::block::{BlockMut, Rows};
 use crate::{Column, DataError, Schema};
 use plimsoll_core::Bytes;
@@ -20,11 +20,24 @@ pub struct ImageFiles {
 impl ImageFiles {
     /// Lists the files, sorted by name. They are opened only when their rows are read.
     pub fn open(pattern: &Path) -> Result<ImageFiles, DataError> {
-        let mut files = files(pattern)?;
+        ImageFiles::new(pattern.to_path_buf(), files(pattern)?)
+    }
+
+    /// These files, in this order.
+    pub fn list(files: Vec<PathBuf>) -> Result<ImageFiles, DataError> {
+        let name = match &files[..] {
+            [] => return Err(DataError::Stage("there are no images in an empty list of files; name at least one".into())),
+            [file] => file.display().to_string(),
+            [first, .., last] => format!("{} … {} ({} files)", first.display(), last.display(), files.len()),
+        };
+        ImageFiles::new(name.into(), files)
+    }
+
+    fn new(pattern: PathBuf, mut files: Vec<PathBuf>) -> Result<ImageFiles, DataError> {
         files.shrink_to_fit();
         files.iter_mut().for_each(PathBuf::shrink_to_fit);
         let schema = Schema::new(vec![Column::files("x")])?;
-        Ok(ImageFiles { pattern: pattern.to_path_buf(), files, schema, scans: ImageScans::default() })
+        Ok(ImageFiles { pattern, files, schema, scans: ImageScans::default() })
     }
 }
 
@@ -51,9 +64,13 @@ impl Source for ImageFiles {
         Some((self, &self.scans))
     }
 
-    fn file(&self, row: u64, path: &mut PathBuf) {
+    fn file(&self, row: u64, _column: usize, path: &mut PathBuf) {
         path.as_mut_os_string().clear();
         path.push(&self.files[row as usize]);
+    }
+
+    fn row_name(&self, row: u64) -> String {
+        self.files[row as usize].display().to_string()
     }
 
     fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
@@ -64,33 +81,4 @@ impl Source for ImageFiles {
     fn describe(&self) -> String {
         format!("image_files {}", self.pattern.display())
     }
-}
-
-/// The files that match a pattern with `*`, `?`, `[abc]` and `**`, sorted by name. A pattern without matches is an
-/// error.
-///
-/// ```
-/// let none = plimsoll_data::source::files("no/such/*.tar");
-/// assert_eq!(none.unwrap_err().to_string(), "no file matches no/such/*.tar; correct the path or the pattern");
-/// ```
-pub fn files(pattern: impl AsRef<Path>) -> Result<Vec<PathBuf>, DataError> {
-    let text = pattern.as_ref().to_string_lossy();
-    let refuse = |problem: String| DataError::Stage(problem);
-    let found =
-        glob::glob(&text).map_err(|error| refuse(format!("the pattern {text} is wrong at character {}: {}", error.pos, error.msg)))?;
-    let mut files = Vec::new();
-    for path in found {
-        let path = path.map_err(|error| {
-            let path = error.path().to_path_buf();
-            DataError::io("list", &path, error.into())
-        })?;
-        if !path.is_dir() {
-            files.push(path);
-        }
-    }
-    if files.is_empty() {
-        return Err(refuse(format!("no file matches {text}; correct the path or the pattern")));
-    }
-    files.sort_unstable();
-    Ok(files)
 }

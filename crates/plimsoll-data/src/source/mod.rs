@@ -12,6 +12,7 @@ mod image_scan;
 mod list;
 mod npy;
 mod parquet;
+mod pattern;
 mod random;
 mod range;
 mod sequential;
@@ -19,21 +20,28 @@ mod shapes;
 mod tensors;
 mod text;
 mod tfrecord;
+mod unpack;
 mod webdataset;
 
+pub use crate::table::{
+    BytePairs, ColumnKind, ColumnOptions, ColumnScale, Encode, Encoding, Fill, FittedColumn, Missing, Output, Standardize, TableSpec,
+    TextOutput, TextSplit, TextStandardize, Tokenization, VocabularyOptions,
+};
 pub(crate) use composed::{concatenated, merge_use, zipped};
-pub use csv::{Csv, CsvSpec, CsvType, Standardize, Window};
+pub use csv::{Csv, CsvSpec, CsvType, Window, table_files};
 pub(crate) use deferred::{DeferredDecode, REFERENCE_BYTES, referenced_row, without_reference};
 pub use digits::{Digits, Split};
-pub use file_use::{ColumnScale, FileUse};
-pub use folder::ImageFolder;
+pub use file_use::FileUse;
+pub(crate) use file_use::TableFacts;
+pub use folder::{ImageFolder, ImageMasks, LabelFile, LabelKind, LabelledImages};
 pub use function::{Function, RowMut};
 pub use generator::Elements;
 pub(crate) use generator::Generator;
 pub use image_scan::{ImageScan, ImageScans};
-pub use list::{ImageFiles, files};
+pub use list::ImageFiles;
 pub use npy::Npy;
-pub use parquet::ParquetSpec;
+pub use parquet::{ParquetSpec, parquet_files};
+pub use pattern::files;
 pub use random::{Random, RandomSpec};
 pub use range::Counted;
 
@@ -42,10 +50,12 @@ pub use shapes::{Shapes, ShapesSpec};
 pub use tensors::{Tensor, Tensors};
 pub use text::{Text, Vocabulary};
 pub use tfrecord::{Feature, RecordFeature, RecordValues, TfRecord};
-pub(crate) use tfrecord::{PackedRecords, RecordPosition, RecordReader, is_packed};
+pub(crate) use tfrecord::{PackedRecords, RecordPosition, RecordReader};
+pub(crate) use unpack::Packing;
 pub use webdataset::WebDataset;
 
-use crate::block::{BlockMut, Rows};
+use crate::block::{BlockMut, ColumnMut, Rows};
+use crate::image::{begins_like_one, is_image_name};
 use crate::{Column, DataError, Extent, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::fs::{self, File, Metadata};
@@ -122,14 +132,24 @@ pub trait Source: Send + Sync {
         unreachable!("this source does not say what its rows take in memory")
     }
 
-    /// Sets `path` to the file of a row. Called only if a column holds [files](crate::Extent::Files).
-    fn file(&self, row: u64, path: &mut PathBuf) {
-        part_with_files(self.parts()).expect("called only if a column holds files").file(row, path);
+    /// Sets `path` to the file of a column of a row. Called only if that column holds [files](crate::Extent::Files).
+    fn file(&self, row: u64, column: usize, path: &mut PathBuf) {
+        part_with_files(self.parts()).expect("called only if a column holds files").file(row, column, path);
+    }
+
+    /// Whether reading its rows takes little stack: it neither decompresses nor runs user code.
+    fn takes_little_stack(&self) -> bool {
+        !self.parts().is_empty() && self.parts().iter().all(|part| part.takes_little_stack())
     }
 
     /// The byte range of the row in that file, if it is not the whole file.
-    fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
-        part_with_files(self.parts()).map_or(Ok(None), |part| part.file_part(row))
+    fn file_part(&self, row: u64, column: usize) -> Result<Option<Range<u64>>, DataError> {
+        part_with_files(self.parts()).map_or(Ok(None), |part| part.file_part(row, column))
+    }
+
+    /// The column of the images that a column of files has the masks of; both are of the same size.
+    fn masked_column(&self, column: usize) -> Option<usize> {
+        part_with_files(self.parts())?.masked_column(column)
     }
 
     /// The source that the [files](Self::file) come from, and what is known about them as images. Sources without it are
@@ -164,6 +184,12 @@ pub trait Source: Send + Sync {
         Ok(false)
     }
 
+    /// Calls `visit` with the value of a column for every row, in order: its bytes, or its text where a file has that.
+    /// Columns of the file may be named that are not among those of the rows. Returns whether there is such a column.
+    fn visit_column(&self, name: &str, visit: &mut dyn FnMut(&[u8])) -> Result<bool, DataError> {
+        visit_rows(self, name, visit)
+    }
+
     /// A row in words, for errors: its file and line, or its index and the source.
     fn row_name(&self, row: u64) -> String {
         format!("row {row} of {}", self.describe())
@@ -177,6 +203,11 @@ pub trait Source: Send + Sync {
     /// The statistics that columns are standardized with.
     fn scales(&self) -> Vec<ColumnScale> {
         Vec::new()
+    }
+
+    /// The columns of a table as they were fitted: part of a model that is trained on them.
+    fn fitted_columns(&self) -> Vec<FittedColumn> {
+        self.parts().iter().map(|part| part.fitted_columns()).find(|columns| !columns.is_empty()).unwrap_or_default()
     }
 
     /// Describes files that were skipped, if there are any.
@@ -193,9 +224,40 @@ pub trait Source: Send + Sync {
     fn describe(&self) -> String;
 }
 
+/// Reads the rows of a source for the values of one column.
+fn visit_rows<S: Source + ?Sized>(source: &S, name: &str, visit: &mut dyn FnMut(&[u8])) -> Result<bool, DataError> {
+    /// Rows that are read at a time.
+    const ROWS: usize = 64;
+    let schema = source.schema();
+    let Some(at) = schema.index_of(name).filter(|at| schema.columns()[*at].extent == Extent::Fixed) else { return Ok(false) };
+    let mut scratch = vec![0; source.scratch_bytes(ROWS).get()];
+    let sizes: Vec<usize> = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
+    let mut memory: Vec<Vec<u8>> = sizes.iter().map(|bytes| vec![0; bytes * ROWS]).collect();
+    let mut row = 0;
+    while row < source.len() {
+        let rows = ROWS.min((source.len() - row) as usize);
+        let mut columns: Vec<ColumnMut<'_>> =
+            memory.iter_mut().zip(&sizes).map(|(memory, bytes)| ColumnMut::new(&mut memory[..bytes * rows])).collect();
+        source.read(row, &mut scratch, &mut BlockMut::new(schema, rows, &mut columns))?;
+        memory[at][..rows * sizes[at]].chunks_exact(sizes[at]).for_each(&mut *visit);
+        row += rows as u64;
+    }
+    Ok(true)
+}
+
 fn part_with_files(parts: &[Arc<dyn Source>]) -> Option<&dyn Source> {
     let has_files = |part: &&Arc<dyn Source>| part.schema().columns().iter().any(|column| column.extent == Extent::Files);
     parts.iter().find(has_files).map(|part| &**part)
+}
+
+/// Whether a file has the extension of an image.
+pub fn is_image_file(path: &Path) -> bool {
+    is_image_name(path.extension().unwrap_or_default().as_encoded_bytes())
+}
+
+/// Whether bytes start with the signature of a supported image format.
+pub fn begins_like_an_image(head: &[u8]) -> bool {
+    begins_like_one(head)
 }
 
 /// A short description of a kind of source and its files.

@@ -123,6 +123,10 @@ fn fill_elements<const N: usize>(key: u64, row: &mut [u8], value: impl Fn(u32) -
 }
 
 impl Source for Random {
+    fn takes_little_stack(&self) -> bool {
+        true
+    }
+
     fn schema(&self) -> &Schema {
         &self.schema
     }

@@ -28,6 +28,10 @@ impl Counted {
 }
 
 impl Source for Counted {
+    fn takes_little_stack(&self) -> bool {
+        true
+    }
+
     fn schema(&self) -> &Schema {
         &self.schema
     }

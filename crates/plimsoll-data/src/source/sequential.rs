@@ -1,6 +1,6 @@
 //! Sequential sources: files and generators without random access.
 
-use super::{FileUse, Source};
+use super::{FileUse, Source, TableFacts};
 use crate::fault::Fault;
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
@@ -49,8 +49,8 @@ pub(crate) struct SequentialSource {
     pub held: Bytes,
     /// `None` if user code produces the rows.
     pub identity: Option<Identity>,
-    /// What its file is read for.
-    pub file_use: FileUse,
+    /// What is known about its files.
+    pub facts: TableFacts,
     /// Opens it for one thread.
     pub open: Arc<dyn Fn() -> Box<dyn RowIterator> + Send + Sync>,
 }
@@ -68,7 +68,7 @@ impl SequentialSource {
             rows: None,
             held,
             identity: None,
-            file_use: FileUse::default(),
+            facts: TableFacts::default(),
             open: Arc::new(move || Box::new(open())),
         }
     }
@@ -80,7 +80,12 @@ impl SequentialSource {
 
     /// Sets what its file is read for.
     pub fn with_file_use(self, file_use: FileUse) -> SequentialSource {
-        SequentialSource { file_use, ..self }
+        SequentialSource { facts: TableFacts { file_use, ..TableFacts::default() }, ..self }
+    }
+
+    /// Sets what is known about its files.
+    pub fn with_facts(self, facts: TableFacts) -> SequentialSource {
+        SequentialSource { facts, ..self }
     }
 
     /// Sets the number of rows of an epoch.

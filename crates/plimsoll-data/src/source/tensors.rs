@@ -141,6 +141,10 @@ impl Tensors {
 }
 
 impl Source for Tensors {
+    fn takes_little_stack(&self) -> bool {
+        true
+    }
+
     fn schema(&self) -> &Schema {
         &self.schema
     }

@@ -4,13 +4,23 @@ use crate::DataError;
 use crate::dataset::{BlockIterator, Dataset, Holding, IndexStep, Input, Opening, RowStage, Stage, StreamBudget};
 use crate::fault::{Fault, Loss};
 use crate::holdout::{Split, SplitPart};
+use crate::split::{self, SplitSpec};
 use plimsoll_core::Bytes;
 
 /// One part of a split.
 struct HoldoutPart {
     part: SplitPart,
-    share: f64,
-    seed: u64,
+    name: String,
+}
+
+/// The parts of a [split](Dataset::split).
+pub struct Splits {
+    /// The rows to train on.
+    pub training: Dataset,
+    /// The rows to validate on.
+    pub validation: Option<Dataset>,
+    /// The rows to test on.
+    pub test: Option<Dataset>,
 }
 
 impl Dataset {
@@ -43,15 +53,47 @@ impl Dataset {
             false => Split::new(rows, held, seed, &|_| Ok(false))?,
         };
         let (training, held_out) = split.parts();
-        let then = |part| self.clone().then(HoldoutPart { part, share, seed });
+        let then = |part: SplitPart| {
+            let which = if part.is_held_out() { "holdout" } else { "without holdout" };
+            self.clone().then(HoldoutPart { part, name: format!("{which}({share}, seed {seed})") })
+        };
         Ok((then(training), then(held_out)))
+    }
+
+    /// Splits the rows into training, validation and test rows, each in the order of the source.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, SplitMethod, SplitSpec};
+    /// let spec = SplitSpec { method: SplitMethod::Random, test: 0.2, fold: Some((3, 5)), ..SplitSpec::default() };
+    /// let parts = Dataset::range(0, 1000, 1)?.split(&spec)?;
+    /// assert_eq!((parts.training.len(), parts.validation.unwrap().len(), parts.test.unwrap().len()), (640, 160, 200));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the number of rows is unknown, a part would be empty, there is no such column, or a file cannot be read.
+    pub fn split(self, spec: &SplitSpec) -> Result<Splits, DataError> {
+        let Some(rows) = self.size() else {
+            let problem =
+                format!("a split ({}) needs the number of rows, and how many {} has is unknown", spec.describe(), self.describe());
+            return Err(DataError::Stage(problem + "; validate on other data"));
+        };
+        let plain = self.node.is_none() && self.stages.iter().all(|stage| stage.index_step().is_none());
+        let parts = split::split(rows, spec, &|visit| if plain { self.source.classes(visit) } else { Ok(false) }, &|column, visit| {
+            if plain { self.source.visit_column(column, visit) } else { Ok(false) }
+        })?;
+        let then = |which: &str, part: SplitPart| self.clone().then(HoldoutPart { part, name: format!("{which}({})", spec.describe()) });
+        Ok(Splits {
+            training: then("training", parts.training),
+            validation: parts.validation.map(|part| then("validation", part)),
+            test: parts.test.map(|part| then("test", part)),
+        })
     }
 }
 
 impl Stage for HoldoutPart {
     fn describe(&self) -> String {
-        let which = if self.part.is_held_out() { "holdout" } else { "without holdout" };
-        format!("{which}({}, seed {})", self.share, self.seed)
+        self.name.clone()
     }
 
     fn index_step(&self) -> Option<IndexStep> {

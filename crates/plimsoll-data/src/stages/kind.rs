@@ -255,6 +255,16 @@ args! {
 }
 
 impl StageArgs {
+    /// The column and the operations of a map.
+    pub fn mapping(&self) -> Option<(String, Vec<Arc<dyn Op>>)> {
+        Some((self.text("column").unwrap_or("x".into()), self.ops("ops")?))
+    }
+
+    /// The column that a stage looks at, if it names one.
+    pub fn column(&self) -> Option<String> {
+        self.text("column")
+    }
+
     /// Inserts or replaces an argument.
     pub fn insert(&mut self, key: &'static str, arg: Arg) {
         self.0.insert(key, arg);

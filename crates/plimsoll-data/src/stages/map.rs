@@ -58,6 +58,28 @@ impl Dataset {
         data.then(Map { column: column.to_string(), ops: ops.collect() })
     }
 
+    /// Applies operations to the images in `x`, and those that move pixels also to the segmentation masks in `y`, with the
+    /// same random choices.
+    ///
+    /// ```no_run
+    /// use plimsoll_data::{Dataset, ops::{Method, decode, flip_left_right, resize, scale}};
+    /// let data = Dataset::image_masks("images", "masks", &[])?
+    ///     .map_image_and_mask([decode(), flip_left_right(7), resize(64, 64, Method::Bilinear), scale(1.0 / 255.0)])
+    ///     .batch(16);
+    /// assert_eq!(data.output_schema()?.to_string(), "x: f32[64, 64, 3], y: u8[64, 64, 1]");
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn map_image_and_mask(self, ops: impl IntoIterator<Item = Arc<dyn Op>>) -> Dataset {
+        ops.into_iter().fold(self, |data, op| {
+            let mask = op.for_mask();
+            let data = data.map("x", [op]);
+            match mask {
+                Some(mask) => data.map("y", [mask]),
+                None => data,
+            }
+        })
+    }
+
     /// Whether a column holds images without a fixed size.
     fn has_images_in(&self, column: &str) -> bool {
         let Ok(schema) = self.output_schema() else { return false };

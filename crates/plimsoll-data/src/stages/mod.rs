@@ -35,6 +35,7 @@ mod window;
 mod zip;
 
 pub use batch::PadTo;
+pub use holdout::Splits;
 pub use kind::{Arg, Batches, Key, KeyKind, MAX_ROWS_AT_ONCE, Need, StageArgs, StageKind, Validation};
 pub(crate) use packed_images::{PackedImages, RecordDecoder, StartedRecord};
 pub use shuffle::Shuffle;

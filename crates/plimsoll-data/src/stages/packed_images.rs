@@ -194,7 +194,7 @@ impl RecordDecoder {
         let columns = recipe.maps.iter().zip(recipe.schema.columns()).map(|(map, column)| {
             let start = at;
             at += column.row_bytes().get();
-            let kernel = |item| DecodeKernel::new(Arc::clone(&recipe.source), item, cap, Arc::clone(pool), Arc::clone(meter));
+            let kernel = |item| DecodeKernel::new((Arc::clone(&recipe.source), 0), item, cap, Arc::clone(pool), Arc::clone(meter));
             RecordColumn { at: start..at, kernel: map.item.clone().map(kernel) }
         });
         RecordDecoder { records: Arc::clone(records), columns: columns.collect() }

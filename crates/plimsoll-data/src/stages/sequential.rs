@@ -1,7 +1,7 @@
 //! Sequential sources as data sets.
 
 use crate::dataset::{BlockIterator, Dataset, Holding, Opening, Stage, StreamBudget};
-use crate::source::{Elements, FileUse, Generator, SequentialSource, Tensor};
+use crate::source::{Elements, FileUse, Generator, SequentialSource, TableFacts, Tensor};
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::hash::Hasher;
@@ -55,7 +55,11 @@ impl Stage for ReadSource {
     }
 
     fn file_use(&self, _inputs: &[Dataset]) -> FileUse {
-        self.0.file_use.clone()
+        self.0.facts.file_use.clone()
+    }
+
+    fn facts(&self) -> Option<&TableFacts> {
+        Some(&self.0.facts)
     }
 
     fn schema(&self, _inputs: &[Dataset]) -> Result<Schema, DataError> {

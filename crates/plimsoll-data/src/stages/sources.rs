@@ -3,11 +3,12 @@
 use super::packed_images::PackedImages;
 use crate::Dataset;
 use crate::source::{
-    self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFiles, ImageFolder, Npy, Opened, PackedRecords, ParquetSpec, Random,
-    RandomSpec, RowMut, Shapes, ShapesSpec, Split, Tensor, Tensors, Text, TfRecord, WebDataset,
+    self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFiles, ImageFolder, ImageMasks, LabelFile, LabelledImages, Npy, Opened,
+    PackedRecords, Packing, ParquetSpec, Random, RandomSpec, RowMut, Shapes, ShapesSpec, Split, Tensor, Tensors, Text, TfRecord,
+    WebDataset,
 };
 use crate::{DataError, Schema};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 impl Dataset {
@@ -51,6 +52,17 @@ impl Dataset {
         Ok(Dataset::from_source(Arc::new(ImageFolder::open_with(path.as_ref(), Some(classes))?)))
     }
 
+    /// Images and their segmentation masks from two folders, paired by file name: `x` is the image, `y` the mask of class
+    /// indices. Map both with [`map_image_and_mask`](Dataset::map_image_and_mask). `classes` may be empty.
+    pub fn image_masks(images: impl AsRef<Path>, masks: impl AsRef<Path>, classes: &[String]) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(ImageMasks::open(images.as_ref(), masks.as_ref(), "", classes)?))
+    }
+
+    /// Images of one folder with labels from a CSV file.
+    pub fn labelled_images(path: impl AsRef<Path>, labels: &LabelFile) -> Result<Dataset, DataError> {
+        Ok(Dataset::from(LabelledImages::open(path.as_ref(), labels, None)?))
+    }
+
     /// A text file as windows of `context` characters. For splits, strides and a given vocabulary, see [`Text`].
     pub fn text(path: impl AsRef<Path>, context: usize) -> Result<Dataset, DataError> {
         Ok(Dataset::from(Text::open(path.as_ref(), context)?))
@@ -64,7 +76,7 @@ impl Dataset {
     /// assert_eq!(missing.unwrap_err().to_string(), "cannot open no/such.csv: No such file or directory (os error 2)");
     /// ```
     pub fn csv(path: impl AsRef<Path>, spec: &CsvSpec) -> Result<Dataset, DataError> {
-        Ok(Dataset::from(Csv::open(path.as_ref(), spec)?))
+        Csv::open(path.as_ref(), spec)?.dataset()
     }
 
     /// Slices of tensors along their first dimension. The tensors are shared, not copied.
@@ -127,9 +139,9 @@ impl Dataset {
     }
 
     /// Examples in the TFRecord files that match a pattern; features are given with their column names. Files that
-    /// end in `.gz` or `.gzip` are decompressed while reading, as a [stream](Dataset#streams) of records of up to 4
-    /// MiB. Their images are decoded and resized when records are read, even if those maps follow stages that only
-    /// reorder rows.
+    /// TensorFlow compressed with GZIP or ZLIB are decompressed while reading, as a [stream](Dataset#streams) of records
+    /// of up to 4 MiB. Their images are decoded and resized when records are read, even if those maps follow stages that
+    /// only reorder rows.
     ///
     /// ```no_run
     /// use plimsoll_data::{Dataset, source::Feature};
@@ -138,8 +150,9 @@ impl Dataset {
     /// ```
     pub fn tfrecord(pattern: impl AsRef<Path>, features: &[(&str, Feature)]) -> Result<Dataset, DataError> {
         let files = source::files(pattern)?;
-        match files.iter().any(|path| source::is_packed(path)) {
-            true if files.iter().all(|path| source::is_packed(path)) => {
+        let packed = files.iter().map(|path| Ok(TfRecord::packing(path)? != Packing::None)).collect::<Result<Vec<_>, DataError>>()?;
+        match packed.contains(&true) {
+            true if packed.iter().all(|packed| *packed) => {
                 let (schema, records) = PackedRecords::open(&files, features)?;
                 Ok(match records.has_images() {
                     true => Dataset::from_stage(PackedImages::new(records, schema), Vec::new()),
@@ -162,7 +175,8 @@ impl Dataset {
         Ok(Dataset::from_source(Arc::new(ImageFiles::open(pattern.as_ref())?)))
     }
 
-    /// Numeric columns of a Parquet file, as a [stream](Dataset#streams): `x` f32, and `y` if there are targets.
+    /// Columns of a Parquet file, of those that match a pattern, or of those in a folder, as a [stream](Dataset#streams):
+    /// `x` f32, and `y` if there are targets.
     ///
     /// ```
     /// use plimsoll_data::{Dataset, source::ParquetSpec};
@@ -170,12 +184,37 @@ impl Dataset {
     /// assert_eq!(missing.unwrap_err().to_string(), "cannot open no/such.parquet: No such file or directory (os error 2)");
     /// ```
     pub fn parquet(path: impl AsRef<Path>, spec: &ParquetSpec) -> Result<Dataset, DataError> {
-        spec.open(path.as_ref()).map(Dataset::from_sequential)
+        Dataset::parquet_of(&source::parquet_files(path.as_ref())?, spec)
     }
 
-    /// Samples of the WebDataset tar files that match a pattern: `x` is the image, `y` its class as i32. Like an
-    /// image folder, it needs [`decode`](crate::ops::decode).
+    /// Like [`parquet`](Dataset::parquet), of several files with the same columns.
+    pub fn parquet_of(files: &[PathBuf], spec: &ParquetSpec) -> Result<Dataset, DataError> {
+        spec.open(files).map(Dataset::from_sequential)
+    }
+
+    /// Samples of the WebDataset tar files that match a pattern such as `train-{000..012}.tar`: `x` is the image, `y` its
+    /// class as i32. Like an image folder, it needs [`decode`](crate::ops::decode). Files compressed with gzip are
+    /// decompressed while reading, as a [stream](Dataset#streams) of images of up to 4 MiB.
     pub fn webdataset(pattern: impl AsRef<Path>) -> Result<Dataset, DataError> {
-        Ok(Dataset::from(WebDataset::open(&source::files(pattern)?)?))
+        let files = source::files(pattern)?;
+        let packed = files.iter().map(|path| Ok(Packing::of(path, |_| false)? == Packing::Gzip)).collect::<Result<Vec<_>, DataError>>()?;
+        if packed.iter().all(|packed| *packed) {
+            let (schema, records) = PackedRecords::open_tar(&files)?;
+            return Ok(Dataset::from_stage(PackedImages::new(records, schema), Vec::new()));
+        }
+        match packed.contains(&true) {
+            true => Err(DataError::Stage("some of the tar files are compressed and some are not; read them apart".into())),
+            false => Ok(Dataset::from(WebDataset::open(&files)?)),
+        }
+    }
+}
+
+impl Csv {
+    /// The rows as a data set: a [stream](Dataset#streams) if the files are compressed.
+    pub fn dataset(self) -> Result<Dataset, DataError> {
+        Ok(match self.into_stream()? {
+            Ok(stream) => Dataset::from_sequential(stream),
+            Err(csv) => Dataset::from(csv),
+        })
     }
 }

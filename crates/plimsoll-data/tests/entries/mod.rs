@@ -4,7 +4,7 @@
 
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{CropArea, Decode, Method, decode, fill, random_resized_crop, resize};
-use plimsoll_data::source::{CsvSpec, Feature, ParquetSpec};
+use plimsoll_data::source::{CsvSpec, Feature, LabelFile, ParquetSpec};
 use plimsoll_data::{Cache, DataError, Dataset, Feed, Options, Parallelism};
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use std::path::Path;
 /// A name, what a good file is called, and the way in.
 pub type Entry = (&'static str, &'static str, fn(&Path) -> Result<(), DataError>);
 
-pub const ENTRIES: [Entry; 14] = [
+pub const ENTRIES: [Entry; 18] = [
     ("npy", "a.npy", npy),
     ("npz", "a.npz", npz),
     ("csv", "a.csv", csv),
@@ -24,6 +24,10 @@ pub const ENTRIES: [Entry; 14] = [
     ("tfrecord_images", "p.tfrecord", tfrecord_images),
     ("tfrecord_images_gzip", "p.tfrecord.gz", tfrecord_images_gzip),
     ("webdataset", "a.tar", webdataset),
+    ("webdataset_gzip", "a.tar.gz", webdataset_gzip),
+    ("bmp_tiff", "pictures/class/a.tiff", image),
+    ("mask", "masks/a.png", mask),
+    ("image_labels", "labels/labels.csv", image_labels),
     ("image_cache", "cache.plc", image_cache),
     ("row_cache", "rows.plc", row_cache),
     ("epoch_cache", "kept.plc", epoch_cache),
@@ -105,6 +109,31 @@ fn tfrecord_images(path: &Path) -> Result<(), DataError> {
 fn tfrecord_images_gzip(path: &Path) -> Result<(), DataError> {
     let features = [("x", Feature::image("image/encoded")), ("y", Feature::i32("image/class/label", [4]).up_to())];
     drain_stream(Dataset::tfrecord(path, &features)?.map("x", [decode(), resize(4, 4, Method::Bilinear)]).map("y", [fill(-1.0)]))
+}
+
+fn webdataset_gzip(path: &Path) -> Result<(), DataError> {
+    drain_stream(Dataset::webdataset(path)?.map("x", [decode(), resize(8, 8, Method::Bilinear)]))
+}
+
+/// The mask beside an image of the size of the good ones.
+fn mask(path: &Path) -> Result<(), DataError> {
+    let images = path.with_file_name("images");
+    fs::create_dir_all(&images).unwrap();
+    let image = images.join("a.bmp");
+    if !image.exists() {
+        fs::write(&image, include_bytes!("../fixtures/image/rgb.bmp")).unwrap();
+    }
+    let masks = path.parent().unwrap();
+    drain(Dataset::image_masks(&images, masks, &[])?.map_image_and_mask([decode(), resize(8, 8, Method::Bilinear)]))
+}
+
+fn image_labels(path: &Path) -> Result<(), DataError> {
+    let folder = path.parent().unwrap();
+    for name in ["a.bmp", "b.bmp"].iter().filter(|name| !folder.join(name).exists()) {
+        fs::write(folder.join(name), include_bytes!("../fixtures/image/rgb.bmp")).unwrap();
+    }
+    let labels = LabelFile { path: path.to_path_buf(), ..LabelFile::default() };
+    drain(Dataset::labelled_images(folder, &labels)?.map("x", [decode(), resize(8, 8, Method::Bilinear)]))
 }
 
 fn webdataset(path: &Path) -> Result<(), DataError> {

@@ -9,7 +9,7 @@ use crate::reader::Reader;
 use crate::spec::HeldOut;
 use plimsoll_core::{Bytes, DType};
 use plimsoll_data::ops::finite;
-use plimsoll_data::{Cache, Column, Dataset, Extent, Parallelism, Prefetch, Vocabulary};
+use plimsoll_data::{Cache, Column, Dataset, Extent, Parallelism, Prefetch, SplitMethod, SplitSpec, Splits, Vocabulary};
 use std::path::Path;
 use toml::Value;
 
@@ -41,18 +41,21 @@ pub(super) fn text(root: &Reader<'_>, folder: &Path) -> Result<(Vocabulary, usiz
 /// The rows to train on and those to validate on.
 #[cfg(test)]
 pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, seed: u64) -> Result<(Dataset, Option<Dataset>)> {
-    open(root, folder, batch, seed, None).map(|(training, held_out, _)| (training, held_out))
+    open(root, folder, batch, seed, None).map(|parts| (parts.training, parts.validation))
 }
 
-/// The rows to train on, those to validate on, and how the latter were chosen. With fitted preprocessing, columns,
-/// statistics and classes are those of a trained model.
-pub(super) fn open(
-    root: &Reader<'_>,
-    folder: &Path,
-    batch: Option<usize>,
-    seed: u64,
-    fitted: Option<&Preprocessing>,
-) -> Result<(Dataset, Option<Dataset>, HeldOut)> {
+/// The data of a run.
+pub(super) struct RunData {
+    pub training: Dataset,
+    pub validation: Option<Dataset>,
+    pub test: Option<Dataset>,
+    /// How validation rows were chosen.
+    pub how: HeldOut,
+}
+
+/// The rows to train on, to validate on and to test on. With fitted preprocessing, columns, statistics and classes are those
+/// of a trained model.
+pub(super) fn open(root: &Reader<'_>, folder: &Path, batch: Option<usize>, seed: u64, fitted: Option<&Preprocessing>) -> Result<RunData> {
     let Some(data) = root.section("data")? else {
         return Err(root.missing("data", "a table that says what to train on, such as source = \"digits\""));
     };
@@ -60,7 +63,8 @@ pub(super) fn open(
     let batch_of_data = data.count("batch", 1)?.map(|rows| rows as usize);
     let defaults = Defaults { folder, seed, batch_of_run: batch, batch_of_data, batch: 32 };
     let holdout = holdout(&data)?;
-    let own_validation = data.section("validation")?;
+    let (own_validation, own_test) = (data.section("validation")?, data.section("test")?);
+    let mask_values = mask_values(&data, kind)?;
     let stages = match stages::read(&data, defaults)? {
         Some(list) => Stages::Listed(list),
         None => Stages::Short(Box::new(Short::read(&data, defaults)?)),
@@ -74,37 +78,95 @@ pub(super) fn open(
     let lenient = data.value("ignore_errors").is_some() || stages::leave_out_errors(&data);
     let opened = kind.open(&data, folder, lenient, fitted)?;
     data.finish()?;
-    let (training, held_out, how) = split(&opened, kind, own_validation, holdout, folder, lenient)?;
+    let (training, held_out, mut test, how) = split(&opened, kind, own_validation, holdout, folder, lenient)?;
+    if let Some(table) = own_test {
+        if test.is_some() {
+            return Err(Error::Config("`data.test` and a share to test on exclude each other; use one of the two".to_string()));
+        }
+        test = kind.validation(&opened, Some(&table), folder, lenient)?;
+        table.finish()?;
+    }
     let checked = |rows: Dataset| if kind.unchecked_floats && has_float_labels(&rows) { rows.map("y", [finite()]) } else { rows };
-    let held_out = held_out.map(|rows| match (&own_stages, &stages) {
-        (Some(list), _) => apply_listed(list, checked(rows), defaults.rows()),
-        (None, Stages::Listed(list)) => apply_listed(&stages::for_validation(list), checked(rows), defaults.rows()),
-        (None, Stages::Short(short)) => short.held_out(rows, checked),
-    });
-    let training = match &stages {
-        Stages::Listed(list) => apply_listed(list, checked(training), defaults.rows())?,
-        Stages::Short(short) => short.training(training, checked)?,
+    let mask_of = kind.has_masks.then_some(&mask_values[..]);
+    let for_evaluation = |rows: Dataset| match (&own_stages, &stages) {
+        (Some(list), _) => apply_listed(list, checked(rows), defaults.rows(), mask_of),
+        (None, Stages::Listed(list)) => apply_listed(&stages::for_validation(list), checked(rows), defaults.rows(), mask_of),
+        (None, Stages::Short(short)) => short.held_out(rows, checked, mask_of),
     };
-    Ok((training, held_out.transpose()?, how))
+    let (validation, test) = (held_out.map(for_evaluation).transpose()?, test.map(for_evaluation).transpose()?);
+    let training = match &stages {
+        Stages::Listed(list) => apply_listed(list, checked(training), defaults.rows(), mask_of)?,
+        Stages::Short(short) => short.training(training, checked, mask_of)?,
+    };
+    Ok(RunData { training, validation, test, how })
 }
 
-/// The share of rows to hold out, and the seed of the choice.
-#[derive(Clone, Copy)]
-struct Holdout {
-    share: f64,
-    seed: u64,
+/// The pixel values of the classes of masks; empty if they are class indices.
+fn mask_values(data: &Reader<'_>, kind: &SourceKind) -> Result<Vec<u8>> {
+    let Some(value) = data.value("values").filter(|_| kind.has_masks) else { return Ok(Vec::new()) };
+    let values = data.counts("values")?.unwrap_or_default();
+    let bytes: Option<Vec<u8>> = values.into_iter().map(|value| u8::try_from(value).ok()).collect();
+    bytes.filter(|bytes| !bytes.is_empty()).ok_or_else(|| data.wrong("values", value, "pixel values from 0 to 255, such as [0, 255]"))
 }
 
-/// `holdout = 0.1`, or a table with a seed. The seed is not that of the run: another seed trains on the same rows.
+/// Rows to hold out.
+enum Holdout {
+    /// A share of the rows, stratified, and the seed of the choice.
+    Share { share: f64, seed: u64 },
+    /// Any other split.
+    Split(SplitSpec),
+}
+
+/// `holdout = 0.1`, or a table with a seed, a method and a share to test on; and `fold = "3/5"`. The seed is not that of the
+/// run: another seed trains on the same rows.
 fn holdout(data: &Reader<'_>) -> Result<Option<Holdout>> {
+    let fold = fold(data)?;
     if !matches!(data.value("holdout"), Some(Value::Table(_))) {
-        return Ok(data.number("holdout")?.map(|share| Holdout { share, seed: 0 }));
+        return match (data.number("holdout")?, fold) {
+            (None, None) => Ok(None),
+            (Some(share), None) => Ok(Some(Holdout::Share { share, seed: 0 })),
+            (None, Some(fold)) => Ok(Some(Holdout::Split(SplitSpec { fold: Some(fold), validation: 0.0, ..SplitSpec::default() }))),
+            (Some(_), Some(_)) => Err(share_and_fold()),
+        };
     }
     let Some(table) = data.section("holdout")? else { return Ok(None) };
-    let share = table.number("share")?.ok_or_else(|| table.missing("share", "the fraction of the rows to hold out, such as 0.1"))?;
+    let (share, test) = (table.number("share")?, table.number("test")?);
     let seed = table.count("seed", 0)?.unwrap_or(0);
+    let by = table.choice("by", &[("stratified", 0), ("random", 1), ("group", 2), ("time", 3)])?;
+    let column = table.text("column")?.map(str::to_string);
+    if fold.is_none() && share.is_none() && test.is_none() {
+        table.check_keys()?;
+        return Err(table.missing("share", "the fraction of the rows to hold out, such as 0.1"));
+    }
+    if fold.is_some() && share.is_some() {
+        return Err(share_and_fold());
+    }
+    let method = match (by, column) {
+        (Some(2), Some(column)) => SplitMethod::Group(column),
+        (Some(2), None) => return Err(table.missing("column", "the column of groups; rows with the same value come together")),
+        (Some(3), column) => SplitMethod::Time(column),
+        (_, Some(_)) => return Err(Error::Config(format!("`{}` is for `by = \"group\"` and `by = \"time\"`", table.name("column")))),
+        (Some(1), None) => SplitMethod::Random,
+        (_, None) => SplitMethod::Stratified,
+    };
     table.finish()?;
-    Ok(Some(Holdout { share, seed }))
+    Ok(Some(match (share, test, fold, by) {
+        (Some(share), None, None, None) => Holdout::Share { share, seed },
+        _ => Holdout::Split(SplitSpec { method, validation: share.unwrap_or(0.0), test: test.unwrap_or(0.0), fold, seed }),
+    }))
+}
+
+fn share_and_fold() -> Error {
+    Error::Config("`data.fold` and a share to hold out exclude each other: the fold is what is validated on".to_string())
+}
+
+/// `fold = "3/5"`: the third of five.
+fn fold(data: &Reader<'_>) -> Result<Option<(u64, u64)>> {
+    let Some(value) = data.value("fold") else { return Ok(None) };
+    let parts = value.as_str().and_then(|text| text.split_once('/'));
+    let numbers = parts.and_then(|(fold, folds)| Some((fold.trim().parse().ok()?, folds.trim().parse().ok()?)));
+    let fold = numbers.filter(|(fold, folds)| *folds >= 2 && (1..=*folds).contains(fold));
+    fold.map(Some).ok_or_else(|| data.wrong("fold", value, "a fold and the number of folds, such as \"3/5\""))
 }
 
 /// The stages of a table: a list, or short keys that each have a default place.
@@ -113,13 +175,14 @@ enum Stages {
     Short(Box<Short>),
 }
 
-/// Applies a list, with batches of `batch` rows if it has none itself.
-fn apply_listed(list: &[Stage], rows: Dataset, batch: usize) -> Result<Dataset> {
-    let rows = stages::apply(list, rows)?;
+/// Applies a list, with batches of `batch` rows if it has none itself; operations that move pixels also to masks, if there are
+/// any with these values.
+fn apply_listed(list: &[Stage], rows: Dataset, batch: usize, masks: Option<&[u8]>) -> Result<Dataset> {
+    let rows = stages::apply(list, rows, masks)?;
     Ok(if rows.batch_size().is_some() { rows } else { rows.batch(batch) })
 }
 
-/// The training and validation rows, before any stage.
+/// The training, validation and test rows, before any stage.
 fn split(
     opened: &Opened,
     kind: &SourceKind,
@@ -127,7 +190,7 @@ fn split(
     holdout: Option<Holdout>,
     folder: &Path,
     lenient: bool,
-) -> Result<(Dataset, Option<Dataset>, HeldOut)> {
+) -> Result<(Dataset, Option<Dataset>, Option<Dataset>, HeldOut)> {
     let whole = opened.training.clone();
     // A table with only stages does not define the validation rows.
     let has_source = own.as_ref().is_some_and(|table| table.entries().any(|(key, ..)| key != "stages"));
@@ -136,13 +199,22 @@ fn split(
         (Some(table), None) => {
             let rows = kind.validation(opened, Some(&table), folder, lenient)?;
             table.finish()?;
-            Ok((whole, rows, HeldOut::Given))
+            Ok((whole, rows, opened.test.clone(), HeldOut::Given))
         }
         (_, Some(_)) if opened.overlapping => {
             let what = "`data.holdout` would hold out rows that share values with training rows; use `data.split`, such as 0.9";
             Err(Error::Config(what.to_string()))
         }
-        (_, Some(Holdout { share, seed })) => {
+        (_, Some(Holdout::Split(spec))) => {
+            let Splits { training, validation, test } = whole.split(&spec)?;
+            // The choice of rows does not depend on what is fitted to them.
+            let Splits { training, validation, test } = match &opened.refit {
+                Some(refit) => refit(&|row| training.has_source_row(row))?.split(&spec)?,
+                None => Splits { training, validation, test },
+            };
+            Ok((training, validation, test, HeldOut::Split(spec.describe())))
+        }
+        (_, Some(Holdout::Share { share, seed })) => {
             let Some(rows) = whole.size() else {
                 let what = format!(
                     "`data.holdout` is a fraction of the rows, and the number of rows of {} is not known beforehand",
@@ -158,14 +230,19 @@ fn split(
                 return Err(Error::Config(what));
             }
             if held == 0 {
-                return Ok((whole, None, HeldOut::Given));
+                return Ok((whole, None, None, HeldOut::Given));
             }
             let (training, held_out) = whole.holdout(share, seed)?;
-            Ok((training, Some(held_out), HeldOut::Random { share, seed }))
+            // The choice of rows does not depend on what is fitted to them.
+            let (training, held_out) = match &opened.refit {
+                Some(refit) => refit(&|row| training.has_source_row(row))?.holdout(share, seed)?,
+                None => (training, held_out),
+            };
+            Ok((training, Some(held_out), None, HeldOut::Random { share, seed }))
         }
         (None, None) => {
             let how = opened.split.map_or(HeldOut::Given, |split| HeldOut::Last { split });
-            Ok((whole, kind.validation(opened, None, folder, lenient)?, how))
+            Ok((whole, kind.validation(opened, None, folder, lenient)?, opened.test.clone(), how))
         }
     }
 }
@@ -351,10 +428,10 @@ mod tests {
           held out: image_folder test
         odd is no folder of classes: its class `wasp` is not one of the training classes (ant, bee); rename or remove it
         image_folder test
-        empty is no folder of classes: its class empty/ant holds no .jpg, .jpeg, .png, .webp or .gif files; put some there or remove it
+        empty is no folder of classes: its class empty/ant holds no .jpg, .jpeg, .png, .webp, .gif, .bmp, .tif or .tiff files; put some there or remove it
         10 images of shapes (16 × 24, seed 0)
           held out: 5 images of shapes (16 × 24, seed 9)
-        `data.source` is "shape", but should be one of npy, npz, image_folder, image_files, csv, parquet, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits; did you mean "shapes"?
+        `data.source` is "shape", but should be one of npy, npz, image_folder, image_masks, image_files, csv, json_lines, parquet, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits; did you mean "shapes"?
         cannot open none.npz: No such file or directory (os error 2)
         `data.arrays` is ["a"], but should be two names, such as ["images", "labels"]
         a.txt, the record at byte 0: its length does not match its checksum; the file is damaged or no TFRecord file
@@ -365,12 +442,12 @@ mod tests {
         image_folder train → map(x: decode()) → map(x: resize(4, 4, bilinear)) → parallelism(auto) → ignore_errors(9) → batch(8) → prefetch(auto)
         `data.shard` is [4, 4], but should be how many parts there are and which this is, such as [4, 0]
         unknown key `data.ignore_erors`; did you mean `data.ignore_errors`?
-        `data.source` is missing: one of npy, npz, image_folder, image_files, csv, parquet, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits
+        `data.source` is missing: one of npy, npz, image_folder, image_masks, image_files, csv, json_lines, parquet, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits
         concatenate(image_folder train | image_folder test) → map(x: decode())
         sample_from(0.25 : 1, seed 3)(csv t.csv (rows 0 to 20, t, class → u) | csv t.csv (rows 0 to 20, t, class → u) → map(x: scale(2)))
         interleave_parallel(2, 1)(5 numbers from 0 by 1 | 2 numbers from 5 by 2)
         unknown key `data.parts[1].featurs`; did you mean `data.parts[1].features`?
-        `data.parts[0].source` is missing: one of npy, npz, image_folder, image_files, csv, parquet, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits
+        `data.parts[0].source` is missing: one of npy, npz, image_folder, image_masks, image_files, csv, json_lines, parquet, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits
         `data.parts` is missing: a list of tables, such as [{ source = "npy", x = "a.npy" }, { source = "npy", x = "b.npy" }]
         `data.stop` is "x", but should be an integer of 32 bits
         image_files t*/*/*.png

@@ -32,7 +32,7 @@ static ROW_OPS: [RowOp; 29] = [
         name: "decode",
         column: IMAGES,
         keys: "`channels` (1 or 3), `upright` (apply the EXIF orientation)",
-        does: "JPEG (baseline, progressive, grey, CMYK), PNG, WebP or GIF to u8; of an animation, the first frame",
+        does: "JPEG (baseline, progressive, grey, CMYK), PNG, WebP, GIF, BMP or TIFF to u8; of an animation, the first frame",
         read: decode,
     },
     RowOp {

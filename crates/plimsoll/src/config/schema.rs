@@ -45,11 +45,11 @@ pub fn schema() -> Value {
         let root = Reader::root(&table);
         let _ = RunSpec::default().read(&root, Path::new(""));
         let _ = data::open(&root, Path::new(""), None, 0, None);
-        let _ = layers::model(&root);
+        let _ = layers::model(&root, Path::new(""));
     });
     let mut tables = by_table(keys);
     let layered: Table = "[model]\nlayers = [{ type = \"flatten\" }]".parse().expect("it is TOML");
-    for (table, keys) in by_table(record(|| drop(layers::model(&Reader::root(&layered))))) {
+    for (table, keys) in by_table(record(|| drop(layers::model(&Reader::root(&layered), Path::new(""))))) {
         tables.entry(table).or_default().extend(keys);
     }
     let mut root = object(&tables, "");
@@ -63,6 +63,11 @@ pub fn schema() -> Value {
     root["properties"]["train"]["properties"] = train;
     let mut model = properties(&mut root, "model");
     model["layers"] = json!({ "type": "array", "items": layer(&tables) });
+    let texts = json!({ "type": "array", "items": { "type": "string" } });
+    model["freeze"] = json!({ "anyOf": [{ "type": "boolean" }, texts] });
+    model["trainable"] = texts;
+    let classes = json!({ "classes": { "type": "integer", "minimum": 1 } });
+    model["replace_head"] = json!({ "type": "object", "properties": classes, "additionalProperties": false });
     model["zoo"] = json!({ "enum": zoo::ENTRIES.iter().map(|entry| entry.name).collect::<Vec<_>>() });
     root["properties"]["model"]["properties"] = model;
     let mut data = properties(&mut root, "data");
@@ -78,6 +83,7 @@ pub fn schema() -> Value {
     data["stages"] = list.clone();
     data["map"] = json!({ "type": "array", "items": row_op() });
     data["validation"] = json!({ "type": "object" });
+    data["test"] = json!({ "type": "object" });
     root["properties"]["data"]["properties"] = data;
     root
 }
@@ -117,10 +123,10 @@ fn value(key: &Key, inner: Option<Value>) -> Value {
         (ValueType::Text, _) => json!({ "type": "string" }),
         (ValueType::TextList, _) => json!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] }),
         (ValueType::Count(least), _) => json!({ "type": "integer", "minimum": least }),
-        (ValueType::Number, _) => json!({ "type": "number" }),
+        (ValueType::Number, _) => number(),
         (ValueType::Flag, _) => json!({ "type": "boolean" }),
         (ValueType::Counts, _) => json!({ "type": "array", "items": { "type": "integer" } }),
-        (ValueType::Numbers, _) => json!({ "anyOf": [{ "type": "number" }, { "type": "array", "items": { "type": "number" } }] }),
+        (ValueType::Numbers, _) => json!({ "anyOf": [number(), { "type": "array", "items": number() }] }),
         (ValueType::Pair, _) => {
             json!({ "anyOf": [{ "type": "integer", "minimum": 1 }, { "type": "array", "items": { "type": "integer" } }] })
         }
@@ -134,6 +140,11 @@ fn value(key: &Key, inner: Option<Value>) -> Value {
         schema["default"] = json!(default);
     }
     schema
+}
+
+/// A number, or text such as "1/255" or "10%".
+fn number() -> Value {
+    json!({ "anyOf": [{ "type": "number" }, { "type": "string", "pattern": "^[-+0-9.eE]+( */ *[-+0-9.eE]+| *%)?$" }] })
 }
 
 /// The keys that building from an example asks for.
@@ -188,8 +199,8 @@ fn argument(kind: KeyKind) -> Value {
         KeyKind::Count(least) => json!({ "type": "integer", "minimum": least }),
         KeyKind::RowsAtOnce | KeyKind::BatchRows(_) => json!({ "type": "integer", "minimum": 1 }),
         KeyKind::Seed => json!({ "type": "integer", "minimum": 0 }),
-        KeyKind::Number => json!({ "type": "number" }),
-        KeyKind::Numbers => json!({ "anyOf": [{ "type": "number" }, { "type": "array", "items": { "type": "number" } }] }),
+        KeyKind::Number => number(),
+        KeyKind::Numbers => json!({ "anyOf": [number(), { "type": "array", "items": number() }] }),
         KeyKind::Counts => json!({ "type": "array", "items": { "type": "integer" } }),
         KeyKind::Text => json!({ "type": "string" }),
         KeyKind::Flag => json!({ "type": "boolean" }),
@@ -278,7 +289,13 @@ mod tests {
                     config.build().err().is_none_or(|error| !error.to_string().starts_with("unknown key"))
                 };
                 let layers = "[data]\nsource = \"digits\"\n[model]\nlayers = [{ type = \"flatten\", name = \"a\" }]";
-                assert!(knows(Config::digits()) || knows(Config::from_text(layers).unwrap()), "{table}.{key}");
+                let file = concat!(
+                    "[data]\nsource = \"synthetic\"\n[model]\nfile = \"",
+                    env!("CARGO_MANIFEST_DIR"),
+                    "/tests/references/keras/words.keras\""
+                );
+                let ways = [Config::digits(), Config::from_text(layers).unwrap(), Config::from_text(file).unwrap()];
+                assert!(ways.into_iter().any(knows), "{table}.{key}");
             }
             let unknown = json_of(&format!("[{table}]\nno_such_key = 1"));
             assert!(problem(&schema, &unknown, "").is_some());

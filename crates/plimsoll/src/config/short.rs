@@ -5,7 +5,7 @@ use super::row_ops::maps;
 use super::stages::{self, Defaults};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
-use plimsoll_data::ops::Op;
+use plimsoll_data::ops::{Op, class_index};
 use plimsoll_data::{Arg, Cache, Dataset, StageArgs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,6 +54,11 @@ impl Short {
         Ok(Short { stages: all, maps, cache, batch: defaults.rows(), drop_remainder: data.flag("drop_remainder")?.unwrap_or(false) })
     }
 
+    /// The operations of `map`, with their columns.
+    pub fn maps(&self) -> &[(String, Arc<dyn Op>)] {
+        &self.maps
+    }
+
     /// Applies those of some stages that are configured.
     fn then(&self, rows: Dataset, names: &[&str]) -> Result<Dataset> {
         names.iter().try_fold(rows, |rows, name| match self.stages.get(name) {
@@ -63,9 +68,9 @@ impl Short {
     }
 
     /// Training rows; `checked` validates the rows of the source after selection.
-    pub fn training(&self, rows: Dataset, checked: impl FnOnce(Dataset) -> Dataset) -> Result<Dataset> {
+    pub fn training(&self, rows: Dataset, checked: impl FnOnce(Dataset) -> Dataset, masks: Option<&[u8]>) -> Result<Dataset> {
         let rows = self.then(rows, &["skip", "take", "shard"])?;
-        let rows = self.mapped(rows, checked, &["shuffle", "repeat"], self.cache.clone())?;
+        let rows = self.mapped(rows, checked, &["shuffle", "repeat"], self.cache.clone(), masks)?;
         let rows = self.then(rows, &["ignore_errors"])?.batch(self.batch);
         let rows = self.then(rows, &["prefetch", "deterministic", "mixup", "cutmix"])?;
         Ok(if self.drop_remainder { rows.drop_remainder() } else { rows })
@@ -73,28 +78,48 @@ impl Short {
 
     /// Validation rows: all of them, in order, with the error policy of the training rows. They are cached if training rows are, so that both are rounded alike; a
     /// file cache becomes a memory cache, because they are few.
-    pub fn held_out(&self, rows: Dataset, checked: impl FnOnce(Dataset) -> Dataset) -> Result<Dataset> {
+    pub fn held_out(&self, rows: Dataset, checked: impl FnOnce(Dataset) -> Dataset, masks: Option<&[u8]>) -> Result<Dataset> {
         let cache = match &self.cache {
             Some(Cache::File(_) | Cache::FileIfSpace(_)) => Some(Cache::Memory),
             other => other.clone(),
         };
         // This requires a known number of rows.
         let cache = cache.filter(|cache| *cache != Cache::Memory || rows.len() < u64::MAX);
-        let rows = self.then(self.mapped(rows, checked, &[], cache)?, &["ignore_errors"])?;
+        let rows = self.then(self.mapped(rows, checked, &[], cache, masks)?, &["ignore_errors"])?;
         self.then(rows.batch(self.batch), &["prefetch"])
     }
 
     /// Maps rows, and caches them if configured. Deterministic operations are cached; ordering and random operations
     /// come after the cache.
-    fn mapped(&self, rows: Dataset, checked: impl FnOnce(Dataset) -> Dataset, order: &[&str], cache: Option<Cache>) -> Result<Dataset> {
-        let map =
-            |rows: Dataset, maps: &[(String, Arc<dyn Op>)]| maps.iter().fold(rows, |rows, (column, op)| rows.map(column, [Arc::clone(op)]));
+    fn mapped(
+        &self,
+        rows: Dataset,
+        checked: impl FnOnce(Dataset) -> Dataset,
+        order: &[&str],
+        cache: Option<Cache>,
+        masks: Option<&[u8]>,
+    ) -> Result<Dataset> {
+        let map = |rows: Dataset, maps: &[(String, Arc<dyn Op>)]| {
+            maps.iter().fold(rows, |rows, (column, op)| match masks.is_some() && column == "x" {
+                true => rows.map_image_and_mask([Arc::clone(op)]),
+                false => rows.map(column, [Arc::clone(op)]),
+            })
+        };
         let limited = |rows: Dataset| self.then(rows, &["max_item", "parallelism"]);
-        let Some(cache) = cache else { return limited(map(checked(self.then(rows, order)?), &self.maps)) };
+        let classes = |rows: Dataset| with_classes(rows, masks);
+        let Some(cache) = cache else { return limited(classes(map(checked(self.then(rows, order)?), &self.maps))) };
         let steady = self.maps.iter().position(|(_, op)| op.is_random()).unwrap_or(self.maps.len());
         let (steady, random) = self.maps.split_at(steady);
         let cached = limited(map(checked(rows), steady))?.cache(cache);
         Ok(map(self.then(cached, order)?, random))
+    }
+}
+
+/// Replaces the pixel values of masks by class indices, if they have others.
+pub(super) fn with_classes(rows: Dataset, masks: Option<&[u8]>) -> Dataset {
+    match masks {
+        Some(values) if !values.is_empty() => rows.map("y", [class_index(values)]),
+        _ => rows,
     }
 }
 

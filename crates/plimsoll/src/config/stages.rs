@@ -3,10 +3,12 @@
 
 use super::data::{cache, parallelism, prefetch, size};
 use super::row_ops::{self, RowOp, operations};
+use super::short::with_classes;
 use crate::error::{Error, Result};
 use crate::reader::{Reader, choose};
 use plimsoll_data::{Arg, Batches, Dataset, KeyKind, MAX_ROWS_AT_ONCE, Need, STAGES, StageArgs, StageKind};
 use std::path::Path;
+use std::sync::Arc;
 use toml::Value;
 
 /// One entry of the list, with its position and name as errors report them.
@@ -15,6 +17,18 @@ pub(super) struct Stage {
     name: String,
     kind: &'static StageKind,
     args: StageArgs,
+}
+
+impl Stage {
+    /// The column and the operations of a map.
+    pub fn mapping(&self) -> Option<(String, Vec<Arc<dyn plimsoll_data::ops::Op>>)> {
+        self.args.mapping().filter(|_| self.kind.name == "map")
+    }
+
+    /// Whether it gives rows of variable length one shape.
+    pub fn pads(&self) -> bool {
+        self.kind.name == "padded_batch"
+    }
 }
 
 /// Defaults for the entries of a list.
@@ -209,18 +223,27 @@ fn batch_rows(entry: &Reader<'_>, key: &'static str, defaults: Defaults<'_>) -> 
     }
 }
 
-/// Applies a list of stages to rows. Errors report the position in the list.
-pub(super) fn apply(stages: &[Stage], rows: Dataset) -> Result<Dataset> {
+/// Applies a list of stages to rows. Errors report the position in the list. Where `y` has masks of images in `x`, operations
+/// that move pixels are applied to both, and the values of masks are replaced before the first batch.
+pub(super) fn apply(stages: &[Stage], rows: Dataset, masks: Option<&[u8]>) -> Result<Dataset> {
     rows.output_schema()?;
-    stages.iter().try_fold(rows, |rows, Stage { name, kind, args }| {
+    let mut unnamed = masks.filter(|values| !values.is_empty());
+    let rows = stages.iter().try_fold(rows, |mut rows, Stage { name, kind, args }| {
+        if kind.batches == Batches::Makes {
+            rows = with_classes(rows, unnamed.take());
+        }
         if rows.batch_size().is_some() && kind.counts_rows {
             let what = "counts rows and stands after the batch; put it before, or put { op = \"unbatch\" } between";
             return Err(Error::Config(format!("{name} {what}")));
         }
-        let rows = kind.apply(rows, args).map_err(|problem| Error::Config(format!("{name} {problem}")))?;
+        let rows = match args.mapping().filter(|(column, _)| masks.is_some() && column == "x") {
+            Some((_, ops)) => rows.map_image_and_mask(ops),
+            None => kind.apply(rows, args).map_err(|problem| Error::Config(format!("{name} {problem}")))?,
+        };
         rows.output_schema().map_err(|error| Error::Config(format!("{name}: {error}")))?;
         Ok(rows)
-    })
+    })?;
+    Ok(with_classes(rows, unnamed))
 }
 
 /// The stages of the training data that also apply to evaluation rows.

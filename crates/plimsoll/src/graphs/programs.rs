@@ -3,7 +3,7 @@
 use super::training::training_programs;
 use crate::loss::Prediction;
 use crate::metrics::{LabelledOutput, ModelMetrics};
-use crate::nn::Model;
+use crate::nn::{Activation, Model};
 use crate::output_loss::{OutputLoss, OutputLosses};
 use crate::spec::Optimization;
 use plimsoll_core::expr::Expr;
@@ -48,7 +48,8 @@ pub(crate) struct Programs {
     /// With them, if they were requested.
     accumulating: OnceCell<Vec<(Role, Graph)>>,
     /// The training graph's forward part, its loss, and the fraction of labels that are not ignored.
-    training: (Graph, ValueId, Option<ValueId>),
+    /// None of programs that only predict.
+    training: Option<(Graph, ValueId, Option<ValueId>)>,
     pub optimization: Optimization,
     /// Whether the device's sums over rows resume from those of earlier micro-batches.
     resumes: bool,
@@ -68,6 +69,8 @@ pub(crate) struct ProgramInterface {
     pub model_metrics: ModelMetrics,
     /// The model's outputs: the name of each and the shape of one row of it.
     pub outputs: Vec<(String, Vec<usize>)>,
+    /// The activation that each of them ends in, if there is one.
+    pub activations: Vec<Option<Activation>>,
 }
 
 /// A column whose integers must be below a bound.
@@ -220,11 +223,6 @@ impl Programs {
         Ok(())
     }
 
-    /// Drops the training and evaluation programs.
-    pub fn keep_predictions_only(&mut self) {
-        self.whole.retain(|(role, _)| *role == Role::Predict);
-    }
-
     /// Whether micro-batches of any size give the same bits as whole batches: every sum over rows resumes where the
     /// previous micro-batch stopped, and nothing else depends on how the batch is divided.
     pub fn accumulates_exactly(&self) -> Result<bool, GraphError> {
@@ -235,8 +233,10 @@ impl Programs {
     /// The graphs with variants for micro-batches. Built on first use, because large networks take a while.
     pub fn accumulating(&self) -> Result<&[(Role, Graph)], GraphError> {
         if self.accumulating.get().is_none() {
-            let (training, loss, counted) = &self.training;
-            let mut graphs = training_programs(&self.optimization, training, *loss, *counted, true, self.resumes)?;
+            let mut graphs = match &self.training {
+                Some((training, loss, counted)) => training_programs(&self.optimization, training, *loss, *counted, true, self.resumes)?,
+                None => Vec::new(),
+            };
             graphs = graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
             // Evaluation and prediction are unchanged.
             graphs.extend(self.whole.iter().filter(|(role, _)| matches!(role, Role::Evaluate | Role::Predict)).cloned());
@@ -265,13 +265,14 @@ pub(crate) fn programs(
     optimization: Optimization,
     by_products: Columns,
     resumes: bool,
+    predicts_only: bool,
 ) -> Result<Programs, GraphError> {
     let names: Vec<&str> = model.outputs().collect();
     let targets = targets.of(&names)?;
-    let read = columns(schema, model, &names, &targets)?;
+    let read = if predicts_only { inputs_only(schema, model)? } else { columns(schema, model, &names, &targets)? };
     let mut model_metrics = ModelMetrics::default();
     let mut ranges = Vec::new();
-    let mut outputs = Vec::new();
+    let (mut outputs, mut activations) = (Vec::new(), Vec::new());
     let mut forward = |training: bool, with_loss: bool| -> Result<Graph, GraphError> {
         let mut g = Graph::new();
         let input = |g: &mut Graph, i: usize| {
@@ -283,7 +284,11 @@ pub(crate) fn programs(
         let results: Vec<Prediction> = lowered.outputs.iter().map(|output| (*output).into()).collect();
         let shape = |value: ValueId| g.shape(value).dims()[1..].iter().map(|dim| dim.factor()).collect();
         outputs = names.iter().zip(&results).map(|(name, result)| (name.to_string(), shape(result.output))).collect();
+        activations = results.iter().map(|result| result.before_activation.map(|(activation, _)| activation)).collect();
         if !with_loss {
+            if predicts_only {
+                ranges = tokens(model, schema, &read.all);
+            }
             for (name, result) in names.iter().zip(&results) {
                 // A copy if the model is empty: outputs must be computed by the step.
                 let output = g.map(result.output, |_, x| x)?;
@@ -353,6 +358,13 @@ pub(crate) fn programs(
         model_metrics = g.in_scope("metrics", |g| ModelMetrics::lower(g, &compared))?;
         optimization.precision.apply(split_concats(&g), by_products)
     };
+    if predicts_only {
+        let prediction = forward(false, false)?;
+        let interface = ProgramInterface { columns: read.all, ranges, model_metrics, outputs, activations };
+        let whole = vec![(Role::Predict, optimize(&prediction)?)];
+        let (training, interface, batch_statistics) = (None, Arc::new(interface), model.has_batch_statistics());
+        return Ok(Programs { whole, accumulating: OnceCell::new(), training, optimization, resumes, batch_statistics, interface });
+    }
     let training = forward(true, true)?;
     let evaluation = forward(false, true)?;
     let prediction = forward(false, false)?;
@@ -366,7 +378,7 @@ pub(crate) fn programs(
     Ok(Programs {
         whole,
         accumulating: OnceCell::new(),
-        training: (training, loss, counted),
+        training: Some((training, loss, counted)),
         optimization,
         resumes,
         batch_statistics: model.has_batch_statistics(),
@@ -375,6 +387,7 @@ pub(crate) fn programs(
             ranges,
             model_metrics,
             outputs,
+            activations,
         }),
     })
 }
@@ -398,23 +411,17 @@ struct Read {
     weight: Option<usize>,
 }
 
-/// The columns of a model and of its labels. A single input is `x`, or else the first column; several inputs are found
-/// by name. The labels of a single output are `y`, or else the second column; those of several outputs are named like
+/// The columns of a model alone, to predict without labels.
+fn inputs_only(schema: &Schema, model: &Model) -> Result<Read, GraphError> {
+    let all = input_columns(schema, model)?;
+    Ok(Read { features: all.len(), all, labels: Vec::new(), weight: None })
+}
+
+/// The columns of a model and of its labels. The labels of a single output are `y`, or else the second column; those of several outputs are named like
 /// the outputs by default.
 fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&OutputLoss]) -> Result<Read, GraphError> {
     let error = |what: String| GraphError { scope: String::new(), what };
-    let features = match model.inputs() {
-        [single] => vec![schema.index_of(single).or_else(|| schema.index_of("x")).unwrap_or(0)],
-        several if several.len() > MAX_INPUTS => {
-            return Err(error(format!("the model reads {} columns, but a step reads at most {MAX_INPUTS}", several.len())));
-        }
-        several => {
-            let find = |name: &String| {
-                schema.index_of(name).ok_or_else(|| error(format!("the model reads a column `{name}`, but the data has only {schema}")))
-            };
-            several.iter().map(find).collect::<Result<_, _>>()?
-        }
-    };
+    let features = input_columns(schema, model)?;
     if names.len() > MAX_OUTPUTS {
         return Err(error(format!("the model has {} outputs, but a step trains at most {MAX_OUTPUTS}", names.len())));
     }
@@ -442,6 +449,27 @@ fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&OutputLos
     match used.into_iter().find(|column| matches!(column.dtype, DType::F64 | DType::I64)) {
         Some(column) => Err(error(format!("column `{}` is {}; steps compute with 32 bits", column.name, column.dtype))),
         None => Ok(Read { all, features: read, labels, weight }),
+    }
+}
+
+/// The columns that a model reads. A single input is `x`, or else the first column; several inputs are found by name.
+fn input_columns(schema: &Schema, model: &Model) -> Result<Vec<usize>, GraphError> {
+    let error = |what: String| GraphError { scope: String::new(), what };
+    let columns: Vec<usize> = match model.inputs() {
+        [single] => vec![schema.index_of(single).or_else(|| schema.index_of("x")).unwrap_or(0)],
+        several if several.len() > MAX_INPUTS => {
+            return Err(error(format!("the model reads {} columns, but a step reads at most {MAX_INPUTS}", several.len())));
+        }
+        several => {
+            let find = |name: &String| {
+                schema.index_of(name).ok_or_else(|| error(format!("the model reads a column `{name}`, but the data has only {schema}")))
+            };
+            several.iter().map(find).collect::<Result<_, _>>()?
+        }
+    };
+    match columns.iter().map(|i| &schema.columns()[*i]).find(|column| matches!(column.dtype, DType::F64 | DType::I64)) {
+        Some(column) => Err(error(format!("column `{}` is {}; steps compute with 32 bits", column.name, column.dtype))),
+        None => Ok(columns),
     }
 }
 

@@ -105,12 +105,10 @@ impl<'a> Variants<'a> {
         }
         self.built.borrow_mut().truncate(1);
         let optimization = variant.apply(&self.spec.optimization);
-        let mut programs = programs(&self.spec.model, self.schema, &self.losses, optimization, self.columns, self.resumes)?;
+        let predicts_only = self.spec.inference_only;
+        let mut programs = programs(&self.spec.model, self.schema, &self.losses, optimization, self.columns, self.resumes, predicts_only)?;
         if let Some(rows) = self.logit_blocks {
             programs.compute_logits_in_blocks(rows)?;
-        }
-        if self.spec.inference_only {
-            programs.keep_predictions_only();
         }
         let programs = Rc::new(programs);
         self.built.borrow_mut().push((variant, Rc::clone(&programs)));

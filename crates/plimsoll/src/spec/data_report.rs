@@ -8,7 +8,7 @@ use plimsoll_data::source::ImageScan;
 use serde_json::{Value, json};
 
 /// How validation rows were chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum HeldOut {
     /// They were given, or there are none.
     #[default]
@@ -25,6 +25,8 @@ pub enum HeldOut {
         /// The share that is trained on.
         split: f64,
     },
+    /// Another split, in words.
+    Split(String),
 }
 
 impl HeldOut {
@@ -32,6 +34,7 @@ impl HeldOut {
         match self {
             HeldOut::Given => None,
             HeldOut::Random { share, seed } => Some(format!("{share} of the rows, drawn at random, stratified (holdout, seed {seed})")),
+            HeldOut::Split(how) => Some(how.clone()),
             HeldOut::Last { split } => Some(format!("the rows after the first {split}, in time order (split)")),
         }
     }
@@ -55,6 +58,7 @@ impl RunSpec {
         // Datasets that cannot be planned are reported when they are.
         notes.extend(scan_images(&self.data).ok().flatten().map(|scan| ("images", scan_text(&scan))));
         notes.extend(self.held_out.text().map(|text| ("validation", text)));
+        notes.extend(self.test.as_ref().and_then(Dataset::size).map(|rows| ("test", format!("{rows} rows, set aside"))));
         notes
     }
 
@@ -86,9 +90,11 @@ impl RunSpec {
         json!({
             "training": of(&self.data),
             "validation": self.fit.validation.as_ref().map(of),
-            "holdout": match self.held_out {
+            "test": self.test.as_ref().map(of),
+            "holdout": match &self.held_out {
                 HeldOut::Given => Value::Null,
                 HeldOut::Random { share, seed } => json!({ "share": share, "seed": seed, "rows": "random" }),
+                HeldOut::Split(how) => json!({ "rows": how }),
                 HeldOut::Last { split } => json!({ "split": split, "rows": "last" }),
             },
         })

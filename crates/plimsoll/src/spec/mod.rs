@@ -51,6 +51,8 @@ pub struct RunSpec {
     pub data: Dataset,
     /// How validation rows were chosen.
     pub held_out: HeldOut,
+    /// The rows to test on, once training is done; no plan of training covers them.
+    pub test: Option<Dataset>,
     /// The losses of the model's outputs.
     pub losses: OutputLosses,
     /// Metrics of a model with one output, instead of the usual ones of its loss.
@@ -134,6 +136,7 @@ impl Default for RunSpec {
             model: Sequential::new().into(),
             data: Dataset::digits(Split::Train),
             held_out: HeldOut::default(),
+            test: None,
             losses: OutputLosses::Only(Loss::SoftmaxCrossEntropy.into()),
             metrics: None,
             optimization: Optimization::default(),

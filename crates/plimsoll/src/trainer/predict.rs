@@ -1,10 +1,12 @@
 //! Predictions, one micro-batch at a time, so that they need not all be in memory.
 
 use super::Trainer;
+use crate::class_report::ClassReport;
 use crate::error::{Error, Result};
 use crate::fit::Validation;
 use crate::graphs::ValueKind;
 use crate::image_scan::scan_images;
+use crate::output_kind::OutputKind;
 use crate::plan::prediction_bytes;
 use crate::report::{Classes, PredictedRows, rows_to_count};
 use crate::session::{Piece, Session, Tally};
@@ -137,7 +139,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Counts predictions by class over the first rows of a dataset, in the memory of the session; none if the model is no classifier with one
+    /// Counts predictions by class over rows of a dataset, in the memory of the session: all rows, or where that takes long, every nth, since
+    /// data may be sorted by class. None if the model is no classifier with one
     /// output, or the memory does not suffice.
     pub(crate) fn count_classes(&mut self, data: &Dataset) -> Result<Option<Classes>> {
         let session = self.opened()?;
@@ -148,6 +151,11 @@ impl Trainer {
         let Some(mut classes) = Classes::new(&schema, data.class_names(), labels.column, shape) else { return Ok(None) };
         let Ok(_reserved) = session.ledger.reserve(Owner::Predictions, classes.footprint()) else { return Ok(None) };
         let (stop, rows) = (StopHandle::new(), rows_to_count(session.plan.predicted_s / session.plan.batch as f64));
+        let every = data.size().map_or(1, |all| all.div_ceil(rows));
+        // A stream is counted from its first row.
+        let sample = data.every_nth(every).filter(|_| every > 1);
+        classes.every = if sample.is_some() { every } else { 1 };
+        let data = sample.as_ref().unwrap_or(data);
         let sizes: Vec<usize> = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
         let counted = self.predict_pieces(data, Vec::new(), &stop, |prediction, piece| {
             let predicted = PredictedRows { first_row: prediction.first_row, rows: prediction.rows, values: prediction.values };
@@ -161,6 +169,34 @@ impl Trainer {
             // A report without a confusion matrix is better than none.
             Err(_) => Ok(None),
         }
+    }
+
+    /// Counts labels and predictions of all rows by class; none if the model has several outputs or is no classifier, or the memory
+    /// does not suffice.
+    pub(crate) fn class_report(&mut self, data: &Dataset) -> Result<Option<ClassReport>> {
+        let kinds = self.output_kinds()?;
+        let losses = self.spec.losses.clone();
+        let session = self.opened()?;
+        let interface = Arc::clone(&session.plan.interface);
+        let ([kind], [(name, shape)]) = (&kinds[..], &interface.outputs[..]) else { return Ok(None) };
+        let schema = data.output_schema()?;
+        let named = losses.of(&[name])?[0].labels.clone();
+        let labels = named.and_then(|name| schema.index_of(&name)).or_else(|| schema.index_of("y")).unwrap_or(1);
+        let Some(column) = schema.columns().get(labels) else { return Ok(None) };
+        let Some(mut report) = ClassReport::new(data.class_names(), *kind, shape, column) else { return Ok(None) };
+        let Ok(_reserved) = session.ledger.reserve(Owner::Predictions, report.footprint()) else { return Ok(None) };
+        let bytes = column.row_bytes().get();
+        let counted = self.predict_pieces(data, Vec::new(), &StopHandle::new(), |prediction, piece| {
+            report.add(prediction.rows, prediction.values, &piece.batch.column(labels)[piece.at * bytes..]);
+        });
+        // Scores without a report are better than none.
+        Ok(counted.ok().map(|()| report))
+    }
+
+    /// What the outputs of the model mean.
+    pub(crate) fn output_kinds(&mut self) -> Result<Vec<OutputKind>> {
+        let interface = Arc::clone(&self.opened()?.plan.interface);
+        OutputKind::of(&self.spec, &interface)
     }
 
     /// The shape of one row's prediction, of a model with one result.

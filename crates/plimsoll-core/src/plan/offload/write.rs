@@ -84,6 +84,7 @@ impl OffloadWriter<'_> {
         (graph.inputs, graph.states, graph.scalars, graph.streams) =
             (old.inputs.clone(), old.states.clone(), old.scalars.clone(), old.streams);
         (graph.pieces, graph.tf32, graph.logits_in_blocks) = (old.pieces, old.tf32, old.logits_in_blocks);
+        graph.shrink();
         crate::verify(&graph)?;
         Ok(graph)
     }

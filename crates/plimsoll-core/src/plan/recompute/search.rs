@@ -38,6 +38,9 @@ enum Move {
 /// Number of top-ranked moves that are simulated exactly before one is chosen.
 const PLAYED: usize = 24;
 
+/// Rounds of refinement without a faster sequence after which the search ends. In large graphs the effort is spent before.
+const MAX_STALE: u32 = 600;
+
 /// Number of cheapest sequences to return.
 const KEPT: usize = 6;
 
@@ -316,12 +319,13 @@ impl RecomputeSearch<'_> {
         repeated
     }
 
-    /// Large-neighborhood search: removes a few recomputations and repairs the sequence, until the effort is spent.
+    /// Large-neighborhood search: removes a few recomputations and repairs the sequence, until the effort is spent or nothing
+    /// faster is found for a long time.
     fn refine(&mut self, mut best: Candidate) -> Vec<Candidate> {
         let mut current = best.clone();
         let mut pool = vec![best.clone()];
         let mut stale = 0;
-        while self.simulation.work < self.effort {
+        while self.simulation.work < self.effort && stale < MAX_STALE {
             let repeated = self.repetitions(&current.sequence);
             if repeated.is_empty() {
                 return pool;

@@ -61,4 +61,5 @@ pub(crate) fn finish(new: &mut Graph, old: &Graph, renamed: &[Option<ValueId>]) 
     let rename = |value: ValueId| renamed[value.index()].expect("what is kept is made");
     new.outputs = old.outputs.iter().map(|(name, value)| (name.clone(), rename(*value))).collect();
     new.updates = old.updates.iter().map(|(state, value)| (*state, rename(*value))).collect();
+    new.shrink();
 }

@@ -1,6 +1,6 @@
 //! The gradients of attention: tiles are recomputed, and each forward product has two backward products.
 
-use super::dropout::{DropoutMask, Tile, apply, draw};
+use super::dropout::{DropoutMask, WeightTile, apply, draw};
 use super::tiles::{Hidden, Left, Right, multiply};
 use super::weights::{Products, row_products, softmax_from_logsumexp};
 use super::{AttentionShape, HeadsPtr, KEYS, KeyMask, QUERIES, WorkspaceParts, lines};
@@ -176,11 +176,11 @@ unsafe fn one_head(isa: Isa, shape: &AttentionShape, tensors: &Backward, b: usiz
                 let own = member * queries + i..member * queries + i + count;
                 let dropout_mask = tensors.dropout_mask.as_ref().map(|dropout_mask| {
                     let place = dropout_mask.place((shape.heads, queries, keys), (b, head, i, key));
-                    (dropout_mask, Tile { start: weights, stride, rows: count, columns, first: place, next: keys as u64 })
+                    (dropout_mask, WeightTile { start: weights, stride, rows: count, columns, first: place, next: keys as u64 })
                 });
                 if let Some((dropout_mask, tile)) = dropout_mask {
-                    draw(isa, dropout_mask, Tile { start: factors, ..tile });
-                    apply(isa, factors, Tile { start: slopes, ..tile });
+                    draw(isa, dropout_mask, WeightTile { start: factors, ..tile });
+                    apply(isa, factors, WeightTile { start: slopes, ..tile });
                 }
                 softmax_from_logsumexp(isa, products, &logarithms[own.clone()], slopes, &deltas[own]);
                 if let Some((_, tile)) = dropout_mask {

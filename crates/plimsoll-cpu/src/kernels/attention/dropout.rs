@@ -19,7 +19,7 @@ pub struct DropoutMask {
 /// A tile of weights: `rows` queries by `columns` keys with row stride `stride`, and the stream indices of its first
 /// weight and of the next query's.
 #[derive(Clone, Copy)]
-pub(super) struct Tile {
+pub(super) struct WeightTile {
     pub start: *mut f32,
     pub stride: usize,
     pub rows: usize,
@@ -41,15 +41,15 @@ impl DropoutMask {
 /// # Safety
 ///
 /// The processor supports `isa`, and the tile is valid and exclusive.
-pub(super) unsafe fn draw(isa: Isa, dropout_mask: &DropoutMask, tile: Tile) {
+pub(super) unsafe fn draw(isa: Isa, dropout_mask: &DropoutMask, tile: WeightTile) {
     // SAFETY: guaranteed by the caller.
-    unsafe { dispatch!(isa, unsafe draw_rows(dropout_mask: &DropoutMask = dropout_mask, tile: Tile = tile)) }
+    unsafe { dispatch!(isa, unsafe draw_rows(dropout_mask: &DropoutMask = dropout_mask, tile: WeightTile = tile)) }
 }
 
 /// # Safety
 /// Same as [`draw`].
 #[inline(always)]
-unsafe fn draw_rows<const FMA: bool>(dropout_mask: &DropoutMask, tile: Tile) {
+unsafe fn draw_rows<const FMA: bool>(dropout_mask: &DropoutMask, tile: WeightTile) {
     let (rate, kept) = (dropout_mask.dropout.rate(), dropout_mask.dropout.kept());
     for i in 0..tile.rows {
         // SAFETY: guaranteed by the caller.
@@ -67,15 +67,15 @@ unsafe fn draw_rows<const FMA: bool>(dropout_mask: &DropoutMask, tile: Tile) {
 /// # Safety
 ///
 /// Same as [`draw`], for both tiles.
-pub(super) unsafe fn apply(isa: Isa, factors: *const f32, tile: Tile) {
+pub(super) unsafe fn apply(isa: Isa, factors: *const f32, tile: WeightTile) {
     // SAFETY: guaranteed by the caller.
-    unsafe { dispatch!(isa, unsafe apply_rows(factors: *const f32 = factors, tile: Tile = tile)) }
+    unsafe { dispatch!(isa, unsafe apply_rows(factors: *const f32 = factors, tile: WeightTile = tile)) }
 }
 
 /// # Safety
 /// Same as [`apply`].
 #[inline(always)]
-unsafe fn apply_rows<const FMA: bool>(factors: *const f32, tile: Tile) {
+unsafe fn apply_rows<const FMA: bool>(factors: *const f32, tile: WeightTile) {
     for i in 0..tile.rows {
         // SAFETY: guaranteed by the caller.
         let (row, factors) = unsafe {

@@ -1,6 +1,6 @@
 //! The attention result and the log-sum-exp.
 
-use super::dropout::{DropoutMask, Tile, apply, draw};
+use super::dropout::{DropoutMask, WeightTile, apply, draw};
 use super::tiles::{Hidden, Left, Right, multiply};
 use super::weights::{Products, Running, online_softmax};
 use super::{AttentionShape, HeadsPtr, KeyMask, QUERIES, WorkspaceParts, lines};
@@ -145,8 +145,8 @@ unsafe fn one_chunk(isa: Isa, shape: &AttentionShape, tensors: &Forward, b: usiz
                 if let Some(dropout_mask) = &tensors.dropout_mask {
                     // The softmax sums include dropped weights.
                     let place = dropout_mask.place((shape.heads, queries, keys), (b, head, first + i, key));
-                    let weights = Tile { start: tile, stride, rows, columns, first: place, next: keys as u64 };
-                    draw(isa, dropout_mask, Tile { start: factors, ..weights });
+                    let weights = WeightTile { start: tile, stride, rows, columns, first: place, next: keys as u64 };
+                    draw(isa, dropout_mask, WeightTile { start: factors, ..weights });
                     apply(isa, factors, weights);
                 }
                 let to = o.as_mut_ptr().add(i * depth);

@@ -16,7 +16,7 @@ pub(super) struct Tap {
 }
 
 /// Output pixels that the same taps cover. Steps are floats between pixels.
-pub(super) struct Run {
+pub(super) struct PixelRun {
     pub pixels: usize,
     pub from_step: usize,
     pub to: *mut f32,
@@ -24,7 +24,7 @@ pub(super) struct Run {
     pub channels: usize,
 }
 
-impl Run {
+impl PixelRun {
     /// Sets every pixel of the run to the sum over taps of source times weight, per channel; zero without taps.
     ///
     /// # Safety
@@ -49,7 +49,7 @@ impl Run {
     }
 
     /// # Safety
-    /// Same as [`Run::sum`].
+    /// Same as [`PixelRun::sum`].
     unsafe fn pass(&self, isa: Isa, taps: &[Tap], add: bool) {
         // SAFETY: same contract as this function.
         unsafe {
@@ -66,22 +66,22 @@ impl Run {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn sum_avx2(run: &Run, taps: &[Tap], add: bool) {
-    // SAFETY: the contract of `Run::sum`.
+unsafe fn sum_avx2(run: &PixelRun, taps: &[Tap], add: bool) {
+    // SAFETY: the contract of `PixelRun::sum`.
     unsafe { sum::<crate::simd::Ymm>(run, taps, add) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn sum_avx512(run: &Run, taps: &[Tap], add: bool) {
-    // SAFETY: the contract of `Run::sum`.
+unsafe fn sum_avx512(run: &PixelRun, taps: &[Tap], add: bool) {
+    // SAFETY: the contract of `PixelRun::sum`.
     unsafe { sum::<crate::simd::Zmm>(run, taps, add) }
 }
 
 /// # Safety
-/// The contract of [`Run::sum`].
+/// The contract of [`PixelRun::sum`].
 #[inline(always)]
-unsafe fn sum<V: Vector>(run: &Run, taps: &[Tap], add: bool) {
+unsafe fn sum<V: Vector>(run: &PixelRun, taps: &[Tap], add: bool) {
     let mut pixel = 0;
     // SAFETY: guaranteed by the caller; the three loops cover every pixel once.
     unsafe {
@@ -103,9 +103,9 @@ unsafe fn sum<V: Vector>(run: &Run, taps: &[Tap], add: bool) {
 /// `N` pixels from `pixel` on.
 ///
 /// # Safety
-/// The contract of [`Run::sum`].
+/// The contract of [`PixelRun::sum`].
 #[inline(always)]
-unsafe fn pixels<V: Vector, const N: usize>(run: &Run, taps: &[Tap], add: bool, pixel: usize) {
+unsafe fn pixels<V: Vector, const N: usize>(run: &PixelRun, taps: &[Tap], add: bool, pixel: usize) {
     // SAFETY: guaranteed by the caller; the last vector of a pixel is masked.
     unsafe {
         let to = run.to.add(pixel * run.to_step);

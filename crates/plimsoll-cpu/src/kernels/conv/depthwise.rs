@@ -5,7 +5,7 @@
 //! pixels of a run are accumulated in registers. Rows in 16 bits are widened first. With a depth multiplier, input
 //! pixels are first replicated to the output's channels.
 
-use super::channels::{Meeting, Run, SUMS, Tap};
+use super::channels::{Meeting, PixelRun, SUMS, Tap};
 use super::output::SharedOutput;
 use super::patches::HalfOperands;
 use super::{ConvShape, SERIAL};
@@ -151,7 +151,7 @@ pub(super) unsafe fn forward(
             };
             across.each_run(shape.out_w, |pixels, columns| {
                 let to = output.add(pixels.start * step);
-                let run = Run { pixels: pixels.len(), from_step: shape.stride.1 * channels, to, to_step: step, channels };
+                let run = PixelRun { pixels: pixels.len(), from_step: shape.stride.1 * channels, to, to_step: step, channels };
                 let taps = rows.clone().flat_map(|ky| {
                     let (line, start) = (line(ky), pixels.start);
                     columns.clone().map(move |kx| Tap {
@@ -207,7 +207,7 @@ pub(super) unsafe fn grad_input(
                 let columns = Phase::new(first + shape.pad.1, shape.stride.1, shape.dilation.1, shape.k_w, shape.out_w);
                 columns.axis.each_run((shape.in_w - first).div_ceil(shape.stride.1), |pixels, across| {
                     let to = to.add((first + pixels.start * shape.stride.1) * step);
-                    let run = Run { pixels: pixels.len(), from_step: channels, to, to_step: shape.stride.1 * step, channels };
+                    let run = PixelRun { pixels: pixels.len(), from_step: channels, to, to_step: shape.stride.1 * step, channels };
                     let taps = reached.clone().flat_map(|ky| {
                         let line = line(ky);
                         let (columns, rows, start) = (&columns, &rows, pixels.start);

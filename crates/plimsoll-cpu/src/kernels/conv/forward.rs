@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::depthwise::{self, Scratch};
 use super::output::ConvOutput;
-use super::patches::{self, HalfOperands, PIXELS, Patches, Run};
+use super::patches::{self, HalfOperands, PIXELS, PatchSegments, Patches};
 use super::{ConvShape, SERIAL};
 use crate::kernels::gemm::{self, LINE, Matrix};
 use crate::runtime::threads::ThreadPool;
@@ -33,7 +33,7 @@ fn per_worker(shape: &ConvShape, halves: HalfOperands) -> usize {
 }
 
 /// Zeros for a run in the padding.
-fn zeros(shape: &ConvShape, run: Run) -> usize {
+fn zeros(shape: &ConvShape, run: PatchSegments) -> usize {
     shape.in_c.max(run.length)
 }
 
@@ -47,11 +47,11 @@ fn over_edges(shape: &ConvShape) -> bool {
 }
 
 /// The taps of a filter row are contiguous in the input if they are adjacent and none is padding.
-fn runs(shape: &ConvShape) -> Run {
+fn runs(shape: &ConvShape) -> PatchSegments {
     if over_edges(shape) || (shape.groups == 1 && shape.dilation.1 == 1 && !shape.padded()) {
-        Run { segments: shape.k_h, length: shape.k_w * shape.in_c }
+        PatchSegments { segments: shape.k_h, length: shape.k_w * shape.in_c }
     } else {
-        Run { segments: shape.taps(), length: shape.group_in() }
+        PatchSegments { segments: shape.taps(), length: shape.group_in() }
     }
 }
 
@@ -157,7 +157,7 @@ pub fn forward_with(
 /// # Safety
 ///
 /// The table has space for the range, and `input` is the input of `shape`.
-unsafe fn fill(shape: &ConvShape, run: Run, patches: &Patches, range: Range<usize>, input: FloatView<'_>) {
+unsafe fn fill(shape: &ConvShape, run: PatchSegments, patches: &Patches, range: Range<usize>, input: FloatView<'_>) {
     let run_columns = run.segments / shape.k_h;
     let mut pixel = range.start;
     while pixel < range.end {
@@ -197,7 +197,7 @@ unsafe fn fill(shape: &ConvShape, run: Run, patches: &Patches, range: Range<usiz
 /// padding, and `first` the entry of the first pixel.
 unsafe fn fill_row(
     shape: &ConvShape,
-    run: Run,
+    run: PatchSegments,
     patches: &Patches,
     line: Option<usize>,
     (x, count): (usize, usize),

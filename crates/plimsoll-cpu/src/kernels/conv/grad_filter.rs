@@ -110,7 +110,7 @@ pub fn grad_filter_with(
         };
     }
 
-    let pass = Pass { isa, shape, input, grad_out };
+    let pass = FilterGradient { isa, shape, input, grad_out };
     let scratch = gemm::aligned(workspace);
     let grad = Out(grad.as_mut_ptr());
     let len = shape.filter_len();
@@ -149,14 +149,14 @@ pub fn grad_filter_with(
 /// Gradient elements summed per task.
 const SUM: usize = 1 << 12;
 
-struct Pass<'a> {
+struct FilterGradient<'a> {
     isa: Isa,
     shape: &'a ConvShape,
     input: FloatView<'a>,
     grad_out: FloatView<'a>,
 }
 
-impl Pass<'_> {
+impl FilterGradient<'_> {
     /// Computes a wave of chunks in parallel: for each its rows, its output, and whether it accumulates.
     ///
     /// # Safety
@@ -229,7 +229,7 @@ impl Pass<'_> {
     /// Reads the patches in place: for few output channels, where a copy would not be reused enough.
     ///
     /// # Safety
-    /// Same as [`Pass::block`]; the shape is not padded.
+    /// Same as [`FilterGradient::block`]; the shape is not padded.
     unsafe fn in_place(&self, group: usize, elements: Range<usize>, rows: Range<usize>, to: Out, add: bool) {
         let shape = self.shape;
         let mut table = [[std::ptr::null::<f32>(); MAX_ROWS]; SEGMENTS];
@@ -274,7 +274,7 @@ impl Pass<'_> {
     /// Packs patches into k-major panels first.
     ///
     /// # Safety
-    /// Same as [`Pass::block`].
+    /// Same as [`FilterGradient::block`].
     unsafe fn packed(&self, group: usize, elements: Range<usize>, rows: Range<usize>, to: Out, add: bool, scratch: *mut f32) {
         let shape = self.shape;
         let tile_rows = Shape::of(self.isa).rows;

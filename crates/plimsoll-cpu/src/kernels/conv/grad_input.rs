@@ -6,7 +6,7 @@
 
 use super::depthwise::{self, Scratch};
 use super::output::{ConvOutput, SharedOutput};
-use super::patches::{self, HalfOperands, PIXELS, Patches, Run};
+use super::patches::{self, HalfOperands, PIXELS, PatchSegments, Patches};
 use super::{ConvShape, SERIAL};
 use crate::kernels::gemm::{self, LINE, Matrix};
 use crate::runtime::threads::ThreadPool;
@@ -89,7 +89,7 @@ pub fn grad_input_with(
 
     let each = per_worker(shape, halves);
     let scratch = gemm::aligned(workspace);
-    let pass = Pass { isa, shape, grad_out, filter, target: target.shared(shape.in_c) };
+    let pass = InputGradient { isa, shape, grad_out, filter, target: target.shared(shape.in_c) };
     let rows = shape.batch * shape.in_h;
     // Enough rows for a phase to fill its table.
     let block = (patches::block_of(rows * shape.in_w, shape.filter_len()) * shape.stride.0 * shape.stride.1).div_ceil(shape.in_w);
@@ -107,7 +107,7 @@ pub fn grad_input_with(
     gemm::run(pool, shape.work() >= SERIAL, rows.div_ceil(block), &task);
 }
 
-struct Pass<'a> {
+struct InputGradient<'a> {
     isa: Isa,
     shape: &'a ConvShape,
     grad_out: FloatView<'a>,
@@ -115,7 +115,7 @@ struct Pass<'a> {
     target: SharedOutput<'a>,
 }
 
-impl Pass<'_> {
+impl InputGradient<'_> {
     /// Computes the pixels of one phase in a range of (flattened) input rows.
     ///
     /// # Safety
@@ -209,7 +209,7 @@ impl Pass<'_> {
             let kx = (0..shape.k_w).filter(|kx| kx * shape.dilation.1 % shape.stride.1 == phase.1).nth(segment % across);
             ky.zip(kx).map_or(0, |(ky, kx)| ky * shape.k_w + kx)
         };
-        let run = Run { segments, length: shape.group_out() };
+        let run = PatchSegments { segments, length: shape.group_out() };
         for group in 0..shape.groups {
             let (to, from) = (group * shape.group_in(), group * shape.group_out());
             // The filter of a tap, transposed: [out channels, in channels].

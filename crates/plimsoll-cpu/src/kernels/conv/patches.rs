@@ -90,7 +90,7 @@ impl Patches {
         isa: Isa,
         (pixels, dtype): (usize, DType),
         blocked: Option<usize>,
-        run: Run,
+        run: PatchSegments,
         offsets: (usize, usize),
         right: &dyn Fn(usize) -> Matrix,
         in_place: bool,
@@ -183,7 +183,7 @@ unsafe fn widen_patches_run<V: Vector, const BF16: bool>(
 
 /// The k dimension of a patch.
 #[derive(Clone, Copy)]
-pub(super) struct Run {
+pub(super) struct PatchSegments {
     pub segments: usize,
     /// Contiguous floats per segment.
     pub length: usize,

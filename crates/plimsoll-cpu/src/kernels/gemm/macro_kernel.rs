@@ -143,10 +143,10 @@ impl Product {
         let shape = Shape::of(self.isa);
         let left = if self.pack_a {
             // SAFETY: `per_worker` is the sum of the slivers of B and of `ROWS` rows of A, or all rows.
-            unsafe { Left::pack(self.isa, &self.a, rows.clone(), ks.start, ks.len(), shape.rows, scratch.add(SLIVERS)) }
+            unsafe { BlockOfA::pack(self.isa, &self.a, rows.clone(), ks.start, ks.len(), shape.rows, scratch.add(SLIVERS)) }
         } else {
             // SAFETY: the block is inside of A.
-            Left::Strided { ptr: unsafe { self.a.at(rows.start, ks.start) }, row: self.a.row_stride, step: self.a.col_stride }
+            BlockOfA::Strided { ptr: unsafe { self.a.at(rows.start, ks.start) }, row: self.a.row_stride, step: self.a.col_stride }
         };
         let mut a_rows = [std::ptr::null(); MAX_ROWS];
         let mut c_rows = [std::ptr::null_mut(); MAX_ROWS];
@@ -201,44 +201,44 @@ pub(super) fn per_worker(m: usize, k: usize) -> usize {
 const PAD: usize = LINE / MAX_ROWS;
 
 /// A block of A as the micro-kernel reads it.
-enum Left {
+enum BlockOfA {
     /// Row `i`, k `j` at `ptr + i · row + j · step`.
     Strided { ptr: *const f32, row: isize, step: isize },
     /// A k-major panel per tile: that of the rows from `i` on starts at `ptr + i · (depth + PAD)`.
     Panels { ptr: *const f32, depth: usize },
 }
 
-impl Left {
+impl BlockOfA {
     /// Packs a block of A into `to`, by rows if k is contiguous, otherwise by panels.
     ///
     /// # Safety
     ///
     /// The block is inside of `a`, and `to` is writable for its rows at `depth.next_multiple_of(LINE) + LINE` floats
     /// each.
-    unsafe fn pack(isa: Isa, a: &Matrix, rows: Range<usize>, k: usize, depth: usize, tile: usize, to: *mut f32) -> Left {
+    unsafe fn pack(isa: Isa, a: &Matrix, rows: Range<usize>, k: usize, depth: usize, tile: usize, to: *mut f32) -> BlockOfA {
         if a.col_stride == 1 {
             let stride = depth.next_multiple_of(LINE) + LINE;
             // SAFETY: guaranteed by the caller.
             unsafe { pack::rows_of_a(isa, a, rows.start, rows.len(), k, depth, to, stride) };
-            return Left::Strided { ptr: to, row: stride as isize, step: 1 };
+            return BlockOfA::Strided { ptr: to, row: stride as isize, step: 1 };
         }
         if a.row_stride == 1 && tile == 8 && rows.len().is_multiple_of(8) {
             // SAFETY: guaranteed by the caller.
             unsafe { pack::panels_of_eight(isa, a, rows.start, rows.len(), k, depth, to, depth + PAD) };
-            return Left::Panels { ptr: to, depth };
+            return BlockOfA::Panels { ptr: to, depth };
         }
         for_each_part(rows.clone(), tile, 1, |part| {
             // SAFETY: a panel is `part.len()` wide and starts at the end of the previous rows.
             unsafe { pack::panel_of_a(a, part.start, part.len(), k, depth, to.add((part.start - rows.start) * (depth + PAD))) };
         });
-        Left::Panels { ptr: to, depth }
+        BlockOfA::Panels { ptr: to, depth }
     }
 
     /// The start of the tile of `rows` rows from `start` on, its row stride and its k stride.
     fn tile(&self, start: usize, rows: usize) -> (*const f32, isize, isize) {
         match *self {
-            Left::Strided { ptr, row, step } => (ptr.wrapping_offset(start as isize * row), row, step),
-            Left::Panels { ptr, depth } => (ptr.wrapping_add(start * (depth + PAD)), 1, rows as isize),
+            BlockOfA::Strided { ptr, row, step } => (ptr.wrapping_offset(start as isize * row), row, step),
+            BlockOfA::Panels { ptr, depth } => (ptr.wrapping_add(start * (depth + PAD)), 1, rows as isize),
         }
     }
 }

@@ -81,17 +81,17 @@ impl Tile {
     }
 }
 
-type Kernel = unsafe fn(&Tile);
+type MicroKernel = unsafe fn(&Tile);
 
 macro_rules! table {
     ($kernel:ident: $($rows:literal)*) => { [$([$kernel::<$rows, 1>, $kernel::<$rows, 2>, $kernel::<$rows, 3>]),*] };
 }
 
-static PORTABLE: [[Kernel; VECTORS]; 4] = table!(portable: 1 2 3 4);
+static PORTABLE: [[MicroKernel; VECTORS]; 4] = table!(portable: 1 2 3 4);
 #[cfg(target_arch = "x86_64")]
-static AVX2: [[Kernel; VECTORS]; 4] = table!(avx2: 1 2 3 4);
+static AVX2: [[MicroKernel; VECTORS]; 4] = table!(avx2: 1 2 3 4);
 #[cfg(target_arch = "x86_64")]
-static AVX512: [[Kernel; VECTORS]; 8] = table!(avx512: 1 2 3 4 5 6 7 8);
+static AVX512: [[MicroKernel; VECTORS]; 8] = table!(avx512: 1 2 3 4 5 6 7 8);
 
 unsafe fn portable<const M: usize, const N: usize>(tile: &Tile) {
     // SAFETY: the contract of `Tile::run`.

@@ -56,7 +56,7 @@ pub(super) struct Placed {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Instruction {
+pub(super) struct ExprInstruction {
     pub op: Op,
     pub to: Place,
     pub operands: [Operand; 3],
@@ -120,7 +120,7 @@ impl Frame<'_> {
 /// The processor supports the instructions; all locations in the code are valid in the frame for `n` elements
 /// (registers for [`LANES`] more), inputs are readable and outputs writable.
 #[inline(always)]
-pub(super) unsafe fn execute(isa: Isa, code: &[Instruction], frame: &Frame<'_>, n: usize) {
+pub(super) unsafe fn execute(isa: Isa, code: &[ExprInstruction], frame: &Frame<'_>, n: usize) {
     // SAFETY: guaranteed by the caller.
     unsafe {
         match isa {
@@ -143,7 +143,7 @@ macro_rules! family {
             /// # Safety
             /// Same as [`super::execute`].
             $(#[target_feature(enable = $features)])?
-            pub unsafe fn execute(code: &[Instruction], frame: &Frame<'_>, n: usize) {
+            pub unsafe fn execute(code: &[ExprInstruction], frame: &Frame<'_>, n: usize) {
                 for instruction in code {
                     // SAFETY: the locations are those of the frame's kernel and valid for `n` elements, or for one if
                     // an operand is single.
@@ -294,7 +294,7 @@ impl Resolved {
     ///
     /// The instruction belongs to the frame's kernel.
     #[inline(always)]
-    unsafe fn new(instruction: &Instruction, frame: &Frame<'_>, n: usize) -> Resolved {
+    unsafe fn new(instruction: &ExprInstruction, frame: &Frame<'_>, n: usize) -> Resolved {
         let [a, b, c] = instruction.operands;
         // SAFETY: guaranteed by the caller.
         unsafe {

@@ -4,7 +4,7 @@
 //! into registers first. Registers are allocated by last use.
 
 use super::broadcast::{Stretched, collapse};
-use super::code::{Instruction, LANES, Load, Op, Operand, Place, Placed};
+use super::code::{ExprInstruction, LANES, Load, Op, Operand, Place, Placed};
 use super::{InputSpec, OutputSpec};
 use plimsoll_core::DType;
 use plimsoll_core::expr::{Binary, Expr, Term, TermId, Unary};
@@ -35,10 +35,10 @@ pub(super) struct Code {
     /// Scalar inputs: input, type, uniform.
     pub uniform_inputs: Vec<(u16, DType, u16)>,
     /// Instructions on uniforms, executed once.
-    pub prologue: Vec<Instruction>,
+    pub prologue: Vec<ExprInstruction>,
     /// Loads whose result is the same for every tile.
-    pub hoisted: Vec<Instruction>,
-    pub body: Vec<Instruction>,
+    pub hoisted: Vec<ExprInstruction>,
+    pub body: Vec<ExprInstruction>,
     pub loads: Vec<Load>,
     /// Strided outputs.
     pub placed: Vec<Placed>,
@@ -193,7 +193,7 @@ impl<'a> Compiler<'a> {
             // Never released: a hoisted load must not be overwritten by a later tile.
             let to = Place::Register(self.new_register());
             let none = Operand { place: to, single: false };
-            self.code.hoisted.push(Instruction { op: Op::Load((self.code.loads.len() - 1) as u16), to, operands: [none; 3] });
+            self.code.hoisted.push(ExprInstruction { op: Op::Load((self.code.loads.len() - 1) as u16), to, operands: [none; 3] });
             return Ok(none);
         }
         Ok(self.fetch(load, 4))
@@ -222,7 +222,7 @@ impl<'a> Compiler<'a> {
         self.code.cost += cost;
         let to = Place::Register(self.register());
         let operand = Operand { place: to, single: false };
-        self.code.body.push(Instruction { op: Op::Load((self.code.loads.len() - 1) as u16), to, operands: [operand; 3] });
+        self.code.body.push(ExprInstruction { op: Op::Load((self.code.loads.len() - 1) as u16), to, operands: [operand; 3] });
         operand
     }
 
@@ -233,7 +233,7 @@ impl<'a> Compiler<'a> {
         if operands.iter().all(is_uniform) {
             let to = self.uniform(0.0);
             let operands = operands.map(|operand| Operand { single: false, ..operand });
-            self.code.prologue.push(Instruction { op, to: to.place, operands });
+            self.code.prologue.push(ExprInstruction { op, to: to.place, operands });
             return to;
         }
         self.code.cost += cost(op);
@@ -245,7 +245,7 @@ impl<'a> Compiler<'a> {
         };
         let spread = must_spread.then(|| {
             let to = Operand { place: Place::Register(self.register()), single: false };
-            self.code.body.push(Instruction { op: Op::Copy, to: to.place, operands: [operands[0]; 3] });
+            self.code.body.push(ExprInstruction { op: Op::Copy, to: to.place, operands: [operands[0]; 3] });
             operands[0] = to;
             to
         });
@@ -258,7 +258,7 @@ impl<'a> Compiler<'a> {
         if let Some(Operand { place: Place::Register(register), .. }) = spread {
             self.free.push(register);
         }
-        self.code.body.push(Instruction { op, to, operands });
+        self.code.body.push(ExprInstruction { op, to, operands });
         Operand { place: to, single: false }
     }
 
@@ -291,7 +291,7 @@ impl<'a> Compiler<'a> {
             for i in 0..self.code.roots.len() {
                 if let Operand { place: Place::Slot(_), .. } = self.code.roots[i] {
                     let to = Place::Register(self.new_register());
-                    self.code.body.push(Instruction { op: Op::Copy, to, operands: [self.code.roots[i]; 3] });
+                    self.code.body.push(ExprInstruction { op: Op::Copy, to, operands: [self.code.roots[i]; 3] });
                     self.code.roots[i] = Operand { place: to, single: false };
                 }
             }
@@ -303,7 +303,7 @@ impl<'a> Compiler<'a> {
             }
             if root.place != to {
                 let op = sink.runs.map_or(Op::Store(sink.dtype), |_| Op::Place((self.code.placed.len() - 1) as u16));
-                self.code.body.push(Instruction { op, to, operands: [root; 3] });
+                self.code.body.push(ExprInstruction { op, to, operands: [root; 3] });
             }
             self.code.cost += 1;
         }

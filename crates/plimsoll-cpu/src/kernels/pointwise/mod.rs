@@ -81,7 +81,7 @@ struct File(MaybeUninit<[f32; FILE]>);
 
 /// The first result on one tile.
 #[derive(Clone, Copy)]
-pub(crate) struct Tile {
+pub(crate) struct ResultTile {
     /// Index of its first element.
     pub start: usize,
     /// Number of elements.
@@ -91,7 +91,7 @@ pub(crate) struct Tile {
     pub single: bool,
 }
 
-impl Tile {
+impl ResultTile {
     /// The values, broadcast into `buffer` if there is a single one.
     ///
     /// # Safety
@@ -236,7 +236,7 @@ impl Kernel {
     ///
     /// Same as [`Kernel::run`]; concurrent ranges are disjoint.
     #[inline(always)]
-    pub(crate) unsafe fn range(&self, start: usize, end: usize, sink: impl FnMut(Tile)) {
+    pub(crate) unsafe fn range(&self, start: usize, end: usize, sink: impl FnMut(ResultTile)) {
         // SAFETY: guaranteed by the caller.
         unsafe { self.range_of(self.inputs.first().copied().unwrap_or(std::ptr::null()), start, end, sink) }
     }
@@ -248,7 +248,7 @@ impl Kernel {
     ///
     /// Same as [`Kernel::range`]; the first input need only be valid over the range.
     #[inline(always)]
-    pub(crate) unsafe fn range_of(&self, first: *const u8, start: usize, end: usize, mut sink: impl FnMut(Tile)) {
+    pub(crate) unsafe fn range_of(&self, first: *const u8, start: usize, end: usize, mut sink: impl FnMut(ResultTile)) {
         let code = &self.code;
         let mut file = File(MaybeUninit::uninit());
         let mut slots = [const { MaybeUninit::<*const u8>::uninit() }; SLOTS];
@@ -305,7 +305,7 @@ impl Kernel {
             if let Some(root) = code.roots.first() {
                 // SAFETY: the root is a location of this kernel.
                 let values = unsafe { frame.at(root.place) };
-                sink(Tile { start: frame.start, length, values, single: root.single });
+                sink(ResultTile { start: frame.start, length, values, single: root.single });
             }
             frame.start += length;
             column += length;

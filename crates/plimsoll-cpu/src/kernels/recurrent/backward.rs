@@ -91,13 +91,13 @@ pub unsafe fn backward_with(isa: Isa, pool: &ThreadPool, args: &BackwardArgs, wo
         let turned = Panel::pack(isa, pool, kernel.transposed(), scratch.add(0));
         let candidate = (shape.cell == Cell::Gru)
             .then(|| Panel::pack(isa, pool, Matrix { ptr: kernel.at(0, 2 * n), cols: n, ..kernel }, scratch.add(Panel::len(wide, n))));
-        let pass = Pass { isa, args, turned, candidate, bias: std::slice::from_raw_parts(bias, wide) };
+        let pass = BackwardSteps { isa, args, turned, candidate, bias: std::slice::from_raw_parts(bias, wide) };
         let workers = Out(scratch.add(shared(shape)));
         for_each_block(pool, shape, &|block, slot| pass.block(block, workers.add(slot * per_worker(shape))));
     }
 }
 
-struct Pass<'a> {
+struct BackwardSteps<'a> {
     isa: Isa,
     args: &'a BackwardArgs,
     /// The kernel, transposed.
@@ -120,7 +120,7 @@ struct Parts {
     cells: *mut f32,
 }
 
-impl Pass<'_> {
+impl BackwardSteps<'_> {
     /// Runs a block of rows backward over all steps.
     ///
     /// # Safety
@@ -225,7 +225,7 @@ impl Pass<'_> {
     /// The cell states of all steps, recomputed from the gates.
     ///
     /// # Safety
-    /// Same as [`Pass::block`], for an LSTM.
+    /// Same as [`BackwardSteps::block`], for an LSTM.
     unsafe fn cells(&self, block: usize, parts: &Parts) {
         let (isa, shape, inputs) = (self.isa, &self.args.shape, &self.args.inputs);
         let (n, wide, stride) = (shape.units, shape.wide(), shape.stride());
@@ -264,7 +264,7 @@ impl Pass<'_> {
     ///
     /// # Safety
     ///
-    /// Same as [`Pass::block`].
+    /// Same as [`BackwardSteps::block`].
     unsafe fn states_before(&self, block: usize, at: usize, parts: &Parts) -> [*const f32; MOST_ROWS] {
         let (shape, inputs) = (&self.args.shape, &self.args.inputs);
         let mut before = parts.state.map(<*mut f32>::cast_const);

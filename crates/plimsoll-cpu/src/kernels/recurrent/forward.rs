@@ -89,7 +89,7 @@ pub unsafe fn forward_with(isa: Isa, pool: &ThreadPool, args: &ForwardArgs, work
         let sums = Panel::pack(isa, pool, Matrix { cols: first, ..kernel }, scratch.add(0));
         let candidate = (shape.cell == Cell::Gru)
             .then(|| Panel::pack(isa, pool, Matrix { ptr: kernel.at(0, first), cols: n, ..kernel }, scratch.add(Panel::len(n, wide))));
-        let pass = Pass { isa, args, sums, candidate, bias: std::slice::from_raw_parts(bias, wide) };
+        let pass = ForwardSteps { isa, args, sums, candidate, bias: std::slice::from_raw_parts(bias, wide) };
         let workers = Out(scratch.add(shared(shape)));
         for_each_block(pool, shape, &|block, slot| pass.block(block, workers.add(slot * per_worker(shape))));
     }
@@ -109,7 +109,7 @@ pub(super) unsafe fn in_single(isa: Isa, kernel: TensorPtr, rows: usize, columns
     Matrix::new(kernel.single(0).unwrap_or(to), rows, columns)
 }
 
-struct Pass<'a> {
+struct ForwardSteps<'a> {
     isa: Isa,
     args: &'a ForwardArgs,
     sums: Panel,
@@ -117,7 +117,7 @@ struct Pass<'a> {
     bias: &'a [f32],
 }
 
-impl Pass<'_> {
+impl ForwardSteps<'_> {
     /// Runs a block of rows over all steps.
     ///
     /// # Safety

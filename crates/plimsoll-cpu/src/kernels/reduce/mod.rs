@@ -8,7 +8,7 @@ mod accumulate;
 mod partition;
 
 use crate::kernels::pointwise::broadcast::{collapse, offset};
-use crate::kernels::pointwise::{InputSpec, Kernel, Tile};
+use crate::kernels::pointwise::{InputSpec, Kernel, ResultTile};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::Isa;
 use accumulate::{Accumulators, WIDTH, finish, join, rows};
@@ -206,7 +206,7 @@ impl Reducer {
         let length = self.layout.rows;
         let aligned = self.kernel.tile().is_multiple_of(length) && self.kernel.row().is_multiple_of(length);
         let (mut begun, mut filled, mut result) = ([0.0; WIDTH / 2], 0, start);
-        let reduce = |tile: Tile| {
+        let reduce = |tile: ResultTile| {
             let mut spread = [0.0; WIDTH];
             // SAFETY: results are exclusive to this call; single values are broadcast first.
             unsafe {
@@ -270,7 +270,7 @@ impl Reducer {
             // As many rows as are contiguous in memory.
             let together = if narrow { (layout.rows - row % layout.rows).min(end - row) } else { 1 };
             let mut seen = 0;
-            let reduce = |tile: Tile| {
+            let reduce = |tile: ResultTile| {
                 let mut spread = [0.0; WIDTH];
                 // SAFETY: a tile holds at most `WIDTH` numbers.
                 let mut numbers = unsafe { tile.numbers(&mut spread) };

@@ -7,7 +7,7 @@
 
 use super::accumulate::{WIDTH, add_rows};
 use super::{CHUNK, Layout, Reducer, TASKS};
-use crate::kernels::pointwise::Tile;
+use crate::kernels::pointwise::ResultTile;
 use plimsoll_core::ops::Reduction;
 use std::ops::Range;
 
@@ -201,7 +201,7 @@ impl Reducer {
             let together = if width == layout.columns { layout.rows - row % layout.rows } else { 1 };
             let start = layout.start(group, row) + left;
             let mut at = 0;
-            let add = |tile: Tile| {
+            let add = |tile: ResultTile| {
                 let mut spread = [0.0; WIDTH];
                 // SAFETY: a tile holds at most `WIDTH` numbers.
                 let mut numbers = unsafe { tile.numbers(&mut spread) };

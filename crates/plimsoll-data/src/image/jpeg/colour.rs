@@ -17,7 +17,7 @@ pub(super) const MARGIN: usize = 1;
 /// Converts a line of luma samples to pixels.
 pub(super) fn grey(line: &[u8], channels: Channels, out: &mut [u8]) {
     match channels {
-        Channels::Grey => out.copy_from_slice(&line[..out.len()]),
+        Channels::Grey | Channels::Index => out.copy_from_slice(&line[..out.len()]),
         Channels::Colour => {
             for (pixel, &sample) in out.as_chunks_mut::<3>().0.iter_mut().zip(line) {
                 *pixel = [sample; 3];

@@ -1,19 +1,28 @@
-//! Columns of a CSV file, as rows or as time-series windows.
+//! Columns of text tables (CSV, TSV, JSON lines), as rows or as time-series windows.
 
-mod names;
+mod fields;
+mod input;
+mod json;
 mod records;
+mod stream;
+mod syntax;
 mod table;
+mod window;
 
-use super::{ColumnScale, FileUse, Gather, Source, identify_open};
+pub(crate) use fields::each_record;
+use fields::each_record_of;
+pub use window::Window;
+
+use super::{ColumnScale, FileUse, Gather, SequentialSource, Source, files, identify_open};
 use crate::block::BlockMut;
+use crate::table::{ColumnOptions, Encoding, FittedColumn, Standardize, TableSpec, WORD};
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
-use records::{FIELD, PIECE};
 use std::hash::Hasher;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use table::{CsvTable, Read, UsedColumn};
+use table::TextTable;
 
 /// Which columns of a CSV file are read, and how they form rows.
 ///
@@ -22,7 +31,7 @@ use table::{CsvTable, Read, UsedColumn};
 /// use plimsoll_data::source::{Csv, CsvSpec, Standardize, Window};
 /// let spec = CsvSpec::new()
 ///     .targets(["OT"])
-///     .window(Window { length: 96, horizon: 24, stride: 1 })
+///     .window(Window::new(96, 24))
 ///     .standardize(Standardize::All)
 ///     .rows(0..8640);
 /// let training = Csv::open("ETTh1.csv".as_ref(), &spec)?;
@@ -33,12 +42,13 @@ use table::{CsvTable, Read, UsedColumn};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct CsvSpec {
-    features: Option<Vec<String>>,
-    targets: Vec<String>,
-    types: Vec<(String, CsvType)>,
+    table: TableSpec,
+    delimiter: Option<u8>,
+    decimal: Option<u8>,
+    header: Option<bool>,
+    names: Option<Vec<String>>,
+    json_lines: bool,
     window: Option<Window>,
-    standardize: Option<Standardize>,
-    scales: Option<Vec<ColumnScale>>,
     part: RowSelection,
     lenient: bool,
 }
@@ -52,57 +62,75 @@ pub enum CsvType {
     Int,
 }
 
-/// A time-series window of consecutive rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// Input rows.
-    pub length: usize,
-    /// Rows to predict after them.
-    pub horizon: usize,
-    /// Rows between the starts of two windows.
-    pub stride: usize,
-}
-
-/// Which columns are standardized to mean 0 and standard deviation 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standardize {
-    /// Features, and targets that are not integers.
-    All,
-    /// Features only.
-    Features,
-}
-
 #[derive(Clone, Debug, Default)]
-enum RowSelection {
+pub(super) enum RowSelection {
     #[default]
     Whole,
     Rows(Range<u64>),
     Shares(f64, f64),
 }
 
+impl From<TableSpec> for CsvSpec {
+    fn from(table: TableSpec) -> CsvSpec {
+        CsvSpec { table, ..CsvSpec::default() }
+    }
+}
+
 impl CsvSpec {
-    /// The default: all numeric columns are features, and there is no window.
+    /// The default: all columns that can be encoded are features, and there is no window.
     pub fn new() -> CsvSpec {
         CsvSpec::default()
     }
 
-    /// Sets the columns of `x`. Default: all columns whose first non-missing value is a number; without a window,
-    /// targets are excluded.
+    /// Sets the columns of `x`. Default: all columns of numbers, Booleans, dates and categories; without a window, targets
+    /// are excluded.
     pub fn features<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> CsvSpec {
-        self.features = Some(names.into_iter().map(Into::into).collect());
+        self.table = self.table.features(names);
         self
     }
 
     /// Sets the columns of `y`.
     pub fn targets<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> CsvSpec {
-        self.targets = names.into_iter().map(Into::into).collect();
+        self.table = self.table.targets(names);
         self
     }
 
     /// Sets the dtype of a column. By default, a target whose values are all integers, such as a class, is an
     /// integer.
     pub fn column_type(mut self, name: impl Into<String>, kind: CsvType) -> CsvSpec {
-        self.types.push((name.into(), kind));
+        let name = name.into();
+        let options = ColumnOptions { integer: Some(kind == CsvType::Int), ..self.table.options(&name) };
+        self.table = self.table.column(name, options);
+        self
+    }
+
+    /// Sets the delimiter. Default: the one of `,`, `;`, tab and `|` that splits the first lines evenly.
+    pub fn delimiter(mut self, delimiter: u8) -> CsvSpec {
+        self.delimiter = Some(delimiter);
+        self
+    }
+
+    /// Sets the decimal mark. Default: a point; a comma where numbers have one and it is not the delimiter.
+    pub fn decimal(mut self, mark: u8) -> CsvSpec {
+        self.decimal = Some(mark);
+        self
+    }
+
+    /// The files have no header. Columns are called `column_0`, `column_1`, …, unless they have names.
+    pub fn no_header(mut self) -> CsvSpec {
+        self.header = Some(false);
+        self
+    }
+
+    /// Sets the names of the columns, instead of those of the header.
+    pub fn names<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> CsvSpec {
+        self.names = Some(names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Each line is a JSON object.
+    pub fn json_lines(mut self) -> CsvSpec {
+        self.json_lines = true;
         self
     }
 
@@ -114,13 +142,13 @@ impl CsvSpec {
 
     /// Standardizes columns with the mean and standard deviation of the selected rows.
     pub fn standardize(mut self, which: Standardize) -> CsvSpec {
-        self.standardize = Some(which);
+        self.table = self.table.standardize(which);
         self
     }
 
     /// Standardizes columns with these statistics, such as those of the rows that a model was trained on.
     pub fn scales(mut self, scales: impl IntoIterator<Item = ColumnScale>) -> CsvSpec {
-        self.scales = Some(scales.into_iter().collect());
+        self.table.scales = Some(scales.into_iter().collect());
         self
     }
 
@@ -144,69 +172,85 @@ impl CsvSpec {
     }
 }
 
-/// Columns of a CSV file: `x` is f32 `[features]`, `y` the targets. Opening reads the file once, checks every used
-/// value and indexes the rows. Rows are then loaded into memory if the plan has space for them, and read from the
-/// file otherwise.
+/// Columns of a text table. Opening reads the files once, infers what columns hold, checks every used value, indexes the
+/// rows and fits what has to be fitted. Rows are then loaded into memory if the plan has space for them, and read from the
+/// files otherwise.
 #[derive(Clone)]
 pub struct Csv {
-    table: Arc<CsvTable>,
+    table: Arc<TextTable>,
     spec: CsvSpec,
     schema: Schema,
     rows: Range<u64>,
     len: u64,
-    /// The converted rows, if they are in memory.
-    matrix: Option<Arc<[[u8; 4]]>>,
+    /// The encoded rows, if they are in memory.
+    matrix: Option<Arc<[[u8; WORD]]>>,
 }
 
 /// Columns that a description names.
 const DESCRIBED: usize = 64;
 
-/// Bytes of a matrix element.
-const WORD: usize = 4;
-
 impl Csv {
-    /// Opens a file.
+    /// Opens a file, or all files that match a pattern.
     pub fn open(path: &Path, spec: &CsvSpec) -> Result<Csv, DataError> {
-        let mut table = CsvTable::open(path, spec)?;
-        let rows = part(&table, &spec.part)?;
-        match (&spec.scales, spec.standardize) {
-            (Some(scales), Some(_)) => table.standardize_with(scales)?,
-            (None, Some(which)) => table.standardize(which, rows.clone(), spec.lenient)?,
-            (_, None) => {}
-        }
+        Csv::open_files(&table_files(path)?, spec)
+    }
+
+    /// Opens several files with the same columns, one after the other.
+    pub fn open_files(paths: &[PathBuf], spec: &CsvSpec) -> Result<Csv, DataError> {
+        let table = TextTable::open(paths, spec)?;
+        let rows = table.part(&spec.part)?;
         Csv::new(Arc::new(table), spec.clone(), rows)
     }
 
-    /// Other rows of the same file, with the same standardization.
+    /// Other rows of the same file, as these were fitted.
     pub fn rows(&self, rows: Range<u64>) -> Result<Csv, DataError> {
-        let rows = part(&self.table, &RowSelection::Rows(rows))?;
+        let rows = self.table.part(&RowSelection::Rows(rows))?;
         Csv::new(Arc::clone(&self.table), self.spec.clone(), rows)
     }
 
-    /// Another fraction of the same file, with the same standardization.
+    /// Another fraction of the same file, as this one was fitted.
     pub fn part(&self, from: f64, to: f64) -> Result<Csv, DataError> {
-        let rows = part(&self.table, &RowSelection::Shares(from, to))?;
+        let rows = self.table.part(&RowSelection::Shares(from, to))?;
         Csv::new(Arc::clone(&self.table), self.spec.clone(), rows)
     }
 
-    /// The same columns of another file, with the standardization of this one.
+    /// The same columns of another file, as they were fitted to this one.
     pub fn other_file(&self, path: &Path) -> Result<Csv, DataError> {
         let mut spec = CsvSpec { part: RowSelection::Whole, ..self.spec.clone() };
-        spec.features = Some(self.names(&self.table.features));
-        let whole = self.table.targets.iter().map(|&at| kind(self.table.used[at as usize].whole));
-        spec.types = self.names(&self.table.targets).into_iter().zip(whole).collect();
-        let mut table = CsvTable::open(path, &spec)?;
-        table.convert_like(&self.table);
-        spec.scales = Some(self.statistics());
-        let rows = 0..table.rows;
-        Csv::new(Arc::new(table), spec, rows)
+        spec.table.features = Some(self.names(&self.table.chosen.features));
+        spec.table.fitted = self.fitted();
+        Csv::open(path, &spec)
+    }
+
+    /// The same rows, with columns fitted to some of them: those for which `keep` holds, which counts rows from 0.
+    pub fn fitted_to(&self, keep: &dyn Fn(u64) -> bool) -> Result<Csv, DataError> {
+        let (stride, rows) = (self.stride(), self.rows.clone());
+        let keep = |row: u64| rows.contains(&row) && keep((row - rows.start) / stride);
+        let table = self.table.refit(&self.spec, &keep)?;
+        Csv::new(Arc::new(table), self.spec.clone(), self.rows.clone())
+    }
+
+    /// Whether anything of its columns was fitted to rows.
+    pub fn is_fitted(&self) -> bool {
+        self.table.columns.encoders.iter().any(|encoder| encoder.column.is_fitted())
+    }
+
+    /// The columns as they were fitted.
+    pub fn fitted(&self) -> Vec<FittedColumn> {
+        self.table.columns.encoders.iter().map(|encoder| encoder.column.clone()).collect()
     }
 
     /// The standardization of each column, as (name, mean, standard deviation): multiply a prediction by the
     /// deviation and add the mean to get the units of the file.
     pub fn scales(&self) -> Vec<(&str, f64, f64)> {
-        let scale = |(at, used): (usize, &UsedColumn)| (self.table.name(at), used.mean, 1.0 / used.factor);
-        self.table.used.iter().enumerate().map(scale).collect()
+        let scale = |at: usize| {
+            let (mean, std) = match self.table.columns.encoders[at].column.encoding {
+                Encoding::Normalize { mean, std } => (mean, std),
+                _ => (0.0, 1.0),
+            };
+            (self.table.name(at), mean, std)
+        };
+        (0..self.table.columns.encoders.len()).map(scale).collect()
     }
 
     fn statistics(&self) -> Vec<ColumnScale> {
@@ -218,64 +262,83 @@ impl Csv {
         columns.iter().map(|&at| self.table.name(at as usize).to_string()).collect()
     }
 
-    fn new(table: Arc<CsvTable>, spec: CsvSpec, rows: Range<u64>) -> Result<Csv, DataError> {
-        let (features, targets) = (table.features.len(), table.targets.len());
-        let dtype = if table.targets.iter().any(|&at| table.used[at as usize].whole) { DType::I32 } else { DType::F32 };
+    fn new(table: Arc<TextTable>, spec: CsvSpec, rows: Range<u64>) -> Result<Csv, DataError> {
+        let targets = table.chosen.targets.len();
         let count = rows.end - rows.start;
-        let refuse = |problem: String| DataError::csv(&table.path, 1, problem);
-        let (x, y, len) = match spec.window {
-            Some(Window { length, horizon, stride }) => {
-                if length == 0 || stride == 0 || (horizon == 0) != (targets == 0) {
-                    let problem = format!(
-                        "a window of {length} rows and {horizon} to foretell, every {stride}, with {targets} targets, holds nothing"
-                    );
-                    return Err(refuse(problem));
-                }
-                let whole = (length as u64).saturating_add(horizon as u64);
-                if whole > count {
-                    return Err(refuse(format!(
-                        "its {count} rows ({rows:?}) have no window of {length} and {horizon} rows; use more rows"
-                    )));
-                }
-                (vec![length, features], vec![horizon.saturating_mul(targets)], (count - whole) / stride as u64 + 1)
-            }
-            // A single class is a scalar.
-            None if dtype == DType::I32 && targets == 1 => (vec![features], vec![], count),
-            None => (vec![features], vec![targets], count),
+        let refuse = |problem: String| DataError::csv(&table.files[0].path, 1, problem);
+        let Some(window) = &spec.window else {
+            let schema = table.columns.schema_with_classes()?;
+            return Ok(Csv { schema, table, spec, rows, len: count, matrix: None });
         };
-        let mut columns = vec![Column::new("x", DType::F32, x)];
-        if targets > 0 {
-            columns.push(Column::new("y", dtype, y));
+        if let Some(problem) = window.problem(targets) {
+            return Err(refuse(problem));
         }
+        let (length, horizon, whole) = (window.length(), window.horizon(), window.rows() as u64);
+        if whole > count {
+            let spread = if whole > (length + horizon) as u64 { format!(" over {whole} rows") } else { String::new() };
+            return Err(refuse(format!(
+                "its {count} rows ({rows:?}) have no window of {length} and {horizon} rows{spread}; use more rows"
+            )));
+        }
+        let (features, labels) = table.columns.series().map_err(refuse)?;
+        let mut columns = vec![Column::new("x", DType::F32, vec![length, features])];
+        columns.extend(labels.map(|(dtype, width)| Column::new("y", dtype, vec![horizon.saturating_mul(width)])));
+        let len = (count - whole) / window.step() as u64 + 1;
         Ok(Csv { schema: Schema::new(columns)?, table, spec, rows, len, matrix: None })
+    }
+
+    /// The rows as a stream, if the files are compressed, so that they have no random access.
+    pub(crate) fn into_stream(self) -> Result<Result<SequentialSource, Csv>, DataError> {
+        if !self.table.is_stream() {
+            return Ok(Err(self));
+        }
+        let path = &self.table.files[0].path;
+        if self.spec.window.is_some() {
+            return Err(DataError::csv(path, 1, "windows need rows in any order, which a compressed file does not have; decompress it"));
+        }
+        let (rows, identity) = (self.rows.end - self.rows.start, self.clone());
+        let name = self.describe();
+        let (schema, facts) = (self.schema.clone(), self.facts());
+        let held = Bytes((self.table.held() + stream::held(&self.table)) as u64);
+        let source = SequentialSource::new(name, schema, held, move || stream::CsvRows::new(&self.table, self.rows.clone()));
+        let source = source.with_rows(rows).with_facts(facts);
+        Ok(Ok(source.identified(move |hash| identity.fingerprint(0..0, hash).map(drop))))
+    }
+
+    /// What is known about its file.
+    fn facts(&self) -> super::TableFacts {
+        let (file_use, scales, fitted) = (self.file_use(), Source::scales(self), self.fitted());
+        super::TableFacts { file_use, scales, fitted, classes: self.class_names() }
     }
 
     /// Rows of the file per output row.
     fn seen(&self) -> usize {
-        self.spec.window.map_or(1, |window| window.length + window.horizon)
+        self.spec.window.as_ref().map_or(1, Window::rows)
     }
 
     fn stride(&self) -> u64 {
-        self.spec.window.map_or(1, |window| window.stride as u64)
+        self.spec.window.as_ref().map_or(1, |window| window.step() as u64)
     }
 
     fn write(&self, rows: impl Iterator<Item = u64>, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
-        let (used, seen) = (self.table.used.len(), self.seen());
+        let (width, seen) = (self.table.columns.words, self.seen());
         let mut rows = rows.enumerate().peekable();
         while let Some((index, row)) = rows.next() {
             let first = row * self.stride();
             if let Some(matrix) = &self.matrix {
-                self.put(&matrix[first as usize * used..][..seen * used], index, out);
+                self.put(&matrix[first as usize * width..][..seen * width], index, out);
                 continue;
             }
-            let (memory, words) = scratch.split_at_mut(PIECE + FIELD);
-            let words = &mut words.as_chunks_mut().0[..seen * used];
+            let (memory, words) = scratch.split_at_mut(self.table.scratch_bytes());
+            let words = &mut words.as_chunks_mut().0[..(seen + 1) * width];
             let first = self.rows.start + first;
             if self.spec.window.is_some() {
-                self.table.each(first..first + seen as u64, memory, |row, column, value| {
-                    words[row as usize * used + column] = self.table.used[column].word(value);
+                let (kept, row_words) = words.split_at_mut(seen * width);
+                self.table.walk(first..first + seen as u64, memory, row_words, |row, words, read| {
+                    kept[row as usize * width..][..width].copy_from_slice(words);
+                    read
                 })?;
-                self.put(words, index, out);
+                self.put(kept, index, out);
                 continue;
             }
             // Consecutive rows are read in one call.
@@ -283,70 +346,48 @@ impl Csv {
             while rows.next_if(|(_, next)| *next == row + run).is_some() {
                 run += 1;
             }
-            self.table.walk(first..first + run, memory, |row, read| match read {
-                Read::Value(column, value) => {
-                    words[column] = self.table.used[column].word(value);
-                    Ok(())
-                }
-                Read::End(how) => how.map(|()| self.put(words, index + row as usize, out)),
+            self.table.walk(first..first + run, memory, &mut words[..width], |row, words, read| {
+                read.map(|()| self.put(words, index + row as usize, out))
             })?;
         }
         Ok(())
     }
 
-    /// Writes one output row from the elements of its file rows.
-    fn put(&self, words: &[[u8; 4]], index: usize, out: &mut BlockMut<'_, '_>) {
-        let used = self.table.used.len();
-        let (known, foretold) = match self.spec.window {
-            Some(window) => words.split_at(window.length * used),
-            None => (words, words),
+    /// Writes one output row from the words of its file rows.
+    fn put(&self, words: &[[u8; WORD]], index: usize, out: &mut BlockMut<'_, '_>) {
+        let columns = &self.table.columns;
+        let Some(window) = &self.spec.window else {
+            for (at, width) in columns.widths().enumerate() {
+                columns.put(words, at, &mut out.column(at).as_chunks_mut().0[index * width..][..width]);
+            }
+            return;
         };
-        pick(
-            known,
-            used,
-            &self.table.features,
-            &mut out.column(0).as_chunks_mut().0[index * known.len() / used * self.table.features.len()..],
-        );
-        let targets = &self.table.targets;
-        if !targets.is_empty() {
-            pick(foretold, used, targets, &mut out.column(1).as_chunks_mut().0[index * foretold.len() / used * targets.len()..]);
+        for (at, width) in columns.widths().enumerate().take(2) {
+            let steps = if at == 0 { window.length() } else { window.horizon() };
+            let out = &mut out.column(at).as_chunks_mut().0[index * steps * width..][..steps * width];
+            let put = |row: usize, out: &mut [[u8; WORD]]| columns.put(&words[row * columns.words..][..columns.words], at, out);
+            match at {
+                0 => window.inputs().zip(out.chunks_exact_mut(width)).for_each(|(row, out)| put(row, out)),
+                _ => window.targets().zip(out.chunks_exact_mut(width)).for_each(|(row, out)| put(row, out)),
+            }
         }
     }
 }
 
-/// Writes the chosen columns of rows of `used` elements.
-fn pick(words: &[[u8; 4]], used: usize, columns: &[u32], out: &mut [[u8; 4]]) {
-    for (row, out) in words.chunks_exact(used).zip(out.chunks_exact_mut(columns.len())) {
-        for (out, &column) in out.iter_mut().zip(columns) {
-            *out = row[column as usize];
-        }
+/// The files of a table: one, those that match a pattern, or those of a folder.
+pub fn table_files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let is_pattern = path.as_os_str().as_encoded_bytes().iter().any(|byte| matches!(byte, b'*' | b'?' | b'[' | b'{'));
+    if path.is_dir() {
+        return files(path.join("*"));
     }
-}
-
-fn kind(whole: bool) -> CsvType {
-    if whole { CsvType::Int } else { CsvType::Float }
-}
-
-/// The selected rows, checked against the file.
-fn part(table: &CsvTable, part: &RowSelection) -> Result<Range<u64>, DataError> {
-    let all = table.rows;
-    let rows = match *part {
-        RowSelection::Whole => 0..all,
-        RowSelection::Rows(ref rows) => rows.clone(),
-        RowSelection::Shares(from, to) if (0.0..=1.0).contains(&from) && (from..=1.0).contains(&to) => {
-            (all as f64 * from).round() as u64..(all as f64 * to).round() as u64
-        }
-        RowSelection::Shares(from, to) => {
-            return Err(DataError::csv(&table.path, 1, format!("{from} to {to} is no part of it; give shares from 0 to 1")));
-        }
-    };
-    if rows.start >= rows.end || rows.end > all {
-        return Err(DataError::csv(&table.path, 1, format!("it has no rows {} to {}; it has {all}", rows.start, rows.end)));
-    }
-    Ok(rows)
+    if path.exists() || !is_pattern { Ok(vec![path.to_path_buf()]) } else { files(path) }
 }
 
 impl Source for Csv {
+    fn takes_little_stack(&self) -> bool {
+        true
+    }
+
     fn schema(&self) -> &Schema {
         &self.schema
     }
@@ -356,7 +397,7 @@ impl Source for Csv {
     }
 
     fn scratch_bytes(&self, _rows: usize) -> Bytes {
-        Bytes((PIECE + FIELD + self.seen() * self.table.used.len() * WORD) as u64)
+        Bytes((self.table.scratch_bytes() + (self.seen() + 1) * self.table.columns.words * WORD) as u64)
     }
 
     fn read(&self, first_row: u64, scratch: &mut [u8], out: &mut BlockMut<'_, '_>) -> Result<(), DataError> {
@@ -375,55 +416,93 @@ impl Source for Csv {
         if self.spec.lenient {
             return Bytes::ZERO;
         }
-        Bytes((self.rows.end - self.rows.start) * (self.table.used.len() * WORD) as u64)
+        Bytes((self.rows.end - self.rows.start) * (self.table.columns.words * WORD) as u64)
     }
 
     fn resident(&self) -> Result<Arc<dyn Source>, DataError> {
-        let used = self.table.used.len();
-        let mut memory = vec![0; PIECE + FIELD];
+        let width = self.table.columns.words;
+        let mut memory = vec![0; self.table.scratch_bytes()];
         let mut matrix: Arc<[[u8; WORD]]> = std::iter::repeat_n([0; WORD], self.resident_bytes().get() / WORD).collect();
-        let words = Arc::get_mut(&mut matrix).expect("it is not shared yet");
-        self.table.each(self.rows.clone(), &mut memory, |row, column, value| {
-            words[row as usize * used + column] = self.table.used[column].word(value);
+        let all = Arc::get_mut(&mut matrix).expect("it is not shared yet");
+        let mut row_words = vec![[0; WORD]; width];
+        self.table.walk(self.rows.clone(), &mut memory, &mut row_words, |row, words, read| {
+            all[row as usize * width..][..width].copy_from_slice(words);
+            read
         })?;
         Ok(Arc::new(Csv { matrix: Some(matrix), ..self.clone() }))
     }
 
     fn classes(&self, visit: &mut dyn FnMut(i64)) -> Result<bool, DataError> {
-        let &[target] = &self.table.targets[..] else { return Ok(false) };
-        let target = target as usize;
-        if self.spec.window.is_some() || !self.table.used[target].whole {
+        let &[target] = &self.table.chosen.targets[..] else { return Ok(false) };
+        let columns = &self.table.columns;
+        let encoder = &columns.encoders[target as usize];
+        if self.spec.window.is_some() || encoder.dtype != DType::I32 || encoder.words != 1 {
             return Ok(false);
         }
-        let (mut memory, mut class) = (vec![0; PIECE + FIELD], i64::MIN);
-        self.table.walk(self.rows.clone(), &mut memory, |_, read| {
-            match read {
-                Read::Value(column, value) if column == target => class = value as i64,
-                Read::Value(..) => {}
-                // An invalid row is reported when it is read.
-                Read::End(_) => visit(std::mem::replace(&mut class, i64::MIN)),
-            }
+        let (mut memory, mut words) = (vec![0; self.table.scratch_bytes()], vec![[0; WORD]; columns.words]);
+        let at = columns.offsets[target as usize];
+        self.table.walk(self.rows.clone(), &mut memory, &mut words, |_, words, read| {
+            // An invalid row is reported when it is read.
+            visit(if read.is_ok() { i64::from(i32::from_ne_bytes(words[at])) } else { i64::MIN });
             Ok(())
         })?;
         Ok(true)
     }
 
+    fn visit_column(&self, name: &str, visit: &mut dyn FnMut(&[u8])) -> Result<bool, DataError> {
+        // The value of a window is that of its first row.
+        let (mut found, mut row, stride) = (false, 0, self.stride());
+        for file in self.table.files.iter().filter(|_| !self.spec.json_lines) {
+            let mut at = None;
+            each_record_of(&file.path, self.table.delimiter(), |line, fields| {
+                let Some(column) = at else {
+                    at = Some(fields.iter().position(|field| field == name.as_bytes()));
+                    return Ok(());
+                };
+                let is_start = self.rows.contains(&row) && (row - self.rows.start).is_multiple_of(stride);
+                if let Some(column) = column.filter(|_| is_start && (row - self.rows.start) / stride < self.len) {
+                    let missing = || DataError::csv(&file.path, line, format!("it has no column `{name}`; correct the row"));
+                    visit(fields.get(column).ok_or_else(missing)?);
+                }
+                row += 1;
+                Ok(())
+            })?;
+            found |= at.flatten().is_some();
+        }
+        Ok(found)
+    }
+
     fn row_name(&self, row: u64) -> String {
         let first = self.rows.start + row * self.stride();
-        let mut memory = vec![0; PIECE + FIELD];
+        let mut memory = vec![0; self.table.scratch_bytes()];
+        let path = &self.table.file_of(first).path;
         match self.table.line(first, &mut memory) {
-            Ok(line) => format!("{}:{line}", self.table.path.display()),
-            Err(_) => format!("row {first} of {}", self.table.path.display()),
+            Ok(line) => format!("{}:{line}", path.display()),
+            Err(_) => format!("row {first} of {}", path.display()),
         }
+    }
+
+    fn class_names(&self) -> Vec<String> {
+        self.table.columns.classes()
     }
 
     fn file_use(&self) -> FileUse {
         let unused = self.table.unused().map(|(name, reason)| (name.to_string(), reason.to_string()));
-        FileUse { used: self.names(&self.table.features), targets: self.names(&self.table.targets), unused: unused.collect() }
+        let file_use = FileUse {
+            used: self.names(&self.table.chosen.features),
+            targets: self.names(&self.table.chosen.targets),
+            encoded: Vec::new(),
+            unused: unused.collect(),
+        };
+        file_use.with_encoded(self.table.columns.encoders.iter().map(|encoder| &encoder.column))
     }
 
     fn scales(&self) -> Vec<ColumnScale> {
-        if self.spec.standardize.is_some() { self.statistics() } else { Vec::new() }
+        if self.spec.table.standardize.is_some() { self.statistics() } else { Vec::new() }
+    }
+
+    fn fitted_columns(&self) -> Vec<FittedColumn> {
+        self.fitted()
     }
 
     fn held_name(&self) -> &'static str {
@@ -431,13 +510,13 @@ impl Source for Csv {
     }
 
     fn fingerprint(&self, _rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
-        identify_open(&self.table.path, &self.table.file, hash)?;
-        // `used` contains what was derived from the whole file, such as types and standardization.
+        for file in self.table.files.iter() {
+            identify_open(&file.path, &file.file, hash)?;
+        }
+        // The encoders contain what was derived from the whole file, such as types and standardization.
         hash.write(format!("{:?} {:?}", self.spec, self.rows).as_bytes());
-        for (at, used) in self.table.used.iter().enumerate() {
-            hash.write(self.table.name(at).as_bytes());
-            hash.write(&[u8::from(used.whole)]);
-            [used.mean, used.factor].iter().for_each(|number| hash.write(&number.to_bits().to_le_bytes()));
+        for encoder in &self.table.columns.encoders {
+            hash.write(format!("{:?}", encoder.column).as_bytes());
         }
         Ok(true)
     }
@@ -450,13 +529,14 @@ impl Source for Csv {
                 more => format!("{names} and {more} more"),
             }
         };
-        let mut text = format!("csv {} (rows {} to {}", self.table.path.display(), self.rows.start, self.rows.end);
-        text += &format!(", {}", names(&self.table.features));
-        if !self.table.targets.is_empty() {
-            text += &format!(" → {}", names(&self.table.targets));
+        let kind = if self.spec.json_lines { "json_lines" } else { "csv" };
+        let mut text = format!("{kind} {} (rows {} to {}", self.table.files_named(), self.rows.start, self.rows.end);
+        text += &format!(", {}", names(&self.table.chosen.features));
+        if !self.table.chosen.targets.is_empty() {
+            text += &format!(" → {}", names(&self.table.chosen.targets));
         }
-        if let Some(Window { length, horizon, stride }) = self.spec.window {
-            text += &format!(", {length} rows → {horizon}, every {stride}");
+        if let Some(window) = &self.spec.window {
+            text += &format!(", {}", window.describe());
         }
         text + ")"
     }

@@ -1,13 +1,20 @@
-//! Scans the records of a CSV file, in memory of the caller.
+//! Scans the records of a text table, in memory of the caller.
 
 use crate::DataError;
+use crate::table::Cell;
 use std::fs::File;
+use std::io::{self, Read};
+use std::ops::DerefMut;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
-/// Bytes per read, and the longest field that is parsed. Longer fields are skipped and are not numbers.
+/// Bytes per read, and the least space for a field.
 pub(super) const PIECE: usize = 16 << 10;
 pub(super) const FIELD: usize = 1 << 10;
+
+/// The longest field of a table.
+pub(super) const LONGEST_FIELD: usize = 1 << 20;
 
 /// The start of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,18 +23,36 @@ pub(super) struct RecordStart {
     pub line: u64,
 }
 
+/// Where bytes come from.
+pub(super) trait Supply {
+    /// Reads bytes at an offset; a stream is asked for consecutive ones.
+    fn read(&mut self, at: u64, buffer: &mut [u8]) -> io::Result<usize>;
+}
+
+impl Supply for &File {
+    fn read(&mut self, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.read_at(buffer, at)
+    }
+}
+
+impl Supply for Box<dyn Read + Send> {
+    fn read(&mut self, _at: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        Read::read(self, buffer)
+    }
+}
+
 /// A position in a file.
-pub(super) struct RecordScanner<'a> {
-    file: &'a File,
-    path: &'a Path,
+pub(super) struct RecordScanner<S, M> {
+    supply: S,
+    path: Arc<Path>,
+    delimiter: u8,
     /// The line of the next byte.
     line: u64,
-    /// The read buffer and the unread range in it; the buffer ends at byte `read` of the file.
-    piece: &'a mut [u8],
+    /// The read buffer and the space for a field; the unread range of the former, which ends at byte `read` of the file.
+    memory: M,
     from: usize,
     to: usize,
     read: u64,
-    field: &'a mut [u8],
 }
 
 /// Parser state within a field.
@@ -44,15 +69,15 @@ enum FieldState {
 pub(super) struct Field<'f> {
     pub bytes: &'f [u8],
     pub ends_record: bool,
-    /// Whether it exceeds the maximum length.
-    pub too_long: bool,
+    /// Whether it exceeds the maximum length, which this is.
+    too_long: Option<usize>,
+    quoted: bool,
 }
 
-impl<'a> RecordScanner<'a> {
-    /// `memory` must have [`PIECE`] + [`FIELD`] bytes.
-    pub fn at(file: &'a File, path: &'a Path, place: RecordStart, memory: &'a mut [u8]) -> RecordScanner<'a> {
-        let (piece, field) = memory.split_at_mut(PIECE);
-        RecordScanner { file, path, line: place.line, piece, from: 0, to: 0, read: place.byte, field: &mut field[..FIELD] }
+impl<S: Supply, M: DerefMut<Target = [u8]>> RecordScanner<S, M> {
+    /// `memory` must have [`PIECE`] and at least [`FIELD`] bytes.
+    pub fn at(supply: S, path: &Arc<Path>, delimiter: u8, place: RecordStart, memory: M) -> RecordScanner<S, M> {
+        RecordScanner { supply, path: Arc::clone(path), delimiter, line: place.line, memory, from: 0, to: 0, read: place.byte }
     }
 
     /// The start of the next record; `None` at the end of the file. Skips blank lines.
@@ -61,7 +86,7 @@ impl<'a> RecordScanner<'a> {
             if self.from == self.to && !self.refill()? {
                 return Ok(None);
             }
-            match self.piece[self.from] {
+            match self.memory[self.from] {
                 b'\n' => self.line += 1,
                 b'\r' => {}
                 _ => break,
@@ -71,64 +96,100 @@ impl<'a> RecordScanner<'a> {
         Ok(Some(RecordStart { byte: self.read - (self.to - self.from) as u64, line: self.line }))
     }
 
-    /// The next field of the record: plain up to a comma or the end of the line, or quoted, with doubled quotes as
+    /// The next field of the record: plain up to a delimiter or the end of the line, or quoted, with doubled quotes as
     /// escapes.
+    #[inline]
     pub fn field(&mut self) -> Result<Field<'_>, DataError> {
         if self.from == self.to {
             self.refill()?;
         }
         // Fast path: an unquoted field that is completely in the buffer.
-        let rest = &self.piece[self.from..self.to];
+        let (rest, delimiter) = (&self.memory[self.from..self.to], self.delimiter);
         if rest.first() != Some(&b'"')
-            && let Some(length) = rest.iter().position(|byte| matches!(byte, b',' | b'\n' | b'\r'))
+            && let Some(length) = rest.iter().position(|byte| *byte == delimiter || matches!(byte, b'\n' | b'\r'))
         {
             let (from, end) = (self.from, rest[length]);
             self.from += length + 1;
             self.line += u64::from(end == b'\n');
-            let bytes = &self.piece[from..from + length.min(FIELD)];
-            return Ok(Field { bytes, ends_record: end != b',', too_long: length > FIELD });
+            let limit = self.limit();
+            let bytes = &self.memory[from..from + length.min(limit)];
+            return Ok(Field { bytes, ends_record: end != delimiter, too_long: (length > limit).then_some(limit), quoted: false });
         }
         self.field_in_parts()
     }
 
+    /// The longest field.
+    fn limit(&self) -> usize {
+        self.memory.len() - PIECE
+    }
+
     /// Slow path, byte by byte.
     fn field_in_parts(&mut self) -> Result<Field<'_>, DataError> {
-        let (mut state, mut length, mut too_long) = (FieldState::Begun, 0, false);
+        let limit = self.limit();
+        let (mut state, mut length, mut too_long, mut quoted) = (FieldState::Begun, 0, None, false);
         let ends_record = loop {
             if self.from == self.to && !self.refill()? {
                 break true;
             }
-            let byte = self.piece[self.from];
+            let byte = self.memory[self.from];
             self.from += 1;
             self.line += u64::from(byte == b'\n');
             let next = match (state, byte) {
                 (FieldState::Begun, b'"') => FieldState::Quoted,
                 (FieldState::Quoted, b'"') => FieldState::Quote,
                 (FieldState::Quoted, _) | (FieldState::Quote, b'"') => FieldState::Quoted,
-                (_, b',') => break false,
+                (_, byte) if byte == self.delimiter => break false,
                 (_, b'\n' | b'\r') => break true,
                 _ => FieldState::Plain,
             };
             // Opening, closing and escaping quotes are not part of the field.
             let is_mark = matches!((state, next), (FieldState::Begun, FieldState::Quoted) | (_, FieldState::Quote));
+            quoted |= is_mark;
             state = next;
             if !is_mark {
-                if length == FIELD {
-                    (length, too_long) = (0, true);
+                if length == limit {
+                    (length, too_long) = (0, Some(limit));
                 }
-                self.field[length] = byte;
+                self.memory[PIECE + length] = byte;
                 length += 1;
             }
         };
-        Ok(Field { bytes: &self.field[..length], ends_record, too_long })
+        Ok(Field { bytes: &self.memory[PIECE..PIECE + length], ends_record, too_long, quoted })
+    }
+
+    /// The rest of the line, to be changed in place; `Err` with the limit if it is longer than that.
+    pub fn line(&mut self) -> Result<Result<&mut [u8], usize>, DataError> {
+        let (limit, mut length) = (self.limit(), 0);
+        let mut too_long = false;
+        loop {
+            if self.from == self.to && !self.refill()? {
+                break;
+            }
+            let rest = &self.memory[self.from..self.to];
+            let end = rest.iter().position(|byte| *byte == b'\n');
+            let count = end.unwrap_or(rest.len());
+            if length + count <= limit {
+                self.memory.copy_within(self.from..self.from + count, PIECE + length);
+            } else {
+                too_long = true;
+            }
+            length += count;
+            self.from += count + usize::from(end.is_some());
+            if end.is_some() {
+                self.line += 1;
+                break;
+            }
+        }
+        Ok(if too_long { Err(limit) } else { Ok(&mut self.memory[PIECE..PIECE + length]) })
     }
 
     /// Refills the buffer; `false` at the end of the file.
     fn refill(&mut self) -> Result<bool, DataError> {
         let at = self.read;
-        let read = self.file.read_at(self.piece, at).map_err(|error| DataError::io(format!("read byte {at} of"), self.path, error))?;
+        let read = self.supply.read(at, &mut self.memory[..PIECE]);
+        let read = read.map_err(|error| DataError::io(format!("read byte {at} of"), &self.path, error))?;
         // Skip a UTF-8 byte order mark.
-        let mark = if at == 0 && self.piece[..read].starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
+        let mark = if at == 0 && self.memory[..read].starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
         (self.from, self.to) = (mark, read);
         self.read += read as u64;
         Ok(read > mark)
@@ -136,30 +197,18 @@ impl<'a> RecordScanner<'a> {
 }
 
 impl Field<'_> {
-    /// Its text, for errors and names.
+    /// Its text, for names.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(self.bytes).into_owned()
     }
 
-    /// Whether it is a number (valid or not) rather than text; `None` if it is missing.
-    pub fn kind(&self) -> Option<bool> {
-        let trimmed = self.bytes.trim_ascii();
-        let is_number = || str::from_utf8(trimmed).is_ok_and(|text| text.parse::<f64>().is_ok());
-        (self.too_long || !trimmed.is_empty()).then(|| !self.too_long && is_number())
-    }
-
-    /// Parses it as a number.
-    pub fn number(&self) -> Result<f64, String> {
-        let trimmed = self.bytes.trim_ascii();
-        if trimmed.is_empty() && !self.too_long {
-            return Err("is empty; fill it in, or leave the row or the column out".into());
-        }
-        let number = str::from_utf8(trimmed).ok().filter(|_| !self.too_long).and_then(|text| text.parse::<f64>().ok());
-        match number {
-            Some(number) if number.is_finite() => Ok(number),
-            Some(_) => Err(format!("is {}, which nothing can be trained on; leave the row out", self.text())),
-            None if self.too_long => Err(format!("is no number but more than {FIELD} bytes of text; choose another column")),
-            None => Err(format!("is {:?}, which is no number; choose another column or correct the row", self.text())),
+    /// The field as a cell; white space around it counts only in quotes.
+    #[inline]
+    pub fn cell(&self) -> Cell<'_> {
+        match self.too_long {
+            Some(limit) => Cell::TooLong(limit),
+            None if self.quoted => Cell::Text(self.bytes),
+            None => Cell::Text(self.bytes.trim_ascii()),
         }
     }
 }
@@ -178,7 +227,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(text).unwrap();
         let mut memory = vec![0; PIECE + FIELD];
-        let mut records = RecordScanner::at(&file, Path::new("table.csv"), RecordStart { byte: 0, line: 1 }, &mut memory);
+        let mut records = RecordScanner::at(&file, &Path::new("table.csv").into(), b',', RecordStart { byte: 0, line: 1 }, &mut memory[..]);
         let mut found = Vec::new();
         while let Some(place) = records.next_record().unwrap() {
             let mut fields = Vec::new();
@@ -242,10 +291,11 @@ mod tests {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(text.as_bytes()).unwrap();
             let mut memory = vec![0; PIECE + FIELD];
-            let mut records = RecordScanner::at(&file, Path::new("table.csv"), RecordStart { byte: 0, line: 1 }, &mut memory);
+            let mut records =
+                RecordScanner::at(&file, &Path::new("table.csv").into(), b',', RecordStart { byte: 0, line: 1 }, &mut memory[..]);
             records.next_record().unwrap();
-            assert!(records.field().unwrap().number().unwrap_err().contains("more than 1024 bytes of text"));
-            assert_eq!(records.field().unwrap().number(), Ok(8.0));
+            assert_eq!(records.field().unwrap().cell(), Cell::TooLong(FIELD));
+            assert_eq!(records.field().unwrap().cell(), Cell::Text(b"8"));
             assert_eq!(records.next_record().unwrap().unwrap().line, 2);
         }
     }

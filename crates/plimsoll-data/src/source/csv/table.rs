@@ -1,443 +1,622 @@
-//! The index of a CSV file after one pass: its columns, its number of rows, and the offset of every nth row.
+//! The index of a text table after one pass: its columns, its number of rows, and the offset of every nth row.
 
-use super::names::{ColumnNames, SortedNames};
-use super::records::{FIELD, PIECE, RecordScanner, RecordStart};
-use super::{ColumnScale, CsvSpec, CsvType, Standardize};
+use super::input::Compression;
+use super::json;
+use super::records::{FIELD, LONGEST_FIELD, PIECE, RecordScanner, RecordStart, Supply};
+use super::syntax::{Delimiters, Syntax};
+use super::{CsvSpec, RowSelection};
 use crate::DataError;
-use crate::source::file_use::is_index_name;
-use std::collections::HashMap;
+use crate::progress::Reporter;
+use crate::table::{
+    Cell, CellFormat, Chosen, ColumnNames, Columns, ColumnsError, Inference, RowBuffer, TokenSet, UNUSED, WORD, candidates,
+};
+use plimsoll_core::Bytes;
 use std::fs::File;
-use std::ops::Range;
+use std::io::Read;
+use std::ops::{DerefMut, Range};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The offset of every row with an index divisible by this is stored.
 pub(super) const INTERVAL: u64 = 16;
 
-pub(super) struct CsvTable {
-    pub path: PathBuf,
-    pub file: File,
-    /// The names of all columns of the file.
+/// Numbers of the longest list in JSON lines.
+const LONGEST_LIST: usize = 1 << 16;
+
+#[derive(Clone)]
+pub(super) struct TextTable {
+    pub files: Arc<Vec<TextFile>>,
+    /// The names of all columns.
     names: ColumnNames,
-    /// What they hold.
-    kinds: Vec<ColumnKind>,
-    /// For each column of the file, its index among the used columns, or [`UNUSED`].
-    map: Vec<u32>,
-    pub used: Vec<UsedColumn>,
-    pub features: Vec<u32>,
-    pub targets: Vec<u32>,
+    /// The names of the used columns, for objects.
+    used_names: TokenSet,
+    pub chosen: Chosen,
+    pub columns: Columns,
     pub rows: u64,
+    syntax: Syntax,
+    /// Space for the longest field or line, and for the longest list.
+    field: usize,
+    lists: usize,
+    /// Memory of fitting the columns.
+    pub fitting: Bytes,
+}
+
+pub(super) struct TextFile {
+    pub path: Arc<Path>,
+    pub file: File,
+    pub compression: Compression,
+    /// The index of its first row among those of all files.
+    pub first_row: u64,
+    pub rows: u64,
+    /// For each of its columns, the index among the used ones, or [`UNUSED`].
+    map: Vec<u32>,
+    /// The offset of its first record, and of every nth row.
+    start: RecordStart,
     pub places: Vec<RecordStart>,
+    bytes: u64,
 }
 
-/// The index of a column that is not used.
-const UNUSED: u32 = u32::MAX;
-
-/// A used column.
-#[derive(Clone, Debug)]
-pub(super) struct UsedColumn {
-    /// Its position in the file.
-    column: u32,
-    /// Whether it is read as integers.
-    pub whole: bool,
-    /// A value is converted to (value − mean) · factor.
-    pub mean: f64,
-    pub factor: f64,
+/// What a pass over all rows finds.
+struct Scan {
+    files: Vec<TextFile>,
+    names: ColumnNames,
+    seen: Vec<Option<Inference>>,
+    rows: u64,
+    longest: usize,
+    /// The first row with another number of fields.
+    uneven: Option<(Arc<Path>, u64, String)>,
+    /// Lines of the files so far, and before each of them.
+    lines: u64,
+    first_lines: Vec<u64>,
 }
 
-impl UsedColumn {
-    /// The bytes of a converted value.
-    pub fn word(&self, value: f64) -> [u8; 4] {
-        if self.whole { (value as i32).to_ne_bytes() } else { (((value - self.mean) * self.factor) as f32).to_ne_bytes() }
-    }
-}
+type Scanned<'a> = RecordScanner<Box<dyn Read + Send>, &'a mut [u8]>;
 
-impl CsvTable {
-    /// Reads the file once. An invalid row is an error, unless `lenient` defers that.
-    pub fn open(path: &Path, spec: &CsvSpec) -> Result<CsvTable, DataError> {
-        let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
-        let mut memory = vec![0; PIECE + FIELD];
-        let mut records = RecordScanner::at(&file, path, RecordStart { byte: 0, line: 1 }, &mut memory);
-        let refuse = |line, problem: String| DataError::csv(path, line, problem);
-
-        if records.next_record()?.is_none() {
-            return Err(refuse(1, "there is nothing here; the first line names the columns".into()));
+impl TextTable {
+    /// Reads the files once. An invalid row is an error, unless `lenient` defers that.
+    pub fn open(paths: &[PathBuf], spec: &CsvSpec) -> Result<TextTable, DataError> {
+        let Some(first) = paths.first() else { return Err(DataError::Stage("a table needs at least one file".into())) };
+        let refuse = |problem: String| DataError::csv(first, 1, problem);
+        let missing: Arc<[String]> = spec.table.missing_values.iter().cloned().collect();
+        let mut format = CellFormat { decimal: spec.decimal.unwrap_or(b'.'), missing };
+        let syntax = Syntax::of(spec, first)?;
+        let mut scan = Scan::new(paths, spec, &syntax, &format)?;
+        let commas = scan.seen.iter().flatten().any(Inference::has_decimal_commas);
+        if spec.decimal.is_none() && commas && syntax.delimiter() != b',' && syntax != Syntax::JsonLines {
+            format.decimal = b',';
+            scan = Scan::new(paths, spec, &syntax, &format)?;
         }
-        let mut names = ColumnNames::default();
-        loop {
-            let field = records.field()?;
-            names.push(String::from_utf8_lossy(field.bytes).trim(), path)?;
-            if field.ends_record {
-                break;
-            }
+        if syntax == Syntax::JsonLines {
+            candidates(&spec.table, &scan.names).map_err(refuse)?;
         }
-        names.settle();
-        let Some(first) = records.next_record()? else {
-            return Err(refuse(1, "there are no rows after the names of the columns".into()));
-        };
-        // Default columns are chosen by the first value of each column.
-        let kinds = column_kinds(&mut records, names.len())?;
-        let chosen = ChosenColumns::new(path, spec, &names, &kinds)?;
-        let types: HashMap<&str, CsvType> = spec.types.iter().map(|(name, kind)| (name.as_str(), *kind)).collect();
-        let used_name = |column: usize| names.get(chosen.used[column] as usize);
-
-        let mut table = CsvTable {
-            path: path.to_path_buf(),
-            names: ColumnNames::default(),
-            kinds,
-            map: chosen.map,
-            used: Vec::new(),
-            features: chosen.features,
-            targets: chosen.targets,
-            rows: 0,
-            places: Vec::new(),
-            file,
-        };
-        let mut whole: Vec<bool> = vec![true; chosen.used.len()];
-        let mut records = RecordScanner::at(&table.file, path, first, &mut memory);
-        while let Some(place) = records.next_record()? {
-            if table.rows.is_multiple_of(INTERVAL) {
-                table.places.push(place);
-            }
-            let mut not_whole = None;
-            let read = record(&mut records, path, place.line, &table.map, &used_name, |column, value| {
-                if value.fract() != 0.0 || value.abs() > f64::from(i32::MAX) {
-                    whole[column] = false;
-                    if types.get(used_name(column)) == Some(&CsvType::Int) {
-                        not_whole = Some((column, value));
-                    }
-                }
+        let series = spec.window.is_some();
+        let chosen = Chosen::new(&spec.table, &scan.names, &scan.seen, series, &[]).map_err(refuse)?;
+        if !spec.lenient {
+            let problem = chosen.first_problem(&spec.table, &scan.names, &scan.seen, series).map(|(line, problem)| {
+                let at = scan.first_lines.partition_point(|first| *first < line).max(1) - 1;
+                (line, Arc::clone(&scan.files[at].path), line - scan.first_lines[at], problem)
             });
-            match read {
-                Err(DataError::Csv { .. }) if spec.lenient => {}
-                read => read?,
+            let uneven = scan.uneven.take().map(|(path, line, problem)| {
+                let at = scan.files.iter().position(|file| file.path == path).unwrap_or(0);
+                (scan.first_lines[at] + line, path, line, problem)
+            });
+            if let Some((_, path, line, problem)) = problem.into_iter().chain(uneven).min_by_key(|(at, ..)| *at) {
+                return Err(DataError::csv(&path, line, problem));
             }
-            if let Some((column, value)) = not_whole {
-                let problem = format!("column `{}` is {value}, which is no integer of 32 bits; read it as float", used_name(column));
-                return Err(refuse(place.line, problem));
+        }
+        let used_names = chosen.used.iter().map(|at| scan.names.get(*at as usize).as_bytes()).collect();
+        for file in &mut scan.files {
+            match syntax {
+                Syntax::JsonLines => file.map = Vec::new(),
+                Syntax::Delimited(_) => file.map.iter_mut().for_each(|at| *at = chosen.map[*at as usize]),
             }
-            table.rows += 1;
         }
-        table.places.shrink_to_fit();
-        let labels = spec.window.is_none() && table.targets.iter().all(|&target| whole[target as usize]);
-        let (is_target, is_feature) = (flags(&table.targets, whole.len()), flags(&table.features, whole.len()));
-        let used = chosen.used.iter().enumerate().map(|(index, &column)| {
-            let is_label = labels && is_target[index] && !is_feature[index];
-            let whole = match types.get(names.get(column as usize)) {
-                Some(kind) => *kind == CsvType::Int && is_target[index],
-                None => is_label,
-            };
-            UsedColumn { column, whole, mean: 0.0, factor: 1.0 }
-        });
-        table.used = used.collect();
-        table.names = names;
-        let kinds: Vec<bool> = table.targets.iter().map(|&target| table.used[target as usize].whole).collect();
-        if kinds.iter().any(|kind| *kind != kinds[0]) {
-            let problem = "its targets are partly integers and partly not; give them one type, such as float";
-            return Err(refuse(1, problem.into()));
-        }
+        let lists = chosen.longest_list();
+        let mut table = TextTable {
+            files: Arc::new(scan.files),
+            names: scan.names,
+            used_names,
+            columns: Columns::empty(),
+            chosen,
+            rows: scan.rows,
+            syntax,
+            field: scan.longest.max(FIELD).next_multiple_of(16),
+            lists,
+            fitting: Bytes::ZERO,
+        };
+        drop(scan.seen);
+        let rows = table.part(&spec.part)?;
+        table.fit(spec, &format, &|row| rows.contains(&row))?;
+        table.chosen.map = Vec::new();
         Ok(table)
     }
 
-    /// Standardizes each column to mean 0 and standard deviation 1 over these rows. A constant column is only
-    /// centered. If `lenient`, invalid rows are skipped.
-    pub fn standardize(&mut self, which: Standardize, rows: Range<u64>, lenient: bool) -> Result<(), DataError> {
-        // Welford's algorithm, so that a large mean does not cancel a small variance.
-        let (mut means, mut squares) = (vec![0.0f64; self.used.len()], vec![0.0f64; self.used.len()]);
-        let (mut memory, mut count) = (vec![0; PIECE + FIELD], 0.0f64);
-        let mut values = vec![0.0; self.used.len()];
-        let mut add = |values: &[f64]| {
-            count += 1.0;
-            for ((value, mean), square) in values.iter().zip(&mut means).zip(&mut squares) {
-                let step = value - *mean;
-                *mean += step / count;
-                *square += step * (value - *mean);
-            }
-        };
-        self.walk(rows, &mut memory, |_, read| match read {
-            Read::Value(column, value) => {
-                values[column] = value;
-                Ok(())
-            }
-            Read::End(Ok(())) => {
-                add(&values);
-                Ok(())
-            }
-            Read::End(Err(_)) if lenient => Ok(()),
-            Read::End(Err(error)) => Err(error),
+    /// Fits the columns to some rows.
+    fn fit(&mut self, spec: &CsvSpec, format: &CellFormat, keep: &dyn Fn(u64) -> bool) -> Result<(), DataError> {
+        let path = Arc::clone(&self.files[0].path);
+        let (this, lenient) = (&*self, spec.lenient);
+        let mut rows = |sink: &mut dyn FnMut(u64, &RowBuffer) -> Result<(), String>| this.each_row(keep, lenient, sink);
+        let fitted = self.chosen.columns(&spec.table, &self.names, format, spec.window.is_some(), &mut rows);
+        let (columns, bytes) = fitted.map_err(|error| match error {
+            ColumnsError::Problem(problem) => DataError::csv(&path, 1, problem),
+            ColumnsError::Data(error) => error,
         })?;
-        let count = count.max(1.0);
-        let is_feature = flags(&self.features, self.used.len());
-        for (index, used) in self.used.iter_mut().enumerate() {
-            let wanted = which == Standardize::All || is_feature[index];
-            if wanted && !used.whole {
-                let deviation = (squares[index] / count).sqrt();
-                used.mean = means[index];
-                used.factor = if deviation > 0.0 { 1.0 / deviation } else { 1.0 };
+        (self.columns, self.fitting) = (columns, bytes);
+        Ok(())
+    }
+
+    /// The same table, fitted to other rows.
+    pub fn refit(&self, spec: &CsvSpec, keep: &dyn Fn(u64) -> bool) -> Result<TextTable, DataError> {
+        let mut table = self.clone();
+        let format = self.columns.encoders.first().map(|encoder| encoder.format().clone()).unwrap_or_default();
+        table.fit(spec, &format, keep)?;
+        Ok(table)
+    }
+
+    /// Calls `sink` with the cells of the kept rows of all files. With `lenient`, rows that cannot be read are skipped.
+    fn each_row(
+        &self,
+        keep: &dyn Fn(u64) -> bool,
+        lenient: bool,
+        sink: &mut dyn FnMut(u64, &RowBuffer) -> Result<(), String>,
+    ) -> Result<(), DataError> {
+        let (mut memory, mut extra) = (vec![0; PIECE + self.field], vec![0; self.extra_bytes()]);
+        let mut cells = RowBuffer::default();
+        for file in self.files.iter() {
+            let mut records = file.begin(self.syntax.delimiter(), &mut memory)?;
+            let mut reporter = Reporter::new("fitting", &file.path, file.bytes);
+            for row in file.first_row..file.first_row + file.rows {
+                let Some(place) = records.next_record()? else { break };
+                reporter.at(place.byte);
+                if !keep(row) {
+                    self.skip(&mut records)?;
+                    continue;
+                }
+                cells.clear();
+                let read = self.record(&mut records, file, &mut extra, &mut |column, cell| cells.push(column, cell))?;
+                let done = read.and_then(|()| sink(row, &cells));
+                if let (Err(problem), false) = (done, lenient) {
+                    return Err(DataError::csv(&file.path, place.line, problem));
+                }
             }
         }
         Ok(())
     }
 
-    /// Standardizes each column that has statistics; every other one stays as it is.
-    pub fn standardize_with(&mut self, scales: &[ColumnScale]) -> Result<(), DataError> {
-        let by_name: HashMap<&str, &ColumnScale> = scales.iter().map(|scale| (scale.name.as_str(), scale)).collect();
-        for used in &mut self.used {
-            let name = self.names.get(used.column as usize);
-            let Some(scale) = by_name.get(name) else {
-                let have = scales.iter().map(|scale| scale.name.as_str()).collect::<Vec<_>>().join(", ");
-                let problem = format!("column `{name}` was not standardized in training; the columns that were are {have}");
-                return Err(DataError::csv(&self.path, 1, problem));
-            };
-            if !used.whole {
-                (used.mean, used.factor) = (scale.mean, 1.0 / scale.std);
-            }
-        }
-        Ok(())
+    /// The files in a few words.
+    pub fn files_named(&self) -> String {
+        crate::source::named("", self.files.iter().map(|file| &*file.path)).trim_start().to_string()
     }
 
     /// The name of a used column.
     pub fn name(&self, used: usize) -> &str {
-        self.names.get(self.used[used].column as usize)
-    }
-
-    /// The types and the statistics of the same used columns of another file.
-    pub fn convert_like(&mut self, other: &CsvTable) {
-        for (used, like) in self.used.iter_mut().zip(&other.used) {
-            (used.whole, used.mean, used.factor) = (like.whole, like.mean, like.factor);
-        }
+        &self.columns.encoders[used].column.name
     }
 
     /// The columns that are not read, each with the reason.
     pub fn unused(&self) -> impl Iterator<Item = (&str, &'static str)> {
-        let unused = self.names.iter().enumerate().filter(|(at, _)| self.map[*at] == UNUSED);
-        unused.map(|(at, name)| (name, if is_index(name, at) { "index column" } else { self.kinds[at].reason() }))
+        self.chosen.unused.iter().map(|(at, reason)| (self.names.get(*at as usize), *reason))
     }
 
-    /// Bytes of the index: the columns with their names and statistics, and the offsets of rows.
+    /// Bytes of the index: the columns with what was fitted, and the offsets of rows.
     pub fn held(&self) -> usize {
-        let columns = size_of_val(&self.used[..]) + size_of_val(&self.map[..]) + size_of_val(&self.kinds[..]);
-        let roles = size_of_val(&self.features[..]) + size_of_val(&self.targets[..]);
-        self.names.held() + columns + roles + size_of_val(&self.places[..])
+        let files = self
+            .files
+            .iter()
+            .map(|file| size_of::<TextFile>() + size_of_val(&file.map[..]) + size_of_val(&file.places[..]) + file.path.as_os_str().len());
+        let roles = size_of_val(&self.chosen.features[..]) + size_of_val(&self.chosen.targets[..]) + size_of_val(&self.chosen.used[..]);
+        let names = self.names.held() + self.used_names.bytes().get() + size_of_val(&self.chosen.unused[..]);
+        names + self.columns.held() + roles + files.sum::<usize>()
+    }
+
+    /// Bytes of scratch memory for reading rows, without those of the rows themselves.
+    pub fn scratch_bytes(&self) -> usize {
+        PIECE + self.field + self.extra_bytes() + self.text_bytes()
+    }
+
+    /// Memory of the lists and of the columns that an object has.
+    fn extra_bytes(&self) -> usize {
+        match self.syntax {
+            Syntax::JsonLines => (self.lists * 8 + self.chosen.used.len()).next_multiple_of(8),
+            Syntax::Delimited(_) => 0,
+        }
+    }
+
+    /// Memory of tokenizing.
+    fn text_bytes(&self) -> usize {
+        self.columns.encoders.iter().map(|encoder| encoder.scratch_bytes(self.field)).max().unwrap_or(0)
+    }
+
+    /// Whether the files are read as a stream.
+    pub fn is_stream(&self) -> bool {
+        self.files.iter().any(|file| file.compression != Compression::None)
+    }
+
+    /// The selected rows, checked against the file.
+    pub fn part(&self, part: &RowSelection) -> Result<Range<u64>, DataError> {
+        let (all, path) = (self.rows, &self.files[0].path);
+        let rows = match *part {
+            RowSelection::Whole => 0..all,
+            RowSelection::Rows(ref rows) => rows.clone(),
+            RowSelection::Shares(from, to) if (0.0..=1.0).contains(&from) && (from..=1.0).contains(&to) => {
+                (all as f64 * from).round() as u64..(all as f64 * to).round() as u64
+            }
+            RowSelection::Shares(from, to) => {
+                return Err(DataError::csv(path, 1, format!("{from} to {to} is no part of it; give shares from 0 to 1")));
+            }
+        };
+        if rows.start >= rows.end || rows.end > all {
+            return Err(DataError::csv(path, 1, format!("it has no rows {} to {}; it has {all}", rows.start, rows.end)));
+        }
+        Ok(rows)
+    }
+
+    /// The file of a row.
+    pub fn file_of(&self, row: u64) -> &TextFile {
+        let at = self.files.partition_point(|file| file.first_row <= row);
+        &self.files[at.max(1) - 1]
     }
 
     /// The line that a row begins on.
     pub fn line(&self, row: u64, memory: &mut [u8]) -> Result<u64, DataError> {
-        let known = row / INTERVAL;
-        let mut records = RecordScanner::at(&self.file, &self.path, self.places[known as usize], memory);
-        for _ in known * INTERVAL..row {
+        let file = self.file_of(row);
+        let of_file = row - file.first_row;
+        let known = of_file / INTERVAL;
+        let memory = &mut memory[..PIECE + self.field];
+        let mut records = RecordScanner::at(&file.file, &file.path, self.syntax.delimiter(), file.places[known as usize], memory);
+        for _ in known * INTERVAL..of_file {
             records.next_record()?;
-            skip(&mut records)?;
+            self.skip(&mut records)?;
         }
         Ok(records.next_record()?.map_or(0, |place| place.line))
     }
 
-    /// Calls `sink` for each value of some rows, with the row (relative to the first), the column and the value.
-    pub fn each(&self, rows: Range<u64>, memory: &mut [u8], mut sink: impl FnMut(u64, usize, f64)) -> Result<(), DataError> {
-        self.walk(rows, memory, |row, read| match read {
-            Read::Value(column, value) => {
-                sink(row, column, value);
-                Ok(())
-            }
-            Read::End(how) => how,
-        })
-    }
-
-    /// Like `each`, and reports the end of each row and whether it was valid.
+    /// Encodes some rows and calls `sink` with each, relative to the first, as words or with its error. The words are the
+    /// first `seen` rows of `words`, in which a row is at its index modulo `seen`.
     pub fn walk(
         &self,
         rows: Range<u64>,
-        memory: &mut [u8],
-        mut sink: impl FnMut(u64, Read) -> Result<(), DataError>,
+        scratch: &mut [u8],
+        words: &mut [[u8; WORD]],
+        mut sink: impl FnMut(u64, &mut [[u8; WORD]], Result<(), DataError>) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
-        let known = rows.start / INTERVAL;
-        let mut records = RecordScanner::at(&self.file, &self.path, self.places[known as usize], memory);
-        let names = |column: usize| self.name(column);
-        for row in known * INTERVAL..rows.end {
-            let Some(place) = records.next_record()? else {
-                let problem = format!("row {row} was there when the file was opened and is not now; start again");
-                return Err(DataError::csv(&self.path, records_line(&self.places, row), problem));
-            };
-            let Some(index) = row.checked_sub(rows.start) else {
-                skip(&mut records)?;
-                continue;
-            };
-            let mut told = Ok(());
-            let read = record(&mut records, &self.path, place.line, &self.map, &names, |column, value| {
-                if told.is_ok() {
-                    told = sink(index, Read::Value(column, value));
+        let (memory, rest) = scratch.split_at_mut(PIECE + self.field);
+        let (extra, text) = rest.split_at_mut(self.extra_bytes());
+        let mut row = rows.start;
+        while row < rows.end {
+            let file = self.file_of(row);
+            let end = rows.end.min(file.first_row + file.rows);
+            let known = (row - file.first_row) / INTERVAL;
+            let mut records = RecordScanner::at(&file.file, &file.path, self.syntax.delimiter(), file.places[known as usize], &mut *memory);
+            for at in file.first_row + known * INTERVAL..end {
+                let Some(place) = records.next_record()? else {
+                    let problem = format!("row {at} was there when the file was opened and is not now; start again");
+                    let line = file.places.get(((at - file.first_row) / INTERVAL) as usize).map_or(0, |place| place.line);
+                    return Err(DataError::csv(&file.path, line, problem));
+                };
+                if at < row {
+                    self.skip(&mut records)?;
+                    continue;
                 }
-            });
-            told?;
-            sink(index, Read::End(read))?;
+                let encoded = self.encode(&mut records, file, extra, text, words)?;
+                let encoded = encoded.map_err(|problem| DataError::csv(&file.path, place.line, problem));
+                sink(at - rows.start, words, encoded)?;
+            }
+            row = end;
         }
         Ok(())
     }
-}
 
-/// Whether each of the used columns is among `columns`.
-fn flags(columns: &[u32], used: usize) -> Vec<bool> {
-    let mut flags = vec![false; used];
-    columns.iter().for_each(|column| flags[*column as usize] = true);
-    flags
-}
-
-/// An event of `walk`.
-pub(super) enum Read {
-    Value(usize, f64),
-    /// The end of a row, or its error.
-    End(Result<(), DataError>),
-}
-
-fn records_line(places: &[RecordStart], row: u64) -> u64 {
-    places.get((row / INTERVAL) as usize).map_or(0, |place| place.line)
-}
-
-/// What a column holds, by its first non-missing value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ColumnKind {
-    Number,
-    Boolean,
-    Text,
-    Empty,
-}
-
-impl ColumnKind {
-    /// Why a column of this kind is not read.
-    fn reason(self) -> &'static str {
-        match self {
-            ColumnKind::Number => "not among the features",
-            ColumnKind::Boolean => "boolean; write 0 and 1 to read it",
-            ColumnKind::Text => "text",
-            ColumnKind::Empty => "no values",
-        }
-    }
-}
-
-/// What columns hold, by the first non-missing value of each, starting at the current record. Usually one row decides
-/// all.
-fn column_kinds(records: &mut RecordScanner<'_>, columns: usize) -> Result<Vec<ColumnKind>, DataError> {
-    let mut known: Vec<Option<ColumnKind>> = vec![None; columns];
-    loop {
-        for column in 0.. {
-            let field = records.field()?;
-            if let Some(known @ None) = known.get_mut(column) {
-                let text = field.text();
-                let is_boolean = ["true", "false"].iter().any(|word| text.trim().eq_ignore_ascii_case(word));
-                *known = field.kind().map(|number| match (number, is_boolean) {
-                    (true, _) => ColumnKind::Number,
-                    (false, true) => ColumnKind::Boolean,
-                    (false, false) => ColumnKind::Text,
-                });
+    /// Encodes a record to words.
+    #[inline]
+    pub fn encode<S: Supply, M: DerefMut<Target = [u8]>>(
+        &self,
+        records: &mut RecordScanner<S, M>,
+        file: &TextFile,
+        extra: &mut [u8],
+        text: &mut [u8],
+        words: &mut [[u8; WORD]],
+    ) -> Result<Result<(), String>, DataError> {
+        let (columns, mut wrong) = (&self.columns, None);
+        let read = self.record(records, file, extra, &mut |column, cell| {
+            let encoder = &columns.encoders[column];
+            let out = &mut words[columns.offsets[column]..][..encoder.words];
+            if let Err(problem) = encoder.encode(cell, text, out)
+                && wrong.is_none()
+            {
+                wrong = Some(format!("column `{}` {problem}", encoder.column.name));
             }
+        })?;
+        Ok(wrong.map_or(read, Err))
+    }
+
+    /// Reads a record and calls `sink` with the cells of the used columns.
+    #[inline]
+    fn record<S: Supply, M: DerefMut<Target = [u8]>>(
+        &self,
+        records: &mut RecordScanner<S, M>,
+        file: &TextFile,
+        extra: &mut [u8],
+        sink: &mut impl FnMut(usize, Cell<'_>),
+    ) -> Result<Result<(), String>, DataError> {
+        if self.syntax == Syntax::JsonLines {
+            return self.object(records, extra, sink);
+        }
+        let mut fields = 0;
+        loop {
+            let field = records.field()?;
+            if let Some(&column) = file.map.get(fields).filter(|column| **column != UNUSED) {
+                sink(column as usize, field.cell());
+            }
+            fields += 1;
             if field.ends_record {
                 break;
             }
         }
-        if known.iter().all(Option::is_some) || records.next_record()?.is_none() {
-            return Ok(known.into_iter().map(|known| known.unwrap_or(ColumnKind::Empty)).collect());
+        Ok(if fields == file.map.len() { Ok(()) } else { Err(uneven(fields, file.map.len())) })
+    }
+
+    fn object<S: Supply, M: DerefMut<Target = [u8]>>(
+        &self,
+        records: &mut RecordScanner<S, M>,
+        extra: &mut [u8],
+        sink: &mut impl FnMut(usize, Cell<'_>),
+    ) -> Result<Result<(), String>, DataError> {
+        let (lists, seen) = extra.split_at_mut(self.lists * 8);
+        seen.fill(0);
+        let line = match records.line()? {
+            Ok(line) => line,
+            Err(limit) => return Ok(Err(format!("it is longer than {limit} bytes; shorten it"))),
+        };
+        let read = json::object(line, lists.as_chunks_mut().0, &mut |key, cell| {
+            if let Some(column) = self.used_names.find(key) {
+                seen[column] = 1;
+                sink(column, cell);
+            }
+        });
+        for column in (0..self.chosen.used.len()).filter(|column| seen[*column] == 0) {
+            sink(column, Cell::Missing);
         }
+        Ok(read)
+    }
+
+    fn skip<S: Supply, M: DerefMut<Target = [u8]>>(&self, records: &mut RecordScanner<S, M>) -> Result<(), DataError> {
+        match self.syntax {
+            Syntax::JsonLines => drop(records.line()?),
+            Syntax::Delimited(_) => while !records.field()?.ends_record {},
+        }
+        Ok(())
+    }
+
+    pub fn delimiter(&self) -> u8 {
+        self.syntax.delimiter()
+    }
+
+    /// Memory of the scanner, of what a record takes besides, and of tokenizing.
+    pub fn buffers(&self) -> (usize, usize, usize) {
+        (PIECE + self.field, self.extra_bytes(), self.text_bytes())
     }
 }
 
-fn skip(records: &mut RecordScanner<'_>) -> Result<(), DataError> {
-    while !records.field()?.ends_record {}
-    Ok(())
+fn uneven(fields: usize, columns: usize) -> String {
+    format!("it has {fields} fields where the first line names {columns} columns; correct it")
 }
 
-/// Reads the rest of a record and emits the used columns.
-fn record<'n>(
-    records: &mut RecordScanner<'_>,
-    path: &Path,
-    line: u64,
-    map: &[u32],
-    name: &dyn Fn(usize) -> &'n str,
-    mut sink: impl FnMut(usize, f64),
-) -> Result<(), DataError> {
-    let (mut fields, mut wrong) = (0, None);
-    loop {
-        let field = records.field()?;
-        if let Some(column) = map.get(fields).filter(|column| **column != UNUSED).map(|column| *column as usize) {
-            match field.number() {
-                Ok(number) => sink(column, number),
-                Err(problem) => wrong = wrong.or_else(|| Some(format!("column `{}` {problem}", name(column)))),
+impl TextFile {
+    fn open(path: &Path) -> Result<TextFile, DataError> {
+        let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
+        let compression = Compression::of(&file, path)?;
+        compression.bytes(&file).map_err(|problem| DataError::csv(path, 1, problem))?;
+        let bytes = file.metadata().map_err(|error| DataError::io("examine", path, error))?.len();
+        let start = RecordStart { byte: 0, line: 1 };
+        Ok(TextFile { path: path.into(), file, compression, first_row: 0, rows: 0, map: Vec::new(), start, places: Vec::new(), bytes })
+    }
+
+    /// A scanner at its first row.
+    fn begin<'m>(&self, delimiter: u8, memory: &'m mut [u8]) -> Result<Scanned<'m>, DataError> {
+        let mut records = self.scanner(delimiter, memory)?;
+        // The header, which a stream has to pass; a compressed file has no other place to begin at.
+        while records.next_record()?.is_some_and(|place| place.byte < self.start.byte) {
+            while !records.field()?.ends_record {}
+        }
+        Ok(records)
+    }
+
+    fn scanner<'m>(&self, delimiter: u8, memory: &'m mut [u8]) -> Result<Scanned<'m>, DataError> {
+        let bytes = self.compression.open(&self.file).map_err(|error| DataError::io("open", &self.path, error))?;
+        Ok(RecordScanner::at(bytes, &self.path, delimiter, RecordStart { byte: 0, line: 1 }, memory))
+    }
+
+    /// A scanner that owns its memory, at the first row.
+    pub fn stream(&self, delimiter: u8, memory: Vec<u8>) -> Result<RecordScanner<Box<dyn Read + Send>, Box<[u8]>>, DataError> {
+        let bytes = self.compression.open(&self.file).map_err(|error| DataError::io("open", &self.path, error))?;
+        let mut records = RecordScanner::at(bytes, &self.path, delimiter, RecordStart { byte: 0, line: 1 }, memory.into_boxed_slice());
+        while records.next_record()?.is_some_and(|place| place.byte < self.start.byte) {
+            while !records.field()?.ends_record {}
+        }
+        Ok(records)
+    }
+}
+
+impl Scan {
+    fn new(paths: &[PathBuf], spec: &CsvSpec, syntax: &Syntax, format: &CellFormat) -> Result<Scan, DataError> {
+        let mut memory = vec![0; PIECE + LONGEST_FIELD];
+        let mut scan = Scan {
+            files: Vec::new(),
+            names: ColumnNames::default(),
+            seen: Vec::new(),
+            rows: 0,
+            longest: 0,
+            uneven: None,
+            lines: 0,
+            first_lines: Vec::new(),
+        };
+        for path in paths {
+            let file = TextFile::open(path)?;
+            scan.first_lines.push(scan.lines);
+            match syntax {
+                Syntax::JsonLines => scan.objects(file, spec, format, &mut memory)?,
+                Syntax::Delimited(_) => scan.fields(file, spec, syntax, format, &mut memory)?,
             }
         }
-        fields += 1;
-        if field.ends_record {
-            break;
+        scan.files.iter_mut().for_each(|file| file.places.shrink_to_fit());
+        scan.names.settle();
+        if scan.rows == 0 {
+            return Err(DataError::csv(&paths[0], 1, "there are no rows after the names of the columns"));
         }
+        Ok(scan)
     }
-    if fields != map.len() && wrong.is_none() {
-        wrong = Some(format!("it has {fields} fields where the first line names {} columns; correct it", map.len()));
-    }
-    wrong.map_or(Ok(()), |problem| Err(DataError::csv(path, line, problem)))
-}
 
-/// Whether pandas wrote the column as its index: first and without a name; when such a file is written again, the name is
-/// its position.
-fn is_index(name: &str, position: usize) -> bool {
-    is_index_name(name) || name.is_empty() && position == 0
-}
-
-/// The columns that are read, by their positions in the file, and their roles.
-struct ChosenColumns {
-    used: Vec<u32>,
-    /// For each column of the file, its index among the used ones.
-    map: Vec<u32>,
-    features: Vec<u32>,
-    targets: Vec<u32>,
-}
-
-impl ChosenColumns {
-    fn new(path: &Path, spec: &CsvSpec, names: &ColumnNames, kinds: &[ColumnKind]) -> Result<ChosenColumns, DataError> {
-        let sorted = names.sorted();
-        let refuse = |problem: String| DataError::csv(path, 1, problem);
-        let find = |name: &str| find(&sorted, name, names).map_err(refuse);
-        let targets = spec.targets.iter().map(|name| find(name)).collect::<Result<Vec<u32>, _>>();
-        let features = match &spec.features {
-            Some(features) => features.iter().map(|name| find(name)).collect::<Result<Vec<u32>, _>>()?,
-            None => {
-                let mut is_target = vec![false; names.len()];
-                // With a window, past values of the targets are features as well.
-                let excluded = spec.targets.iter().filter(|_| spec.window.is_none());
-                excluded.flat_map(|name| sorted.of(name)).for_each(|at| is_target[*at as usize] = true);
-                let is_number = |at: usize| kinds[at] == ColumnKind::Number && !is_index(names.get(at), at);
-                let by_default = (0..names.len()).filter(|at| is_number(*at) && !is_target[*at]);
-                let features: Vec<u32> = by_default.map(|at| at as u32).collect();
-                if let Some(twice) = features.iter().find(|at| !sorted.is_unique(**at)) {
-                    return Err(refuse(more_than_one(names.get(*twice as usize))));
+    /// Adds a file of delimited fields.
+    fn fields(
+        &mut self,
+        mut file: TextFile,
+        spec: &CsvSpec,
+        syntax: &Syntax,
+        format: &CellFormat,
+        memory: &mut [u8],
+    ) -> Result<(), DataError> {
+        let path = Arc::clone(&file.path);
+        let mut records = file.scanner(syntax.delimiter(), memory)?;
+        let Some(start) = records.next_record()? else {
+            return Err(DataError::csv(&path, 1, "there is nothing here; the first line names the columns"));
+        };
+        let header = Delimiters::header(&mut records, spec)?;
+        let refuse = |problem: String| DataError::csv(&path, 1, problem);
+        let is_first = self.files.is_empty();
+        if is_first {
+            header.iter().try_for_each(|name| self.names.push(name)).map_err(|problem| refuse(problem.into()))?;
+            self.names.settle();
+            let wanted = candidates(&spec.table, &self.names).map_err(refuse)?;
+            self.seen = wanted.into_iter().map(|wanted| wanted.map(Inference::new)).collect();
+        }
+        let columns = self.names.len();
+        file.map = match is_first {
+            true => (0..columns as u32).collect(),
+            false => {
+                let sorted = self.names.sorted();
+                let find = |name: &String| {
+                    sorted.only(name).map_err(|_| {
+                        refuse(format!(
+                            "its column `{name}` is not one of {}, which has {}; give all files the same columns",
+                            self.files[0].path.display(),
+                            self.names.listed()
+                        ))
+                    })
+                };
+                let map = header.iter().map(find).collect::<Result<Vec<u32>, _>>()?;
+                if map.len() != columns {
+                    return Err(refuse(format!(
+                        "it has {} columns, and {} has {columns}; give all files the same",
+                        map.len(),
+                        self.files[0].path.display()
+                    )));
                 }
-                features
+                map
             }
         };
-        let targets = targets?;
-        spec.types.iter().try_for_each(|(name, _)| find(name).map(|_| ()))?;
-        if features.is_empty() {
-            return Err(refuse("no column is left to train on; name some as features".to_string()));
+        drop(header);
+        file.first_row = self.rows;
+        let mut reporter = Reporter::new("reading", &path, file.bytes);
+        if spec.header == Some(false) {
+            // The first record was read for the number of columns only.
+            drop(records);
+            records = file.scanner(syntax.delimiter(), memory)?;
+            records.next_record()?;
+            file.start = start;
         }
-        let (mut used, mut map) = (Vec::with_capacity(features.len() + targets.len()), vec![UNUSED; names.len()]);
-        let mut place = |column: &u32| {
-            let place = &mut map[*column as usize];
-            if *place == UNUSED {
-                *place = used.len() as u32;
-                used.push(*column);
+        let first_line = self.lines;
+        let mut next = if spec.header == Some(false) { Some(start) } else { records.next_record()? };
+        if let Some(place) = next {
+            file.start = place;
+        }
+        let mut line = 1;
+        while let Some(place) = next {
+            if file.rows.is_multiple_of(INTERVAL) {
+                file.places.push(place);
             }
-            *place
-        };
-        let (features, targets) = (features.iter().map(&mut place).collect(), targets.iter().map(&mut place).collect());
-        Ok(ChosenColumns { used, map, features, targets })
+            reporter.at(place.byte);
+            line = place.line;
+            let mut fields = 0;
+            loop {
+                let field = records.field()?;
+                if let Some(Some(seen)) = file.map.get(fields).map(|at| &mut self.seen[*at as usize]) {
+                    seen.add(field.cell(), format, false, first_line + place.line);
+                }
+                self.longest = self.longest.max(field.bytes.len());
+                fields += 1;
+                if field.ends_record {
+                    break;
+                }
+            }
+            if fields != columns && self.uneven.is_none() {
+                self.uneven = Some((Arc::clone(&path), place.line, uneven(fields, columns)));
+            }
+            file.rows += 1;
+            next = records.next_record()?;
+        }
+        drop(reporter);
+        self.add(file, line);
+        Ok(())
     }
-}
 
-/// The position of the only column of this name.
-fn find(sorted: &SortedNames<'_>, name: &str, names: &ColumnNames) -> Result<u32, String> {
-    match sorted.of(name) {
-        [at] => Ok(*at),
-        [] => Err(format!("there is no column `{name}`; the columns are {}", names.listed())),
-        _ => Err(more_than_one(name)),
+    /// Adds a file of JSON lines.
+    fn objects(&mut self, mut file: TextFile, spec: &CsvSpec, format: &CellFormat, memory: &mut [u8]) -> Result<(), DataError> {
+        let path = Arc::clone(&file.path);
+        let targets = spec.table.target_names();
+        let mut known = self.names.iter().map(str::as_bytes).collect::<TokenSet>();
+        let mut lists = vec![[0; 8]; LONGEST_LIST];
+        let mut records = file.scanner(b'\n', memory)?;
+        let mut reporter = Reporter::new("reading", &path, file.bytes);
+        file.first_row = self.rows;
+        let first_line = self.lines;
+        let mut line_number = 1;
+        // A key may be missing in some rows, so each counts the rows in which it was seen.
+        while let Some(place) = records.next_record()? {
+            if file.rows.is_multiple_of(INTERVAL) {
+                file.places.push(place);
+            }
+            reporter.at(place.byte);
+            line_number = place.line;
+            let line = match records.line()? {
+                Ok(line) => line,
+                Err(limit) => {
+                    self.uneven.get_or_insert((Arc::clone(&path), place.line, format!("it is longer than {limit} bytes; shorten it")));
+                    file.rows += 1;
+                    continue;
+                }
+            };
+            self.longest = self.longest.max(line.len());
+            let (names, seen, rows) = (&mut self.names, &mut self.seen, self.rows + file.rows);
+            let read = json::object(line, &mut lists, &mut |key, cell| {
+                let Some((at, new)) = known.insert(key) else { return };
+                if new {
+                    let name = String::from_utf8_lossy(key);
+                    let label = targets.iter().any(|target| *target == spec.table.renamed(&name));
+                    _ = names.push(&name);
+                    seen.push(Some(Inference::new(label)));
+                }
+                if let Some(seen) = &mut seen[at] {
+                    seen.catch_up(rows, first_line + place.line);
+                    seen.add(cell, format, true, first_line + place.line);
+                }
+            });
+            if let Err(problem) = read {
+                self.uneven.get_or_insert((Arc::clone(&path), place.line, problem));
+            }
+            file.rows += 1;
+        }
+        drop(reporter);
+        let rows = self.rows + file.rows;
+        self.seen.iter_mut().flatten().for_each(|seen| seen.catch_up(rows, first_line + line_number));
+        self.add(file, line_number);
+        Ok(())
     }
-}
 
-fn more_than_one(name: &str) -> String {
-    format!("there is more than one column `{name}`; give each its own name")
+    /// Lines of all files are counted through, so that the first problem of all files is known.
+    fn add(&mut self, file: TextFile, last_line: u64) {
+        self.rows += file.rows;
+        self.lines += last_line + 1;
+        self.files.push(file);
+    }
 }

@@ -1,9 +1,15 @@
 //! Folders of images, one class per folder.
 
+mod labelled;
 mod names;
+mod pairs;
+
+pub use labelled::{LabelFile, LabelKind, LabelledImages};
+pub use pairs::ImageMasks;
 
 use super::{ImageScans, Source, identify_named};
 use crate::block::{BlockMut, Rows};
+use crate::image::{EXTENSIONS, is_image_name};
 use crate::{Column, DataError, Schema};
 use names::Names;
 use plimsoll_core::{Bytes, DType};
@@ -16,8 +22,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The images in the subfolders of a folder: `x` is the file, `y` the index of its subfolder as i32. Folders and
-/// files are sorted by name. Files without the extension `.jpg`, `.jpeg`, `.png`, `.webp` or `.gif`, and hidden
-/// files, are skipped.
+/// files are sorted by name. Files without the extension of an image, and hidden files, are skipped.
 pub struct ImageFolder {
     root: PathBuf,
     classes: Vec<Class>,
@@ -88,8 +93,7 @@ impl ImageFolder {
                 }
             }
             if names.len() == first && folder.exists() {
-                let problem =
-                    format!("its class {} holds no .jpg, .jpeg, .png, .webp or .gif files; put some there or remove it", folder.display());
+                let problem = format!("its class {} holds no {EXTENSIONS} files; put some there or remove it", folder.display());
                 return Err(refuse(problem));
             }
             names.sort_from(first);
@@ -97,7 +101,7 @@ impl ImageFolder {
         }
         names.settle();
         if names.len() == 0 {
-            return Err(refuse("its folders hold no .jpg, .jpeg, .png, .webp or .gif files".into()));
+            return Err(refuse(format!("its folders hold no {EXTENSIONS} files")));
         }
         let known: Vec<String> = found.iter().map(|class: &Class| class.name().into_owned()).collect();
         let schema = Schema::new(vec![Column::files("x"), Column::new("y", DType::I32, []).with_classes(known)])?;
@@ -134,8 +138,7 @@ fn hidden(name: &OsStr) -> bool {
 }
 
 fn is_image(name: &OsStr) -> bool {
-    let extension = Path::new(name).extension().unwrap_or_default();
-    ["jpg", "jpeg", "png", "webp", "gif"].iter().any(|known| extension.eq_ignore_ascii_case(known))
+    is_image_name(Path::new(name).extension().unwrap_or_default().as_encoded_bytes())
 }
 
 /// Follows links. Usually the directory entry has the type, which saves a call.
@@ -174,7 +177,7 @@ impl Source for ImageFolder {
         Some((self, &self.scans))
     }
 
-    fn file(&self, row: u64, path: &mut PathBuf) {
+    fn file(&self, row: u64, _column: usize, path: &mut PathBuf) {
         path.as_mut_os_string().clear();
         path.push(&self.root);
         path.push(&self.classes[self.class(row)].folder);
@@ -185,7 +188,7 @@ impl Source for ImageFolder {
     fn fingerprint(&self, rows: Range<u64>, hash: &mut dyn Hasher) -> Result<bool, DataError> {
         let mut path = PathBuf::new();
         for row in rows {
-            self.file(row, &mut path);
+            self.file(row, 0, &mut path);
             identify_named(&path, hash)?;
         }
         // Labels are indices into this list.
@@ -200,7 +203,7 @@ impl Source for ImageFolder {
 
     fn row_name(&self, row: u64) -> String {
         let mut path = PathBuf::new();
-        self.file(row, &mut path);
+        self.file(row, 0, &mut path);
         path.display().to_string()
     }
 
@@ -211,7 +214,7 @@ impl Source for ImageFolder {
     fn skipped_files(&self) -> Option<String> {
         let (count, first) = (self.others.0, self.others.1.as_ref()?);
         let files = if count == 1 { "1 file".to_string() } else { format!("{count} files") };
-        Some(format!("{files} not called .jpg, .jpeg, .png, .webp or .gif, such as {}", first.display()))
+        Some(format!("{files} not called {EXTENSIONS}, such as {}", first.display()))
     }
 
     fn describe(&self) -> String {

@@ -39,6 +39,13 @@ impl Names {
         self.starts[first..].sort_unstable_by(|&a, &b| name(bytes, a).cmp(name(bytes, b)));
     }
 
+    /// Sorts the names by a part of each.
+    pub fn sort_by_key(&mut self, key: impl Fn(&OsStr) -> &[u8]) {
+        let bytes = &self.bytes;
+        let key = |start: u32| key(OsStr::from_bytes(name(bytes, start)));
+        self.starts.sort_unstable_by(|&a, &b| key(a).cmp(key(b)));
+    }
+
     /// Shrinks the capacity to the length.
     pub fn settle(&mut self) {
         self.bytes.shrink_to_fit();

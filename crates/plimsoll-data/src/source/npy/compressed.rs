@@ -27,6 +27,7 @@ struct Array {
     member: Member,
     column: Column,
     element: NpyType,
+    swapped: bool,
     rows: u64,
 }
 
@@ -60,11 +61,18 @@ pub(super) fn stream(path: &Path, members: Vec<(&str, Member)>) -> Result<Sequen
 impl Array {
     fn open(path: &Path, name: &str, member: Member) -> Result<Array, DataError> {
         let mut reader = MemberReader::open(path, &member)?;
-        let NpyHeader { element, shape, .. } = NpyHeader::read_with(path, 0, &mut |buffer, _offset| reader.bytes.read_exact(buffer))?;
+        let NpyHeader { element, swapped, fortran, shape, .. } =
+            NpyHeader::read_with(path, 0, &mut |buffer, _offset| reader.bytes.read_exact(buffer))?;
         let refuse = |problem: String| Err(DataError::Npy { path: path.to_path_buf(), problem });
         let Some((&rows, shape)) = shape.split_first() else {
             return refuse(format!("its array `{}` is a single number; save one whose first dimension is the row", member.name));
         };
+        if fortran {
+            return refuse(format!(
+                "its array `{}` is compressed and in Fortran order, so a row is spread over all of it; save it with numpy.savez",
+                member.name
+            ));
+        }
         let column = Column::new(name, element.delivered(), shape);
         if column.row_bytes() > Bytes::gib(1) {
             return refuse(format!(
@@ -73,7 +81,7 @@ impl Array {
                 column.row_bytes()
             ));
         }
-        Ok(Array { path: path.to_path_buf(), member, column, element, rows: rows as u64 })
+        Ok(Array { path: path.to_path_buf(), member, column, element, swapped, rows: rows as u64 })
     }
 
     /// Bytes of one row in the file's dtype.
@@ -126,7 +134,9 @@ impl CompressedRows {
             let mut reader = MemberReader::open(&array.path, &array.member)?;
             // The header was checked on opening, but the file may have changed since.
             let header = NpyHeader::read_with(&array.path, 0, &mut |buffer, _offset| reader.bytes.read_exact(buffer))?;
-            if header.element != array.element || header.shape[1..] != array.column.shape {
+            if (header.element, header.swapped, header.fortran) != (array.element, array.swapped, false)
+                || header.shape[1..] != array.column.shape
+            {
                 return Err(array.damaged(0, "it changed while it was read"));
             }
             reader.raw = vec![0; array.raw_row()];
@@ -142,6 +152,9 @@ impl CompressedRows {
         }
         for (array, reader) in self.arrays.iter().zip(self.readers.iter_mut().flatten()) {
             reader.bytes.read_exact(&mut reader.raw).map_err(|error| array.damaged(self.row, error))?;
+            if array.swapped {
+                convert::swap(array.element.size(), &mut reader.raw);
+            }
             if self.row + 1 == array.rows {
                 reader.finish(array)?;
             }

@@ -12,10 +12,29 @@ pub(super) struct DoesNotFit {
     pub value: i64,
 }
 
+/// Converts big-endian elements of `raw`, which becomes little endian, or little-endian ones, to `out`.
+pub(super) fn convert_from(element: NpyType, swapped: bool, raw: &mut [u8], out: &mut [u8]) -> Result<(), DoesNotFit> {
+    if swapped {
+        swap(element.size(), raw);
+    }
+    convert(element, raw, out)
+}
+
+/// Reverses the bytes of every element.
+pub(super) fn swap(size: usize, raw: &mut [u8]) {
+    match size {
+        2 => raw.as_chunks_mut::<2>().0.iter_mut().for_each(|bytes| bytes.reverse()),
+        4 => raw.as_chunks_mut::<4>().0.iter_mut().for_each(|bytes| bytes.reverse()),
+        8 => raw.as_chunks_mut::<8>().0.iter_mut().for_each(|bytes| bytes.reverse()),
+        _ => {}
+    }
+}
+
 /// Converts every element of `raw` to `out`.
 pub(super) fn convert(element: NpyType, raw: &[u8], out: &mut [u8]) -> Result<(), DoesNotFit> {
     match element {
         NpyType::F32 | NpyType::I32 | NpyType::U8 => out.copy_from_slice(raw),
+        NpyType::Bool => raw.iter().zip(out).for_each(|(raw, out)| *out = u8::from(*raw != 0)),
         NpyType::F64 => each(raw, out, |bytes| (f64::from_le_bytes(bytes) as f32).to_ne_bytes()),
         NpyType::F16 => each(raw, out, |bytes| f16_to_f32(u16::from_le_bytes(bytes)).to_ne_bytes()),
         NpyType::I8 => each(raw, out, |bytes| i32::from(i8::from_le_bytes(bytes)).to_ne_bytes()),

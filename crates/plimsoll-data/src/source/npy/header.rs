@@ -12,6 +12,10 @@ pub(super) struct NpyHeader {
     /// Offset of the array data.
     pub data: u64,
     pub element: NpyType,
+    /// Whether elements are big endian.
+    pub swapped: bool,
+    /// Whether the first dimension varies fastest.
+    pub fortran: bool,
     pub shape: Vec<usize>,
 }
 
@@ -23,6 +27,7 @@ pub(super) enum NpyType {
     F64,
     I8,
     U8,
+    Bool,
     I16,
     U16,
     I32,
@@ -33,7 +38,7 @@ pub(super) enum NpyType {
 impl NpyType {
     pub fn size(self) -> usize {
         match self {
-            NpyType::I8 | NpyType::U8 => 1,
+            NpyType::I8 | NpyType::U8 | NpyType::Bool => 1,
             NpyType::F16 | NpyType::I16 | NpyType::U16 => 2,
             NpyType::F32 | NpyType::I32 | NpyType::U32 => 4,
             NpyType::F64 | NpyType::I64 => 8,
@@ -44,13 +49,13 @@ impl NpyType {
     pub fn delivered(self) -> DType {
         match self {
             NpyType::F16 | NpyType::F32 | NpyType::F64 => DType::F32,
-            NpyType::U8 => DType::U8,
+            NpyType::U8 | NpyType::Bool => DType::U8,
             NpyType::I8 | NpyType::I16 | NpyType::U16 | NpyType::I32 | NpyType::U32 | NpyType::I64 => DType::I32,
         }
     }
 
     pub fn is_delivered_as_is(self) -> bool {
-        matches!(self, NpyType::F32 | NpyType::U8 | NpyType::I32)
+        matches!(self, NpyType::F32 | NpyType::U8 | NpyType::Bool | NpyType::I32)
     }
 }
 
@@ -102,13 +107,22 @@ impl NpyHeader {
         }
         let mut text = vec![0; length];
         read_at(&mut text, at)?;
-        let (element, shape) = parse(&text).map_err(refuse)?;
-        Ok(NpyHeader { data: start_of_file + at + length as u64, element, shape })
+        let ArrayDescriptor { element, swapped, fortran, shape } = parse(&text).map_err(refuse)?;
+        Ok(NpyHeader { data: start_of_file + at + length as u64, element, swapped, fortran, shape })
     }
 }
 
+/// The dictionary of a header.
+#[derive(Debug, PartialEq, Eq)]
+struct ArrayDescriptor {
+    element: NpyType,
+    swapped: bool,
+    fortran: bool,
+    shape: Vec<usize>,
+}
+
 /// Parses `{'descr': '<f8', 'fortran_order': False, 'shape': (3, 4), }`.
-fn parse(text: &[u8]) -> Result<(NpyType, Vec<usize>), String> {
+fn parse(text: &[u8]) -> Result<ArrayDescriptor, String> {
     let damaged = || "its header is not the dictionary numpy.save writes; the file is damaged".to_string();
     let text = std::str::from_utf8(text).map_err(|_| damaged())?.trim();
     let mut rest = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')).ok_or_else(damaged)?.trim_start();
@@ -149,10 +163,11 @@ fn parse(text: &[u8]) -> Result<(NpyType, Vec<usize>), String> {
         rest = after.strip_prefix(',').unwrap_or(after).trim_start();
     }
     match (element, fortran, shape) {
-        (Some(_), Some(true), Some(shape)) if shape.len() > 1 => {
-            Err("it is in Fortran order (column by column), so a row is not in one piece; save numpy.ascontiguousarray of it".into())
+        (Some((element, swapped)), Some(fortran), Some(shape)) => {
+            // With one dimension, or rows of one element, both orders are the same.
+            let fortran = fortran && shape.iter().skip(1).any(|dim| *dim > 1);
+            Ok(ArrayDescriptor { element, swapped, fortran, shape })
         }
-        (Some(element), Some(_), Some(shape)) => Ok((element, shape)),
         _ => Err(damaged()),
     }
 }
@@ -163,12 +178,10 @@ fn quoted(text: &str) -> Option<(&str, &str)> {
     text[1..].split_once(quote)
 }
 
-fn element_of(descr: &str) -> Result<NpyType, String> {
+/// The dtype of a description, and whether it is big endian.
+fn element_of(descr: &str) -> Result<(NpyType, bool), String> {
     let (order, kind) = descr.split_at_checked(1).unwrap_or((descr, ""));
-    if order == ">" {
-        return Err(format!("its elements `{descr}` are big endian; save it as little endian, such as with array.astype('<{kind}')"));
-    }
-    Ok(match kind {
+    let element = match kind {
         "f2" => NpyType::F16,
         "f4" => NpyType::F32,
         "f8" => NpyType::F64,
@@ -179,12 +192,14 @@ fn element_of(descr: &str) -> Result<NpyType, String> {
         "i4" => NpyType::I32,
         "u4" => NpyType::U32,
         "i8" => NpyType::I64,
+        "b1" => NpyType::Bool,
         _ => {
             return Err(format!(
-                "its elements are `{descr}`, which is not supported; convert it with array.astype to one of f2, f4, f8, i1, u1, i2, u2, i4, u4, i8"
+                "its elements are `{descr}`, which is not supported; convert it with array.astype to one of f2, f4, f8, i1, u1, i2, u2, i4, u4, i8, bool"
             ));
         }
-    })
+    };
+    Ok((element, order == ">" && element.size() > 1))
 }
 
 #[cfg(test)]
@@ -202,7 +217,20 @@ mod tests {
             ("{'descr': '<f2', 'fortran_order': False, 'shape': (5L, 2L), }", NpyType::F16, vec![5, 2]),
             ("{'descr': '<f2', 'fortran_order': False, 'shape': (), }", NpyType::F16, vec![]),
         ] {
-            assert_eq!(parse(text.as_bytes()), Ok((element, shape)), "{text}");
+            let expected = ArrayDescriptor { element, swapped: false, fortran: false, shape };
+            assert_eq!(parse(text.as_bytes()), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn order_and_byte_order_are_read_where_they_matter() {
+        for (text, element, swapped, fortran) in [
+            ("{'descr': '>f4', 'fortran_order': True, 'shape': (3, 4), }", NpyType::F32, true, true),
+            ("{'descr': '|b1', 'fortran_order': True, 'shape': (3, 1), }", NpyType::Bool, false, false),
+            ("{'descr': '>u1', 'fortran_order': False, 'shape': (3, 4), }", NpyType::U8, false, false),
+        ] {
+            let read = parse(text.as_bytes()).unwrap();
+            assert_eq!((read.element, read.swapped, read.fortran), (element, swapped, fortran), "{text}");
         }
     }
 

@@ -3,12 +3,13 @@
 
 mod compressed;
 mod convert;
+mod fortran;
 mod header;
 
 mod zip;
 
 use super::{FileUse, Gather, Opened, Source, class_column, identify_open};
-use crate::block::BlockMut;
+use crate::block::{BlockMut, Rows};
 use crate::{Column, DataError, Schema};
 use convert::DoesNotFit;
 use flate2::Crc;
@@ -22,8 +23,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-/// One or more `.npy` files whose first dimension is the row. Floats are converted to f32, integers to i32 (checked);
-/// u8 is unchanged.
+/// One or more `.npy` files whose first dimension is the row. Floats are converted to f32, integers to i32 (checked),
+/// booleans to u8; u8 is unchanged. Elements of either byte order are read. Rows of an array in Fortran order are spread
+/// over the file: they are loaded into memory if the plan has space for them, and collected from the file otherwise.
 pub struct Npy {
     schema: Schema,
     rows: u64,
@@ -39,8 +41,14 @@ struct NpyArray {
     data: u64,
     rows: u64,
     element: NpyType,
+    /// Whether elements are big endian.
+    swapped: bool,
     /// Elements per row.
     elements: usize,
+    /// The shape of a row, if the array is in Fortran order.
+    fortran: Option<Vec<usize>>,
+    /// All rows after conversion, if they are in memory.
+    loaded: Option<Arc<[u8]>>,
     /// The checksum of a member of an `.npz` file.
     checked: Option<MemberCheck>,
 }
@@ -54,6 +62,12 @@ struct MemberCheck {
     crc: u32,
     /// Whether it matches, once it was computed.
     result: OnceLock<Result<(), DataError>>,
+}
+
+impl Clone for MemberCheck {
+    fn clone(&self) -> MemberCheck {
+        MemberCheck { name: self.name.clone(), result: self.result.clone(), ..*self }
+    }
 }
 
 /// Bytes per read while a checksum is computed, on the stack.
@@ -86,7 +100,7 @@ fn npz_use(arrays: &[(&str, &str)], members: &[zip::Member]) -> FileUse {
     let names = |arrays: Vec<(&str, &str)>| arrays.into_iter().map(|(_, array)| array.to_string()).collect();
     let all = members.iter().map(|member| member.name.strip_suffix(".npy").unwrap_or(&member.name));
     let unused = all.filter(|name| arrays.iter().all(|(_, array)| array != name)).map(|name| (name.to_string(), "not named".to_string()));
-    FileUse { used: names(inputs), targets: names(labels), unused: unused.collect() }
+    FileUse { used: names(inputs), targets: names(labels), unused: unused.collect(), ..FileUse::default() }
 }
 
 /// Gaps of up to this many bytes between gathered rows are read too: copying them costs about as much as another
@@ -160,6 +174,10 @@ impl Npy {
 }
 
 impl Source for Npy {
+    fn takes_little_stack(&self) -> bool {
+        true
+    }
+
     fn schema(&self) -> &Schema {
         &self.schema
     }
@@ -188,6 +206,19 @@ impl Source for Npy {
 
     fn wants_ascending(&self) -> bool {
         true
+    }
+
+    fn resident_bytes(&self) -> Bytes {
+        match self.parts.iter().any(|part| part.fortran.is_some() && part.loaded.is_none()) {
+            true => self.parts.iter().map(NpyArray::loaded_bytes).sum(),
+            false => Bytes::ZERO,
+        }
+    }
+
+    /// Loads the arrays in Fortran order; rows of the others are in one piece in their files.
+    fn resident(&self) -> Result<Arc<dyn Source>, DataError> {
+        let parts = self.parts.iter().map(NpyArray::load).collect::<Result<_, _>>()?;
+        Ok(Arc::new(Npy { schema: self.schema.clone(), rows: self.rows, parts, file_use: self.file_use.clone() }))
     }
 
     fn classes(&self, visit: &mut dyn FnMut(i64)) -> Result<bool, DataError> {
@@ -241,7 +272,7 @@ impl NpyArray {
             None => 0..file.metadata().map_err(|error| DataError::io("examine", path, error))?.len(),
         };
         let refuse = |problem: String| DataError::Npy { path: path.to_path_buf(), problem };
-        let NpyHeader { data, element, shape } = NpyHeader::read(&file, path, start)?;
+        let NpyHeader { data, element, swapped, fortran, shape } = NpyHeader::read(&file, path, start)?;
 
         let Some((&rows, row_shape)) = shape.split_first() else {
             return Err(refuse("it holds a single number; save an array whose first dimension is the row".into()));
@@ -258,7 +289,8 @@ impl NpyArray {
         if actual < expected {
             return Err(DataError::Truncated { path: path.to_path_buf(), expected, actual });
         }
-        let part = NpyArray { path: path.to_path_buf(), file, data, rows: rows as u64, element, elements, checked: None };
+        let (path, rows, fortran) = (path.to_path_buf(), rows as u64, fortran.then(|| row_shape.to_vec()));
+        let part = NpyArray { path, file, data, rows, element, swapped, elements, fortran, loaded: None, checked: None };
         Ok((part, row_shape.to_vec()))
     }
 
@@ -273,18 +305,32 @@ impl NpyArray {
     }
 
     fn scratch_bytes(&self, rows: usize) -> Bytes {
-        if self.is_straight() {
+        if self.is_straight() || self.loaded.is_some() {
             return Bytes::ZERO;
+        }
+        if self.fortran.is_some() {
+            return self.collect_scratch(rows);
         }
         Bytes((self.row_bytes() * rows.min((READ / self.row_bytes().max(1)).max(1))) as u64)
     }
 
     fn is_straight(&self) -> bool {
-        self.element.is_delivered_as_is() && self.row_bytes() >= LARGE_ROW
+        self.is_as_delivered() && self.fortran.is_none() && self.row_bytes() >= LARGE_ROW
+    }
+
+    fn is_as_delivered(&self) -> bool {
+        self.element.is_delivered_as_is() && !self.swapped
     }
 
     fn read(&self, first_row: u64, rows: usize, scratch: &mut [u8], out: &mut [u8]) -> Result<(), DataError> {
-        if self.element.is_delivered_as_is() {
+        if let Some(loaded) = &self.loaded {
+            out.copy_from_slice(&loaded[first_row as usize * self.out_row_bytes()..][..out.len()]);
+            return Ok(());
+        }
+        if self.fortran.is_some() {
+            return self.collect(Rows::From(first_row), rows, scratch, out);
+        }
+        if self.is_as_delivered() {
             return self.read_at(first_row, out);
         }
         let at_once = (scratch.len() / self.row_bytes()).clamp(1, rows.max(1));
@@ -292,7 +338,7 @@ impl NpyArray {
             let first_row = first_row + (index * at_once) as u64;
             let raw = &mut scratch[..out.len() / self.out_row_bytes() * self.row_bytes()];
             self.read_at(first_row, raw)?;
-            self.convert(raw, out, first_row)?;
+            self.convert(raw, self.swapped, out, first_row)?;
         }
         Ok(())
     }
@@ -300,6 +346,15 @@ impl NpyArray {
     /// Reads rows in file order, adjacent ones with one call.
     fn gather(&self, rows: Gather<'_>, scratch: &mut [u8], out: &mut [u8]) -> Result<(), DataError> {
         let (row_bytes, out_row_bytes) = (self.row_bytes(), self.out_row_bytes());
+        if let Some(loaded) = &self.loaded {
+            for (row, out) in rows.rows.iter().zip(out.chunks_exact_mut(out_row_bytes)) {
+                out.copy_from_slice(&loaded[*row as usize * out_row_bytes..][..out_row_bytes]);
+            }
+            return Ok(());
+        }
+        if self.fortran.is_some() {
+            return self.collect(Rows::At(rows.rows), rows.rows.len(), scratch, out);
+        }
         let straight = self.is_straight();
         let reach = (WORTH_READING_OVER / row_bytes) as u64 + 1;
         let mut rest = rows.ascending;
@@ -327,10 +382,14 @@ impl NpyArray {
                 convert::will_write(&out[place as usize * out_row_bytes..][..out_row_bytes]);
             }
             self.read_at(first, raw)?;
+            let mut before = None;
             for &place in &rest[..run] {
                 let row = rows.rows[place as usize];
-                let raw = &raw[(row - first) as usize * row_bytes..][..row_bytes];
-                self.convert(raw, &mut out[place as usize * out_row_bytes..][..out_row_bytes], row)?;
+                let raw = &mut raw[(row - first) as usize * row_bytes..][..row_bytes];
+                // A row may be asked for twice, and is swapped once.
+                let (raw, swapped) = (raw, self.swapped && before != Some(row));
+                before = Some(row);
+                self.convert(raw, swapped, &mut out[place as usize * out_row_bytes..][..out_row_bytes], row)?;
             }
             rest = &rest[run..];
         }
@@ -346,7 +405,7 @@ impl NpyArray {
             let count = at_once.min((self.rows - row) as usize);
             let (raw, out) = (&mut raw[..count * size], &mut out[..count * width]);
             self.read_at(row, raw)?;
-            if convert::convert(self.element, raw, out).is_err() {
+            if convert::convert_from(self.element, self.swapped, raw, out).is_err() {
                 return Ok(false);
             }
             match out.as_chunks::<4>() {
@@ -365,8 +424,15 @@ impl NpyArray {
             .map_err(|error| DataError::io(format!("read row {row} of"), &self.path, error))
     }
 
-    fn convert(&self, raw: &[u8], out: &mut [u8], first_row: u64) -> Result<(), DataError> {
-        convert::convert(self.element, raw, out).map_err(|DoesNotFit { index, value }| DataError::DoesNotFit {
+    /// Reads elements, counted from the first of the array.
+    fn read_elements(&self, first: u64, out: &mut [u8]) -> Result<(), DataError> {
+        self.checked.as_ref().map_or(Ok(()), |check| check.verify(&self.file, &self.path))?;
+        let at = self.data + first * self.element.size() as u64;
+        self.file.read_exact_at(out, at).map_err(|error| DataError::io(format!("read byte {at} of"), &self.path, error))
+    }
+
+    fn convert(&self, raw: &mut [u8], swapped: bool, out: &mut [u8], first_row: u64) -> Result<(), DataError> {
+        convert::convert_from(self.element, swapped, raw, out).map_err(|DoesNotFit { index, value }| DataError::DoesNotFit {
             path: self.path.clone(),
             row: first_row + (index / self.elements) as u64,
             value,

@@ -48,3 +48,8 @@ pub(super) fn record(frame: &[u8]) -> Result<&[u8], String> {
 fn masked(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xA282_EAD8)
 }
+
+/// Whether a file begins with the length of a record and its checksum; an empty file has no records.
+pub(super) fn begins(head: &[u8]) -> bool {
+    head.is_empty() || head.first_chunk().is_some_and(|head| RecordHeader::read(head).is_ok())
+}

@@ -7,15 +7,15 @@ mod packed;
 
 pub(crate) use packed::{PackedRecords, RecordPosition, RecordReader};
 
+use super::unpack::{Packing, Unpacked};
 use super::{ImageScans, Source, identify_open, named};
 use crate::block::{BlockMut, Rows};
 use crate::{Column, DataError, Schema};
-use flate2::read::MultiGzDecoder;
 use frame::{FRAME, HEAD, RecordHeader};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
 use std::hash::Hasher;
-use std::io::{BufReader, ErrorKind, Read};
+use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -147,25 +147,26 @@ impl TfRecord {
         Ok(records)
     }
 
-    /// The features of the first record of the first file that matches a pattern, by name; `.gz` files are
+    /// The features of the first record of the first file that matches a pattern, by name; compressed files are
     /// decompressed.
     pub fn features(pattern: impl AsRef<Path>) -> Result<Vec<RecordFeature>, DataError> {
         let path = &super::files(pattern)?[0];
-        let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
-        let packed = is_packed(path);
-        let mut unpacked = packed.then(|| MultiGzDecoder::new(BufReader::new(&file)));
-        let mut read = |bytes: &mut [u8]| match &mut unpacked {
-            Some(reader) => reader.read_exact(bytes),
-            None => (&file).read_exact(bytes),
-        };
+        let packing = TfRecord::packing(path)?;
+        let mut unpacked = Unpacked::open(path, packing)?;
+        let mut read = |bytes: &mut [u8]| unpacked.read_exact(bytes);
         let mut head = [0; HEAD];
         read(&mut head).map_err(|_| cut(path, 0))?;
-        let longest = if packed { LONGEST_PACKED } else { LONGEST };
+        let longest = if packing == Packing::None { LONGEST } else { LONGEST_PACKED };
         let bytes = RecordHeader::read(&head).and_then(|head| head.check(longest)).map_err(|problem| broken(path, 0, problem))?.bytes;
         let mut frame = vec![0; (bytes + FRAME) as usize];
         frame[..HEAD].copy_from_slice(&head);
         read(&mut frame[HEAD..]).map_err(|_| cut(path, 0))?;
         frame::record(&frame).and_then(example::features).map_err(|problem| broken(path, 0, problem))
+    }
+
+    /// How a file is compressed, by its first bytes.
+    pub(crate) fn packing(path: &Path) -> Result<Packing, DataError> {
+        Packing::of(path, frame::begins)
     }
 
     /// Indexes the records of one file.
@@ -190,11 +191,6 @@ impl TfRecord {
     fn part(&self, row: u64) -> &RecordFile {
         &self.files[self.files.partition_point(|part| part.end <= row)]
     }
-}
-
-/// Whether a file is compressed, by its extension.
-pub(crate) fn is_packed(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "gz" || extension == "gzip")
 }
 
 /// Reads until the buffer is full or the file ends.
@@ -272,15 +268,17 @@ impl Source for TfRecord {
         Some((self, &self.scans))
     }
 
-    fn file(&self, row: u64, path: &mut PathBuf) {
+    fn file(&self, row: u64, _column: usize, path: &mut PathBuf) {
         path.as_mut_os_string().clear();
         path.push(&self.part(row).path);
     }
 
     /// The byte range of the image. The record was verified when the row's other columns were read.
-    fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
+    fn file_part(&self, row: u64, column: usize) -> Result<Option<Range<u64>>, DataError> {
         let (part, at) = (self.part(row), self.places[row as usize]);
-        let Some((feature, _)) = self.features.iter().find(|(feature, _)| feature.kind == FeatureKind::Picture) else { return Ok(None) };
+        let is_image = |feature: &&(Feature, Column)| feature.0.kind == FeatureKind::Picture;
+        let image = self.features.get(column).filter(is_image).or_else(|| self.features.iter().find(is_image));
+        let Some((feature, _)) = image else { return Ok(None) };
         let mut head = [0; HEAD];
         part.file.read_exact_at(&mut head, at).map_err(|_| cut(&part.path, at))?;
         let RecordHeader { bytes } =

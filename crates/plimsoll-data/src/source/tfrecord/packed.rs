@@ -1,14 +1,14 @@
-//! Records of gzip files: a sequential source, because compressed data has no random access. A record is buffered
-//! whole while it is parsed, so its length is limited.
+//! Records of compressed files, and samples of compressed tar files: a sequential source, because compressed data has no
+//! random access. A record is buffered whole while it is parsed, so its length is limited.
 
 use super::frame::{self, FRAME, HEAD, RecordHeader};
 use super::{Feature, FeatureKind, LONGEST_PACKED, broken, columns, cut, encoded_image, example};
 use crate::fault::{Fault, Loss};
-use crate::source::{RowIterator, SequentialSource, identify_named, named};
+use crate::source::unpack::{Packing, Unpacked};
+use crate::source::webdataset::{LABEL, TarFault, TarSamples};
+use crate::source::{RowIterator, SequentialSource, TfRecord, identify_named, named};
 use crate::{Column, DataError, Schema};
-use flate2::read::MultiGzDecoder;
 use plimsoll_core::Bytes;
-use std::fs::File;
 use std::hash::Hasher;
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ const UNPACKING: Bytes = Bytes::kib(192);
 pub(crate) struct PackedRecords {
     paths: Vec<PathBuf>,
     features: Vec<(Feature, Column)>,
+    /// Whether records are samples of tar files: a class, then an image.
+    tar: bool,
 }
 
 /// The position of a record: its index, its file, and its offset there.
@@ -47,9 +49,24 @@ impl PackedRecords {
     pub fn open(paths: &[PathBuf], features: &[(&str, Feature)]) -> Result<(Schema, Arc<PackedRecords>), DataError> {
         let (schema, features) = columns(features)?;
         for path in paths {
-            File::open(path).map_err(|error| DataError::io("open", path, error))?;
+            TfRecord::packing(path)?;
         }
-        Ok((schema, Arc::new(PackedRecords { paths: paths.to_vec(), features })))
+        Ok((schema, Arc::new(PackedRecords { paths: paths.to_vec(), features, tar: false })))
+    }
+
+    /// Opens compressed tar files of images with their classes.
+    pub fn open_tar(paths: &[PathBuf]) -> Result<(Schema, Arc<PackedRecords>), DataError> {
+        let (schema, features) = columns(&[("x", Feature::image("image")), ("y", Feature::i32("cls", []))])?;
+        Ok((schema, Arc::new(PackedRecords { paths: paths.to_vec(), features, tar: true })))
+    }
+
+    fn unpack(&self, path: &Path) -> Result<OpenFile, DataError> {
+        if self.tar {
+            let file = BufReader::new(Unpacked::open(path, Packing::Gzip)?);
+            return Ok(OpenFile::Samples(TarSamples::new(file, LONGEST_PACKED)));
+        }
+        // A file that lost its compression since it was opened is read as it is.
+        Ok(OpenFile::Records(BufReader::new(Unpacked::open(path, TfRecord::packing(path)?)?)))
     }
 
     pub fn has_images(&self) -> bool {
@@ -70,7 +87,7 @@ impl PackedRecords {
     }
 
     pub fn name(&self) -> String {
-        named("tfrecord", self.paths.iter().map(PathBuf::as_path))
+        named(if self.tar { "webdataset" } else { "tfrecord" }, self.paths.iter().map(PathBuf::as_path))
     }
 
     /// The columns of a row; an image has no size yet.
@@ -90,6 +107,10 @@ impl PackedRecords {
 
     /// Writes the values of a column of a record.
     pub fn write(&self, record: Record<'_>, column: usize, out: &mut [u8]) -> Result<(), Fault> {
+        if self.tar {
+            out.copy_from_slice(&record.bytes[..LABEL]);
+            return Ok(());
+        }
         let (feature, of) = &self.features[column];
         example::write(record.bytes, feature, of, out).map_err(|problem| Fault::row(self.damaged(record.position, problem)))
     }
@@ -97,6 +118,9 @@ impl PackedRecords {
     /// The encoded bytes of an image of a record.
     pub fn image<'r>(&self, record: Record<'r>, column: usize) -> Result<&'r [u8], Fault> {
         let Record { bytes, position } = record;
+        if self.tar {
+            return Ok(&bytes[LABEL..]);
+        }
         let found = encoded_image::find(&bytes, 0..bytes.len() as u64, &self.features[column].0.key);
         let found = found.map_err(|problem| Fault::row(self.damaged(position, problem)))?;
         Ok(&bytes[found.start as usize..found.end as usize])
@@ -129,12 +153,18 @@ impl RowIterator for RecordRows {
     }
 }
 
+/// The file that is read.
+enum OpenFile {
+    Records(BufReader<Unpacked>),
+    Samples(TarSamples<BufReader<Unpacked>>),
+}
+
 /// Reads the records of one epoch in sequence.
 pub(crate) struct RecordReader {
     records: Arc<PackedRecords>,
     /// The index of the next file.
     next: usize,
-    open: Option<BufReader<MultiGzDecoder<BufReader<File>>>>,
+    open: Option<OpenFile>,
     /// Offset of the record in the decompressed data, and of the next one.
     start: u64,
     at: u64,
@@ -154,6 +184,9 @@ impl RecordReader {
     /// The record read last, after its checksum is verified.
     pub fn record(&self) -> Result<Record<'_>, Fault> {
         let position = RecordPosition { row: self.row, file: self.next - 1, start: self.start };
+        if self.records.tar {
+            return Ok(Record { bytes: &self.record, position });
+        }
         let bytes = frame::record(&self.record).map_err(|problem| Fault::row(self.records.damaged(position, problem)))?;
         Ok(Record { bytes, position })
     }
@@ -169,10 +202,9 @@ impl RecordReader {
                 let Some(path) = self.records.paths.get(self.next) else { return Ok(false) };
                 self.next += 1;
                 self.at = 0;
-                let file = File::open(path).map_err(|error| Fault::part(DataError::io("open", path, error)))?;
-                self.open = Some(BufReader::new(MultiGzDecoder::new(BufReader::new(file))));
+                self.open = Some(self.records.unpack(path).map_err(Fault::part)?);
             }
-            let read = self.read();
+            let read = if self.records.tar { self.sample() } else { self.read() };
             match &read {
                 Ok(false) => self.open = None,
                 Err(fault) if fault.loss != Loss::Row => {
@@ -188,10 +220,22 @@ impl RecordReader {
         }
     }
 
+    /// Reads the next sample of a tar file; `false` at its end.
+    fn sample(&mut self) -> Result<bool, Fault> {
+        let Some(OpenFile::Samples(samples)) = &mut self.open else { unreachable!("a tar file is open") };
+        let read = samples.next(&mut self.record);
+        self.start = samples.start;
+        let path = &self.records.paths[self.next - 1];
+        read.map_err(|fault| match fault {
+            TarFault::Sample(problem) => Fault::row(broken(path, self.start, problem)),
+            TarFault::File(problem) => Fault::part(broken(path, self.start, problem)),
+        })
+    }
+
     /// Reads the next record with its frame; `false` at the end of the file.
     fn read(&mut self) -> Result<bool, Fault> {
         let (path, at) = (&self.records.paths[self.next - 1], self.at);
-        let reader = self.open.as_mut().expect("a file is open");
+        let Some(OpenFile::Records(reader)) = &mut self.open else { unreachable!("a file of records is open") };
         let unpack = |error: io::Error| match error.kind() {
             ErrorKind::UnexpectedEof => Fault::part(cut(path, at)),
             _ => Fault::part(broken(path, at, format!("it cannot be unpacked ({error}); write the file again"))),

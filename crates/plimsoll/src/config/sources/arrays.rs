@@ -1,6 +1,6 @@
 //! Arrays of NumPy.
 
-use super::{Opened, SourceArgs, SourceKind, only_path, with_path};
+use super::{InputKind, Opened, SourceArgs, SourceKind, only_path, with_path};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_data::Dataset;
@@ -13,6 +13,8 @@ pub(super) const NPY: SourceKind = SourceKind {
     rows: "the first dimension of each array",
     paths: &["x", "y", "files"],
     unchecked_floats: true,
+    has_masks: false,
+    inputs: InputKind::Arrays,
     open: npy,
     from_path: Some(|path| Ok(with_path("x", path))),
 };
@@ -23,6 +25,8 @@ pub(super) const NPZ: SourceKind = SourceKind {
     rows: "the same, from one file of `numpy.savez`; files of `numpy.savez_compressed` are decompressed as a stream",
     paths: &["path"],
     unchecked_floats: true,
+    has_masks: false,
+    inputs: InputKind::Arrays,
     open: npz,
     from_path: Some(only_path),
 };

@@ -1,6 +1,6 @@
 //! Sources composed of others: `parts = [{ source = … }, { source = … }]`, each with its own `map` or `stages`.
 
-use super::{Opened, SourceArgs, SourceKind};
+use super::{InputKind, Opened, SourceArgs, SourceKind};
 use crate::config::row_ops::maps;
 use crate::config::stages::{self, Defaults};
 use crate::error::{Error, Result};
@@ -14,6 +14,8 @@ pub(super) const CONCATENATE: SourceKind = SourceKind {
     rows: "the rows of one part after those of another, whose classes have the same indices (`classes` of `image_folder`)",
     paths: &[],
     unchecked_floats: true,
+    has_masks: false,
+    inputs: InputKind::Arrays,
     open: |args| Ok(Opened::new(Dataset::concatenate(parts(args)?))),
     from_path: None,
 };
@@ -24,6 +26,8 @@ pub(super) const ZIP: SourceKind = SourceKind {
     rows: "the rows of the parts side by side, with different column names",
     paths: &[],
     unchecked_floats: true,
+    has_masks: false,
+    inputs: InputKind::Arrays,
     open: |args| Ok(Opened::new(Dataset::zip(parts(args)?))),
     from_path: None,
 };
@@ -34,6 +38,8 @@ pub(super) const SAMPLE_FROM: SourceKind = SourceKind {
     rows: "each row from a randomly chosen part",
     paths: &[],
     unchecked_floats: true,
+    has_masks: false,
+    inputs: InputKind::Arrays,
     open: |args| {
         let (parts, weights) = weighted_parts(args, true)?;
         let seed = args.table.count("seed", 0)?.unwrap_or(0);
@@ -48,6 +54,8 @@ pub(super) const INTERLEAVE: SourceKind = SourceKind {
     rows: "`block` rows of each of `cycle` parts in turn, with a thread for each",
     paths: &[],
     unchecked_floats: true,
+    has_masks: false,
+    inputs: InputKind::Arrays,
     open: |args| {
         let parts = parts(args)?;
         let cycle = args.table.count("cycle", 1)?.unwrap_or(4) as usize;
@@ -72,7 +80,7 @@ fn weighted_parts(args: &SourceArgs<'_>, weighted: bool) -> Result<(Vec<Dataset>
     for table in tables {
         let rows = SourceKind::required(&table)?.open(&table, folder, lenient, fitted.as_ref())?.training;
         let rows = match stages::read(&table, Defaults { folder, seed: 0, batch_of_run: None, batch_of_data: None, batch: 32 })? {
-            Some(list) => stages::apply(&list, rows)?,
+            Some(list) => stages::apply(&list, rows, None)?,
             None => maps(&table, 0)?.iter().fold(rows, |rows, (column, op)| rows.map(column, [Arc::clone(op)])),
         };
         if rows.batch_size().is_some() {

@@ -2,6 +2,7 @@
 //! `docs/data.md` follow from it.
 
 mod arrays;
+mod columns;
 mod composed;
 mod images;
 mod records;
@@ -30,9 +31,26 @@ pub(super) struct SourceKind {
     pub paths: &'static [&'static str],
     /// Whether it reads floats from a file unchecked, so that labels may be NaN or infinite.
     pub unchecked_floats: bool,
+    /// Whether `x` is an image and `y` its segmentation mask: operations that move pixels are applied to both.
+    pub has_masks: bool,
+    /// What a model that is trained on it is given to predict.
+    pub inputs: InputKind,
     pub open: fn(&SourceArgs<'_>) -> Result<Opened>,
     /// The keys of `[data]` that read a path without a configuration, for `--source`; `None` where a path is not enough.
     pub from_path: Option<fn(&Path) -> Result<Table>>,
+}
+
+/// What a model is given to predict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InputKind {
+    /// Files of images.
+    Images,
+    /// Arrays of numbers.
+    Arrays,
+    /// Rows of a table.
+    Table,
+    /// Texts.
+    Text,
 }
 
 /// The arguments for opening a source.
@@ -48,12 +66,14 @@ pub(super) struct SourceArgs<'a> {
 }
 
 /// The source kinds, in the order in which the documentation and error messages list them.
-const SOURCES: [&SourceKind; 17] = [
+const SOURCES: [&SourceKind; 19] = [
     &arrays::NPY,
     &arrays::NPZ,
     &images::IMAGE_FOLDER,
+    &images::IMAGE_MASKS,
     &images::IMAGE_FILES,
     &tables::CSV,
+    &tables::JSON_LINES,
     &tables::PARQUET,
     &text::TEXT,
     &images::WEBDATASET,
@@ -78,7 +98,11 @@ pub(super) struct Opened {
     pub split: Option<f64>,
     /// The text, if the source is one.
     pub text: Option<Text>,
+    /// The rows that the source sets aside itself for a test.
+    pub test: Option<Dataset>,
     validation: Option<Validation>,
+    /// The same rows with columns fitted to some of them, if anything is fitted.
+    pub refit: Option<Refit>,
     /// For validation data that is opened like training data.
     fitted: Option<Preprocessing>,
 }
@@ -86,9 +110,16 @@ pub(super) struct Opened {
 /// The rows of `[data.validation]`, or without such a table those that the source holds out itself.
 type Validation = Box<dyn Fn(Option<&Reader<'_>>) -> Result<Option<Dataset>>>;
 
+/// Fits the columns of a table to the rows for which a function holds; rows are counted from 0.
+type Refit = Box<dyn Fn(&dyn Fn(u64) -> bool) -> Result<Dataset>>;
+
 impl Opened {
     fn new(training: Dataset) -> Opened {
-        Opened { training, overlapping: false, split: None, text: None, validation: None, fitted: None }
+        Opened { training, overlapping: false, split: None, text: None, test: None, validation: None, refit: None, fitted: None }
+    }
+
+    fn with_refit(self, refit: impl Fn(&dyn Fn(u64) -> bool) -> Result<Dataset> + 'static) -> Opened {
+        Opened { refit: Some(Box::new(refit)), ..self }
     }
 
     fn with_validation(self, validation: impl Fn(Option<&Reader<'_>>) -> Result<Option<Dataset>> + 'static) -> Opened {
@@ -105,6 +136,12 @@ impl SourceKind {
     /// Like [`SourceKind::of`], but an error if there is none.
     pub fn required(table: &Reader<'_>) -> Result<&'static SourceKind> {
         SourceKind::of(table)?.ok_or_else(|| table.missing("source", &format!("one of {}", SOURCES.map(|kind| kind.name).join(", "))))
+    }
+
+    /// What a model that was trained on such a table is given.
+    pub fn input_kind(&self, table: &Reader<'_>) -> InputKind {
+        let input = table.value("input").and_then(|input| input.get("dtype")).and_then(Value::as_str);
+        if input == Some("image") { InputKind::Images } else { self.inputs }
     }
 
     /// Opens what a table describes; `lenient` if bad rows are skipped by a later stage.

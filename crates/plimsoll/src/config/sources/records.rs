@@ -1,7 +1,7 @@
 //! TFRecord files of `tf.train.Example`.
 
 use super::images::decode_and_resize;
-use super::{Opened, SourceArgs, SourceKind, only_path};
+use super::{InputKind, Opened, SourceArgs, SourceKind, only_path};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_data::Dataset;
@@ -12,9 +12,11 @@ use toml::{Table, Value};
 pub(super) const TFRECORD: SourceKind = SourceKind {
     name: "tfrecord",
     keys: r#"`path`: a glob pattern; `input`, `label`: `{ name = "pixels", dtype = "f32", shape = [28, 28, 1], padded = false, up_to = false }`; `interleave = { cycle = 4, block = 1 }`"#,
-    rows: "`tf.train.Example`; checksums are verified; `.gz` is decompressed as a stream of records of up to 4 MiB",
+    rows: "`tf.train.Example`; checksums are verified; files compressed with GZIP or ZLIB are decompressed as a stream of records of up to 4 MiB",
     paths: &["path"],
     unchecked_floats: true,
+    has_masks: false,
+    inputs: InputKind::Arrays,
     open: tfrecord,
     from_path: Some(first_features),
 };

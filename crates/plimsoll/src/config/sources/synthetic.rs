@@ -1,6 +1,6 @@
 //! Sources without files: synthetic rows, consecutive integers, and the embedded digits.
 
-use super::{Opened, SourceArgs, SourceKind};
+use super::{InputKind, Opened, SourceArgs, SourceKind};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_data::source::ShapesSpec;
@@ -12,6 +12,8 @@ pub(super) const DIGITS: SourceKind = SourceKind {
     rows: "the embedded data set",
     paths: &[],
     unchecked_floats: false,
+    has_masks: false,
+    inputs: InputKind::Arrays,
     open: |_| Ok(Opened::new(Dataset::digits(Split::Train)).with_validation(|_| Ok(Some(Dataset::digits(Split::Test))))),
     from_path: None,
 };
@@ -22,6 +24,8 @@ pub(super) const RANDOM: SourceKind = SourceKind {
     rows: "synthetic numbers",
     paths: &[],
     unchecked_floats: false,
+    has_masks: false,
+    inputs: InputKind::Arrays,
     open: |args| Ok(Opened::new(random(args.table)?)),
     from_path: None,
 };
@@ -32,6 +36,8 @@ pub(super) const RANGE: SourceKind = SourceKind {
     rows: "integers in order",
     paths: &[],
     unchecked_floats: false,
+    has_masks: false,
+    inputs: InputKind::Arrays,
     open: range,
     from_path: None,
 };
@@ -42,6 +48,8 @@ pub(super) const SHAPES: SourceKind = SourceKind {
     rows: "synthetic images u8 `[h, w, 3]` of circles, rectangles and triangles, with a mask i32 `[h, w]`",
     paths: &[],
     unchecked_floats: false,
+    has_masks: false,
+    inputs: InputKind::Arrays,
     open: |args| {
         let size = args.table.pair("size")?.unwrap_or((64, 64));
         let most = args.table.count("shapes", 1)?.unwrap_or(4) as usize;

@@ -1,42 +1,57 @@
-//! Tables of numbers.
+//! Tables: CSV, JSON lines, Parquet.
 
+use super::columns::table_spec;
 use super::text::split;
-use super::{Opened, SourceArgs, SourceKind, only_path};
+use super::{InputKind, Opened, SourceArgs, SourceKind, only_path};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_data::Dataset;
-use plimsoll_data::source::{Csv, CsvSpec, CsvType, ParquetSpec, Standardize, Window};
+use plimsoll_data::source::{Csv, CsvSpec, ParquetSpec, Window, parquet_files, table_files};
+use std::path::{Path, PathBuf};
 use toml::Value;
 
 pub(super) const CSV: SourceKind = SourceKind {
     name: "csv",
-    keys: "`path`, `target`, `features`, `types`, `window`, `standardize`, `rows` or `split` (see [tables](#tables-and-time-series))",
-    rows: "a table, or windows of a time series",
+    keys: "`path`: a file, a pattern or a list; `target`, `features`, `types`, `columns`, `missing`, `window`, `standardize`, `rows` or `split` \
+           (see [tables](tables.md)); `delimiter`, `decimal`, `header = false`, `names`",
+    rows: "a table, or windows of a time series; gzip and Zstandard are decompressed as a stream",
     paths: &["path"],
     unchecked_floats: false,
+    has_masks: false,
+    inputs: InputKind::Table,
     open: csv,
+    from_path: Some(only_path),
+};
+
+pub(super) const JSON_LINES: SourceKind = SourceKind {
+    name: "json_lines",
+    keys: "`path` and the others as for `csv`",
+    rows: "a JSON object per line, such as `{\"age\": 31, \"city\": \"Bern\"}`; lists of numbers are columns of lists",
+    paths: &["path"],
+    unchecked_floats: false,
+    has_masks: false,
+    inputs: InputKind::Table,
+    open: json_lines,
     from_path: Some(only_path),
 };
 
 pub(super) const PARQUET: SourceKind = SourceKind {
     name: "parquet",
-    keys: "`path`, `target`, `features` as for `csv`; `row_groups = [0, 8]`",
-    rows: "columns of numbers, page by page, as a stream; only these columns and row groups are read. \
-           Plain or dictionary encoding; Snappy, gzip or no compression",
+    keys: "`path`: a file, a folder, a pattern or a list; `target`, `features` and the others as for `csv`; `row_groups = [0, 8]`",
+    rows: "columns of numbers, texts, dates and lists of numbers, page by page, as a stream; only these columns and row groups are \
+           read. All encodings; Snappy, gzip, zstd, LZ4, Brotli or no compression",
     paths: &["path"],
     unchecked_floats: true,
+    has_masks: false,
+    inputs: InputKind::Table,
     open: parquet,
     from_path: Some(only_path),
 };
 
 fn parquet(args: &SourceArgs<'_>) -> Result<Opened> {
     let table = args.table;
-    let path = args.path("path", "the path of a Parquet file")?;
-    // Rows can be inspected without labels; training requires them.
-    let mut spec = ParquetSpec::new().targets(table.texts("target")?.unwrap_or_default());
-    if let Some(features) = features(args)? {
-        spec = spec.features(features);
-    }
+    let files = paths(args, "the path of a Parquet file or folder, a pattern, or a list of paths", parquet_files)?;
+    let mut spec = ParquetSpec::from(table_spec(args)?);
     if let Some(value) = table.value("row_groups") {
         let groups = table.counts("row_groups").ok().flatten().unwrap_or_default();
         let [start, end] = groups[..] else {
@@ -44,80 +59,117 @@ fn parquet(args: &SourceArgs<'_>) -> Result<Opened> {
         };
         spec = spec.row_groups(start..end);
     }
-    Ok(Opened::new(Dataset::parquet(path, &spec)?))
+    let whole = Dataset::parquet_of(&files, &spec)?;
+    let fits = args.fitted.is_none_or(|fitted| fitted.columns.is_empty());
+    let opened = Opened::new(whole.clone());
+    match whole.size().filter(|_| fits && whole.is_fitted()) {
+        // What is fitted is fitted to the rows that are trained on.
+        Some(rows) => Ok(opened.with_refit(move |keep| Ok(Dataset::parquet_of(&files, &spec.clone().fitted_to(rows, keep))?))),
+        None => Ok(opened),
+    }
 }
 
 fn csv(args: &SourceArgs<'_>) -> Result<Opened> {
     let table = args.table;
-    let path = args.path("path", "the path of a CSV file")?;
-    // Rows can be inspected without labels; training requires them.
-    let mut spec = CsvSpec::new().targets(table.texts("target")?.unwrap_or_default());
+    let mut spec = CsvSpec::from(table_spec(args)?);
+    if let Some(delimiter) = byte(table, "delimiter", "one character, such as \";\"")? {
+        spec = spec.delimiter(delimiter);
+    }
+    if let Some(mark) = byte(table, "decimal", "\".\" or \",\"")? {
+        spec = spec.decimal(mark);
+    }
+    if !table.flag("header")?.unwrap_or(true) {
+        spec = spec.no_header();
+    }
+    if let Some(names) = table.texts("names")? {
+        spec = spec.names(names);
+    }
+    text_table(args, spec)
+}
+
+fn json_lines(args: &SourceArgs<'_>) -> Result<Opened> {
+    text_table(args, CsvSpec::from(table_spec(args)?).json_lines())
+}
+
+/// A single character.
+fn byte(table: &Reader<'_>, key: &'static str, wanted: &str) -> Result<Option<u8>> {
+    match table.text(key)?.map(str::as_bytes) {
+        None => Ok(None),
+        Some(b"tab") => Ok(Some(b'\t')),
+        Some(&[byte]) => Ok(Some(byte)),
+        Some(_) => Err(table.wrong(key, table.value(key).unwrap_or(&Value::Boolean(false)), wanted)),
+    }
+}
+
+/// The files of `path`: one, those that match a pattern, or a list of either.
+fn paths(
+    args: &SourceArgs<'_>,
+    what: &str,
+    list: fn(&Path) -> std::result::Result<Vec<PathBuf>, plimsoll_data::DataError>,
+) -> Result<Vec<PathBuf>> {
+    let paths = args.table.texts("path")?.filter(|paths| !paths.is_empty()).ok_or_else(|| args.table.missing("path", what))?;
+    let mut files = Vec::new();
+    for path in paths {
+        files.extend(list(&args.folder.join(path))?);
+    }
+    Ok(files)
+}
+
+fn text_table(args: &SourceArgs<'_>, mut spec: CsvSpec) -> Result<Opened> {
+    let table = args.table;
+    let files = paths(args, "the path of a table, a pattern, or a list of paths", table_files)?;
     if args.lenient {
         spec = spec.lenient();
     }
-    if let Some(features) = features(args)? {
-        spec = spec.features(features);
-    }
-    if let Some(types) = table.value("types") {
-        let columns = types.as_table().ok_or_else(|| table.wrong("types", types, "a table such as { price = \"float\" }"))?;
-        for (name, kind) in columns {
-            let kind = match kind.as_str() {
-                Some("float") => CsvType::Float,
-                Some("int") => CsvType::Int,
-                _ => return Err(table.wrong(&format!("types.{name}"), kind, "\"float\" or \"int\"")),
-            };
-            spec = spec.column_type(name, kind);
-        }
-    }
     let window = table.section("window")?;
-    let mut overlapping = window.is_some();
+    let overlapping = window.is_some();
+    let foretells = table.value("target").is_some();
     if let Some(window) = window {
         let length = window.count("length", 1)?.ok_or_else(|| window.missing("length", "the number of rows of the input"))?;
-        let horizon = window.count("horizon", 1)?.ok_or_else(|| window.missing("horizon", "the number of rows to predict"))?;
+        let (horizon, horizons) = (window.count("horizon", 1)?, window.counts("horizons")?);
+        let (offset, rate) = (window.count("offset", 1)?, window.count("sampling_rate", 1)?.unwrap_or(1) as usize);
         let stride = window.count("stride", 1)?.unwrap_or(1);
-        window.finish()?;
-        spec = spec.window(Window { length: length as usize, horizon: horizon as usize, stride: stride as usize });
-    }
-    let standardize = match table.value("standardize") {
-        None | Some(Value::Boolean(false)) => None,
-        Some(Value::Boolean(true)) => Some(Standardize::All),
-        Some(Value::String(word)) if word == "features" => Some(Standardize::Features),
-        Some(other) => return Err(table.wrong("standardize", other, "true, false or \"features\"")),
-    };
-    if let Some(which) = standardize {
-        spec = spec.standardize(which);
-        if let Some(fitted) = args.fitted.filter(|fitted| !fitted.scales.is_empty()) {
-            spec = spec.scales(fitted.scales.clone());
+        if horizons.is_some() && (horizon.is_some() || offset.is_some()) {
+            let what = "lists the rows ahead that are predicted, and excludes `horizon` and `offset`";
+            return Err(Error::Config(format!("`{}` {what}", window.name("horizons"))));
         }
-        overlapping = true;
+        let sized = |horizon: u64| Window::new(length as usize, horizon as usize).offset(offset.unwrap_or(1) as usize);
+        let described = match (horizon, horizons) {
+            (_, Some(horizons)) => Window::new(length as usize, 0).horizons(horizons),
+            (Some(horizon), None) => sized(horizon),
+            (None, None) => return Err(window.missing("horizon", "the number of rows to predict")),
+        };
+        window.finish()?;
+        // Without a target, as of new data, a window may end with the last row.
+        let described = if foretells { described } else { described.horizons([]) };
+        spec = spec.window(described.stride(stride as usize).sampling_rate(rate));
     }
-    let split = split(table)?;
+    let (split, end) = split(table)?;
     let spec = match (range(table)?, split) {
         (Some(_), Some(_)) => return Err(Error::Config("`data.rows` and `data.split` exclude each other".to_string())),
         (Some((start, end)), None) => spec.rows(start..end),
         (None, Some(split)) => spec.part(0.0, split),
         (None, None) => spec,
     };
-    let training = Csv::open(&path, &spec)?;
-    let (rows, folder) = (training.clone().into(), args.folder.to_path_buf());
+    let training = Csv::open_files(&files, &spec)?;
+    let test = if end < 1.0 { Some(training.part(end, 1.0)?.dataset()?) } else { None };
+    let (rows, folder) = (training.clone().dataset()?, args.folder.to_path_buf());
+    let whole = training.clone();
     let opened = Opened::new(rows).with_validation(move |table| {
-        let held_out = || split.map(|split| training.part(split, 1.0)).transpose();
-        let Some(table) = table else { return Ok(held_out()?.map(Into::into)) };
+        let held_out = || split.map(|split| training.part(split, end)).transpose();
+        let Some(table) = table else { return held_out()?.map(|rows| Ok(rows.dataset()?)).transpose() };
         let other = table.text("path")?.map(|path| training.other_file(&folder.join(path))).transpose()?;
         let rows = match (range(table)?, other) {
             (Some((start, end)), other) => other.as_ref().unwrap_or(&training).rows(start..end)?,
             (None, Some(other)) => other,
             (None, None) => held_out()?.ok_or_else(|| table.missing("rows", "the rows to validate on, such as [8640, 11520]"))?,
         };
-        Ok(Some(rows.into()))
+        Ok(Some(rows.dataset()?))
     });
-    Ok(Opened { overlapping, split, ..opened })
-}
-
-/// The columns of the input: as named, or those that a model was trained on.
-fn features(args: &SourceArgs<'_>) -> Result<Option<Vec<String>>> {
-    let fitted = args.fitted.map(|fitted| fitted.features.clone()).filter(|features| !features.is_empty());
-    Ok(args.table.texts("features")?.or(fitted))
+    // What is fitted is fitted to the rows that are trained on.
+    let fits = args.fitted.is_none_or(|fitted| fitted.columns.is_empty()) && whole.is_fitted();
+    let opened = if fits { opened.with_refit(move |keep| Ok(whole.fitted_to(keep)?.dataset()?)) } else { opened };
+    Ok(Opened { overlapping, split, test, ..opened })
 }
 
 /// The first row and the one after the last.

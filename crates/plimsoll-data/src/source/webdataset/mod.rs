@@ -1,7 +1,13 @@
 //! WebDataset: tar files in which the files of a sample are adjacent and share a name up to the first dot.
 
+mod packed;
+mod tar;
+
+pub(super) use packed::{LABEL, TarFault, TarSamples};
+
 use super::{ImageScans, Source, identify_named, named};
 use crate::block::{BlockMut, Rows};
+use crate::image::{EXTENSIONS, is_image_name};
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::fs::File;
@@ -9,9 +15,9 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use tar::{BLOCK, MOST_TEXT, TarEntry, class_number, pax_path, safe, split};
 
-/// Samples of tar files, with random access: `x` is the image (`.jpg`, `.jpeg`, `.png`, `.webp` or `.gif`), `y` the
-/// class in `.cls` as i32. Opening reads all headers; each sample takes 24 bytes in the index.
+/// Samples of tar files, with random access: `x` is the image, by its extension, `y` the class in `.cls` as i32. Opening reads all headers; each sample takes 24 bytes in the index.
 pub struct WebDataset {
     schema: Schema,
     shards: Vec<Shard>,
@@ -40,11 +46,6 @@ struct PendingSample {
     image: Option<(u64, u64)>,
     label: Option<i32>,
 }
-
-const BLOCK: u64 = 512;
-
-/// Maximum size of a label or a name.
-const MOST_TEXT: u64 = 64 << 10;
 
 impl WebDataset {
     /// Indexes the samples of tar files.
@@ -91,17 +92,11 @@ impl WebDataset {
                         self.keep(&found, &broken)?;
                         found = PendingSample { key: key.to_vec(), at, ..PendingSample::default() };
                     }
-                    match extension.to_ascii_lowercase().as_slice() {
-                        b"jpg" | b"jpeg" | b"png" | b"webp" | b"gif" => found.image = Some((data, entry.bytes)),
-                        b"cls" => {
-                            let digits = text(data, entry.bytes)?;
-                            let label = str::from_utf8(digits.trim_ascii()).ok().and_then(|text| text.parse().ok());
-                            let name = String::from_utf8_lossy(&name);
-                            let no_class =
-                                || broken(at, format!("{name} is {:?}, which is no class number", String::from_utf8_lossy(&digits)));
-                            found.label = Some(label.ok_or_else(no_class)?);
-                        }
-                        _ => {}
+                    if is_image_name(extension) {
+                        found.image = Some((data, entry.bytes));
+                    } else if extension.eq_ignore_ascii_case(b"cls") {
+                        let label = class_number(&name, &text(data, entry.bytes)?);
+                        found.label = Some(label.map_err(|problem| broken(at, problem))?);
                     }
                 }
                 _ => long_name = None,
@@ -114,12 +109,11 @@ impl WebDataset {
     }
 
     fn keep(&mut self, found: &PendingSample, broken: &dyn Fn(u64, String) -> DataError) -> Result<(), DataError> {
-        let key = String::from_utf8_lossy(&found.key);
         match (found.image, found.label) {
             (Some((image, bytes)), Some(label)) => self.samples.push(ImageSample { image, bytes, label }),
             (None, None) => {}
-            (None, Some(_)) => return Err(broken(found.at, format!("sample {key} has a class and no .jpg, .jpeg, .png, .webp or .gif"))),
-            (Some(_), None) => return Err(broken(found.at, format!("sample {key} has an image and no class (.cls)"))),
+            (None, Some(_)) => return Err(broken(found.at, no_image(&found.key))),
+            (Some(_), None) => return Err(broken(found.at, no_class(&found.key))),
         }
         Ok(())
     }
@@ -129,70 +123,12 @@ impl WebDataset {
     }
 }
 
-struct TarEntry {
-    name: Vec<u8>,
-    bytes: u64,
-    kind: u8,
+fn no_image(key: &[u8]) -> String {
+    format!("sample {} has a class and no image ({EXTENSIONS})", String::from_utf8_lossy(key))
 }
 
-impl TarEntry {
-    fn read(header: &[u8; BLOCK as usize]) -> Result<TarEntry, String> {
-        let damaged = || "its header does not match its checksum; the file is damaged or no tar file".to_string();
-        // The checksum is computed with spaces in its own field.
-        let sum: u64 = header.iter().enumerate().map(|(at, byte)| u64::from(if (148..156).contains(&at) { b' ' } else { *byte })).sum();
-        if octal(&header[148..156]) != Some(sum) {
-            return Err(damaged());
-        }
-        let bytes = match header[124] & 0x80 {
-            0 => octal(&header[124..136]),
-            // Sizes above 8 GiB are binary.
-            _ => Some(u64::from_be_bytes(header[128..136].try_into().expect("8 bytes"))),
-        };
-        let text = |from: usize, to: usize| header[from..to].split(|byte| *byte == 0).next().unwrap_or_default();
-        let mut name = Vec::new();
-        if &header[257..262] == b"ustar" && header[345] != 0 {
-            name.extend_from_slice(text(345, 500));
-            name.push(b'/');
-        }
-        name.extend_from_slice(text(0, 100));
-        Ok(TarEntry { name, bytes: bytes.ok_or_else(damaged)?, kind: header[156] })
-    }
-}
-
-fn octal(digits: &[u8]) -> Option<u64> {
-    let text = str::from_utf8(digits).ok()?.trim_matches([' ', '\0']);
-    if text.is_empty() { Some(0) } else { u64::from_str_radix(text, 8).ok() }
-}
-
-/// The value of `path` in pax records of the form `LENGTH KEY=VALUE`.
-fn pax_path(settings: &[u8]) -> Option<Vec<u8>> {
-    let mut rest = settings;
-    while let Some(space) = rest.iter().position(|byte| *byte == b' ') {
-        let length: usize = str::from_utf8(&rest[..space]).ok()?.parse().ok()?;
-        let setting = rest.get(space + 1..length)?.strip_suffix(b"\n")?;
-        if let Some(path) = setting.strip_prefix(b"path=") {
-            return Some(path.to_vec());
-        }
-        rest = rest.get(length..)?;
-    }
-    None
-}
-
-/// Rejects names that leave their folder. Nothing is extracted, but such an archive is malicious.
-fn safe(name: &[u8]) -> Result<(), String> {
-    if name.first() == Some(&b'/') || name.split(|byte| *byte == b'/').any(|part| part == b"..") {
-        return Err(format!("its name {:?} leads out of the folder; such files are refused", String::from_utf8_lossy(name)));
-    }
-    Ok(())
-}
-
-/// A name up to the first dot of its last component, and the rest.
-fn split(name: &[u8]) -> (&[u8], &[u8]) {
-    let last = name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
-    match name[last..].iter().position(|byte| *byte == b'.') {
-        Some(dot) => (&name[..last + dot], &name[last + dot + 1..]),
-        None => (name, &[]),
-    }
+fn no_class(key: &[u8]) -> String {
+    format!("sample {} has an image and no class (.cls)", String::from_utf8_lossy(key))
 }
 
 impl Source for WebDataset {
@@ -223,12 +159,12 @@ impl Source for WebDataset {
         Some((self, &self.scans))
     }
 
-    fn file(&self, row: u64, path: &mut PathBuf) {
+    fn file(&self, row: u64, _column: usize, path: &mut PathBuf) {
         path.as_mut_os_string().clear();
         path.push(&self.shard(row).path);
     }
 
-    fn file_part(&self, row: u64) -> Result<Option<Range<u64>>, DataError> {
+    fn file_part(&self, row: u64, _column: usize) -> Result<Option<Range<u64>>, DataError> {
         let ImageSample { image, bytes, .. } = self.samples[row as usize];
         Ok(Some(image..image + bytes))
     }

@@ -1,20 +1,18 @@
 //! Compact storage for the names of very many columns: one buffer with offsets.
 
-use crate::DataError;
-use std::path::Path;
-
 /// The names of the columns of a file, in order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ColumnNames {
+pub(crate) struct ColumnNames {
     text: String,
     /// One past the last byte of each name.
     ends: Vec<u32>,
 }
 
 impl ColumnNames {
-    pub fn push(&mut self, name: &str, path: &Path) -> Result<(), DataError> {
+    /// Adds a name; an error if the names take more than 4 GiB.
+    pub fn push(&mut self, name: &str) -> Result<(), &'static str> {
         self.text.push_str(name);
-        let end = u32::try_from(self.text.len()).map_err(|_| DataError::csv(path, 1, "the names of its columns take more than 4 GiB"))?;
+        let end = u32::try_from(self.text.len()).map_err(|_| "the names of its columns take more than 4 GiB")?;
         self.ends.push(end);
         Ok(())
     }
@@ -62,7 +60,7 @@ impl ColumnNames {
 }
 
 /// The positions of names, sorted by name.
-pub(super) struct SortedNames<'n> {
+pub(crate) struct SortedNames<'n> {
     names: &'n ColumnNames,
     order: Vec<u32>,
 }
@@ -75,10 +73,28 @@ impl SortedNames<'_> {
         &self.order[first..first + count]
     }
 
+    /// The position of the only column of this name.
+    pub fn only(&self, name: &str) -> Result<u32, String> {
+        match self.of(name) {
+            [at] => Ok(*at),
+            [] => Err(format!("there is no column `{name}`; the columns are {}", self.names.listed())),
+            _ => Err(format!("there is more than one column `{name}`; give each its own name")),
+        }
+    }
+
     /// Whether a column is the only one of its name.
     pub fn is_unique(&self, column: u32) -> bool {
         self.of(self.names.get(column as usize)).len() == 1
     }
+}
+
+/// Whether pandas wrote a column of this name as its index.
+pub(crate) fn is_index_name(name: &str) -> bool {
+    let numbered = |prefix: &str, suffix: &str| {
+        let number = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(suffix));
+        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    numbered("Unnamed: ", "") || numbered("__index_level_", "__")
 }
 
 #[cfg(test)]
@@ -86,10 +102,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn pandas_names_of_an_index() {
+        for (name, index) in
+            [("Unnamed: 0", true), ("Unnamed: ", false), ("__index_level_0__", true), ("index", false), ("__index_level_x__", false)]
+        {
+            assert_eq!(is_index_name(name), index, "{name}");
+        }
+    }
+
+    #[test]
     fn names_are_found_by_position_and_by_name() {
         let mut names = ColumnNames::default();
         for name in ["b", "", "a", "b", "long name"] {
-            names.push(name, Path::new("t.csv")).unwrap();
+            names.push(name).unwrap();
         }
         names.settle();
         assert_eq!(names.iter().collect::<Vec<_>>(), ["b", "", "a", "b", "long name"]);

@@ -1,0 +1,239 @@
+//! The files that predictions are written to.
+
+use anyhow::{Context, Result};
+use plimsoll::{OutputKind, Predicted, binary, top, write_mask};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// What is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// A .npy file.
+    Array,
+    /// A .csv file.
+    Table,
+    /// A folder of masks.
+    Masks,
+}
+
+/// How rows of a table are written.
+#[derive(Default)]
+pub struct Table {
+    /// The name of the first column.
+    first: &'static str,
+    classes: Vec<String>,
+    /// The names of values.
+    targets: Vec<String>,
+    /// Classes per row.
+    top: usize,
+}
+
+impl Table {
+    pub fn new(first: &'static str, classes: Vec<String>, targets: &[String], top: usize) -> Table {
+        Table { first, classes, targets: targets.to_vec(), top }
+    }
+
+    fn class(&self, class: usize) -> String {
+        self.classes.get(class).map_or_else(|| class.to_string(), |name| quoted(name))
+    }
+
+    fn header(&self, kind: OutputKind, per_row: usize) -> String {
+        let mut text = self.first.to_string();
+        match kind {
+            OutputKind::Classes { count, .. } if per_row == count => {
+                for rank in 1..=self.top.min(count) {
+                    let suffix = if rank == 1 { String::new() } else { format!("_{rank}") };
+                    text += &format!(",class{suffix},probability{suffix}");
+                }
+            }
+            OutputKind::Binary { .. } if per_row == 1 => text += ",class,probability",
+            _ => {
+                for at in 0..per_row {
+                    // Several time steps repeat the same columns.
+                    text += &match self.targets.len() {
+                        0 => format!(",y{at}"),
+                        targets if targets == per_row => format!(",{}", quoted(&self.targets[at])),
+                        targets => format!(",{}", quoted(&format!("{}+{}", self.targets[at % targets], at / targets + 1))),
+                    };
+                }
+            }
+        }
+        text
+    }
+
+    fn row(&self, kind: OutputKind, name: &str, values: &mut [f32]) -> String {
+        kind.to_probabilities(values);
+        let mut text = quoted(name);
+        match kind {
+            OutputKind::Classes { count, .. } if values.len() == count => {
+                for (class, probability) in top(values, self.top.min(count)) {
+                    text += &format!(",{},{probability}", self.class(class));
+                }
+            }
+            OutputKind::Binary { .. } if values.len() == 1 => {
+                let (class, probability) = binary(values[0]);
+                text += &format!(",{},{probability}", self.class(class));
+            }
+            _ => values.iter().for_each(|value| text += &format!(",{value}")),
+        }
+        text
+    }
+}
+
+/// A field of a table, in quotes if it needs them.
+fn quoted(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_string(),
+    }
+}
+
+/// The name of a file until it is complete.
+pub fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().map(OsStr::to_os_string).unwrap_or_default();
+    name.push(format!(".{}.tmp", std::process::id()));
+    path.with_file_name(name)
+}
+
+/// Where one result of the model goes.
+pub struct Out {
+    pub name: String,
+    pub path: PathBuf,
+    pub rows: u64,
+    pub shape: Vec<usize>,
+    kind: OutputKind,
+    format: Format,
+    /// The file until it is complete.
+    temporary: PathBuf,
+    file: Option<BufWriter<File>>,
+    failed: Option<anyhow::Error>,
+}
+
+impl Out {
+    /// An array's header, whatever its number of rows.
+    const HEADER: usize = 128;
+
+    /// A file, with the result's name in its own if there are several.
+    pub fn new(path: &Path, output: &Predicted, kind: OutputKind, several: bool, format: Format) -> Out {
+        let path = match (several, format) {
+            (false, _) => path.to_path_buf(),
+            (true, Format::Masks) => path.join(output.name.replace('/', "-")),
+            (true, _) => {
+                let (stem, extension) = (path.file_stem().unwrap_or_default(), if format == Format::Table { "csv" } else { "npy" });
+                path.with_file_name(format!("{}-{}.{extension}", stem.to_string_lossy(), output.name.replace('/', "-")))
+            }
+        };
+        let (name, shape, temporary) = (output.name.clone(), output.shape.clone(), beside(&path));
+        let mut out = Out { name, file: None, path, temporary, kind, format, rows: 0, shape, failed: None };
+        out.failed = out.create().err();
+        out
+    }
+
+    fn create(&mut self) -> Result<()> {
+        let cannot = || format!("cannot write {}", self.path.display());
+        match (self.format, self.kind, &self.shape[..]) {
+            (Format::Masks, OutputKind::Classes { .. }, [_, _, _]) => std::fs::create_dir_all(&self.path).with_context(cannot)?,
+            (Format::Masks, ..) => {
+                anyhow::bail!(
+                    "masks are for models that predict a class per pixel, and `{}` is {:?}; use a .csv or .npy file",
+                    self.name,
+                    self.shape
+                )
+            }
+            _ => self.file = Some(BufWriter::new(File::create(&self.temporary).with_context(cannot)?)),
+        }
+        Ok(())
+    }
+
+    /// The file that is left if the command ends early.
+    pub fn temporary(&self) -> Option<&PathBuf> {
+        (self.format != Format::Masks).then_some(&self.temporary)
+    }
+
+    /// After an error nothing more is written; it is reported at the end.
+    pub fn add(&mut self, output: &Predicted, first_row: u64, table: &Table, row_name: &dyn Fn(u64) -> String) {
+        if self.failed.is_none() {
+            let mut file = self.file.take();
+            self.failed = self.write(file.as_mut(), &output.values, first_row, table, row_name).err();
+            self.file = file;
+        }
+    }
+
+    fn write(
+        &mut self,
+        file: Option<&mut BufWriter<File>>,
+        values: &[f32],
+        first_row: u64,
+        table: &Table,
+        row_name: &dyn Fn(u64) -> String,
+    ) -> Result<()> {
+        let per_row: usize = self.shape.iter().product();
+        let cannot = || format!("cannot write {}", self.path.display());
+        let Some(file) = file else { return self.masks(values, first_row, row_name) };
+        if self.rows == 0 {
+            match self.format {
+                Format::Table => writeln!(file, "{}", table.header(self.kind, per_row)).with_context(cannot)?,
+                _ => file.write_all(&[0; Out::HEADER]).with_context(cannot)?,
+            }
+        }
+        let mut scratch = vec![0.0; per_row];
+        for (at, row) in values.chunks_exact(per_row.max(1)).enumerate() {
+            if self.format == Format::Table {
+                scratch.copy_from_slice(row);
+                let line = table.row(self.kind, &row_name(first_row + at as u64), &mut scratch);
+                writeln!(file, "{line}").with_context(cannot)?;
+            } else {
+                row.iter().try_for_each(|value| file.write_all(&value.to_le_bytes())).with_context(cannot)?;
+            }
+            self.rows += 1;
+        }
+        Ok(())
+    }
+
+    /// Writes one mask per row, named like its image.
+    fn masks(&mut self, values: &[f32], first_row: u64, row_name: &dyn Fn(u64) -> String) -> Result<()> {
+        let &[height, width, classes] = &self.shape[..] else { unreachable!("checked when it was opened") };
+        for (at, scores) in values.chunks_exact(height * width * classes).enumerate() {
+            let name = row_name(first_row + at as u64);
+            let stem = Path::new(&name).file_stem().map_or(name.clone().into(), |stem| stem.to_string_lossy());
+            write_mask(&self.path.join(format!("{stem}.png")), scores, height, width, classes)?;
+            self.rows += 1;
+        }
+        Ok(())
+    }
+
+    /// The header of an array says how many rows there are, so it comes last.
+    pub fn finish(&mut self) -> Result<()> {
+        if let Some(failed) = self.failed.take() {
+            return Err(failed);
+        }
+        match self.file.take() {
+            Some(mut file) => self.end(&mut file).with_context(|| format!("cannot write {}", self.path.display())),
+            None => Ok(()),
+        }
+    }
+
+    fn end(&self, file: &mut BufWriter<File>) -> io::Result<()> {
+        if self.format == Format::Array {
+            let shape: String = self.shape.iter().map(|size| format!("{size}, ")).collect();
+            let text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {shape}), }}", self.rows);
+            let length = Out::HEADER - 10;
+            let mut header = b"\x93NUMPY\x01\x00".to_vec();
+            header.extend((length as u16).to_le_bytes());
+            header.extend(format!("{text:<width$}\n", width = length - 1).bytes());
+            file.seek(SeekFrom::Start(0))?;
+            file.write_all(&header)?;
+        }
+        file.flush()?;
+        file.get_ref().sync_all()
+    }
+
+    pub fn rename(&self) -> Result<()> {
+        if self.format == Format::Masks {
+            return Ok(());
+        }
+        std::fs::rename(&self.temporary, &self.path).with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}

@@ -1,0 +1,207 @@
+//! A trained model on new data: without labels, without the data it was trained on, and with the preprocessing it was trained with.
+
+use super::{Sandbox, command, npy};
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+/// A grey image of this brightness, with a bright square at a place.
+fn picture(path: &Path, brightness: u8, at: (usize, usize)) {
+    let mut encoder = png::Encoder::new(std::fs::File::create(path).unwrap(), 16, 16);
+    encoder.set_color(png::ColorType::Grayscale);
+    let pixels: Vec<u8> = (0..256).map(|i| if in_square(i, at) { 250 } else { brightness }).collect();
+    encoder.write_header().unwrap().write_image_data(&pixels).unwrap();
+}
+
+fn in_square(pixel: usize, (top, left): (usize, usize)) -> bool {
+    (top..top + 5).contains(&(pixel / 16)) && (left..left + 5).contains(&(pixel % 16))
+}
+
+/// Folders of dark and light images, to train on and to validate on.
+fn images(sandbox: &Sandbox) {
+    for (part, class, base) in [("train", "dark", 20), ("train", "light", 160), ("test", "dark", 30), ("test", "light", 170)] {
+        let folder = sandbox.path(&format!("{part}/{class}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        (0..12).for_each(|n| picture(&folder.join(format!("{n:02}.png")), base + 3 * n as u8, (n % 8, 2 * n % 10)));
+    }
+    sandbox.write(
+        "run.toml",
+        "[data]\nsource = 'image_folder'\npath = 'train'\nshuffle = true\n\
+         map = [{ op = 'decode', channels = 1 }, { op = 'flip_left_right' }, { op = 'resize', size = 8 }, { op = 'scale', by = '1/255' }]\n\
+         [data.validation]\npath = 'test'\n\
+         stages = [{ op = 'decode', channels = 1 }, { op = 'resize', size = 8 }, { op = 'scale', by = '1/255' }]\n\
+         [model]\nlayers = [{ type = 'flatten' }, { type = 'dense', units = 2 }]\n\
+         [train]\nbatch = 8\nepochs = 40\noptimizer = { type = 'adam', lr = 0.02 }\n[budget]\nhost = '64MiB'\n",
+    );
+}
+
+#[test]
+fn images_are_predicted_as_they_are_evaluated() {
+    let sandbox = Sandbox::new("new-images");
+    images(&sandbox);
+    sandbox.succeed(&["train", "run.toml", "--quiet", "--out", "run"]);
+    let scores = sandbox.json(&["evaluate", "run", "--json"]);
+    assert_eq!(scores["report"]["classes"][1]["name"], "light");
+    sandbox.succeed(&["predict", "run", "--out", "held-out.npy"]);
+    // Neither the training data nor labels are needed.
+    std::fs::rename(sandbox.path("test"), sandbox.path("photos")).unwrap();
+    std::fs::remove_dir_all(sandbox.path("train")).unwrap();
+    sandbox.succeed(&["predict", "run", "photos", "--out", "new.npy"]);
+    assert_eq!(std::fs::read(sandbox.path("new.npy")).unwrap(), std::fs::read(sandbox.path("held-out.npy")).unwrap());
+    sandbox.succeed(&["predict", "run", "photos/", "--out", "p.csv", "--top", "2"]);
+    let table = std::fs::read_to_string(sandbox.path("p.csv")).unwrap();
+    let mut lines = table.lines();
+    assert_eq!(lines.next(), Some("file,class,probability,class_2,probability_2"));
+    let right = lines.clone().filter(|line| line.split(',').next().unwrap().contains(line.split(',').nth(1).unwrap())).count();
+    assert_eq!(lines.clone().count(), 24);
+    assert!((right as f64 / 24.0 - scores["accuracy"].as_f64().unwrap()).abs() < 1e-6, "{table}");
+    assert!(right >= 23 && lines.next().unwrap().starts_with("photos/dark/00.png,dark,0."), "{table}");
+    // Files by name and by pattern, and names on standard input.
+    let one = |arguments: &[&str]| {
+        sandbox.succeed(&[&["predict", "run", "--out", "one.csv"], arguments].concat());
+        std::fs::read_to_string(sandbox.path("one.csv")).unwrap()
+    };
+    assert_eq!(one(&["photos/light/03.png"]).lines().count(), 2);
+    assert_eq!(one(&["photos/light/0*.png", "photos/dark/00.png"]).lines().count(), 12);
+    let mut piped = command();
+    piped.args(["predict", "run", "-", "--out", "piped.csv"]).current_dir(sandbox.path("."));
+    let mut child = piped.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"photos/light/03.png\nphotos/dark/04.png\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    let piped = std::fs::read_to_string(sandbox.path("piped.csv")).unwrap();
+    assert!(piped.contains("\nphotos/light/03.png,light,") && piped.contains("\nphotos/dark/04.png,dark,"), "{piped}");
+    // Arrays of pixels are resized and scaled too.
+    let pixels: Vec<u8> = (0..256).map(|i| if in_square(i, (3, 6)) { 250 } else { 30 + 9 }).collect();
+    sandbox.write("x.npy", npy("|u1", "(1, 16, 16, 1)", &pixels));
+    picture(&sandbox.path("same.png"), 30 + 9, (3, 6));
+    let numbers = |file: &str| {
+        sandbox.succeed(&["predict", "run", "--input", file, "--out", "y.npy"]);
+        std::fs::read(sandbox.path("y.npy")).unwrap()
+    };
+    assert_eq!(numbers("x.npy"), numbers("same.png"));
+    for (arguments, part) in [
+        (&["predict", "run", "nothing", "--out", "p.csv"][..], "no file matches nothing"),
+        (&["predict", "run", "photos", "--rows", "training", "--out", "p.csv"], "`--rows` chooses rows of the run"),
+        (&["predict", "run", "photos", "--out", "masks"], "masks are for models that predict a class per pixel"),
+        (&["predict", "run", "run", "--out", "p.csv"], "run has no images in it"),
+    ] {
+        let (_, error) = sandbox.fail(arguments);
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn tables_are_predicted_in_their_units_from_files_and_standard_input() {
+    let sandbox = Sandbox::new("new-tables");
+    let rows = |range: std::ops::Range<i32>| -> String {
+        range.map(|n| format!("{},{},{}\n", n % 17, (n * 7) % 23, 100.5 + 3.0 * f64::from(n % 17) - f64::from((n * 7) % 23))).collect()
+    };
+    sandbox.write("t.csv", format!("a,b,price\n{}", rows(0..200)));
+    sandbox.write("v.csv", format!("a,b,price\n{}", rows(200..240)));
+    sandbox.write(
+        "run.toml",
+        "[data]\nsource = 'csv'\npath = 't.csv'\ntarget = 'price'\nstandardize = true\n[data.validation]\npath = 'v.csv'\n\
+         [model]\nlayers = [{ type = 'dense', units = 1 }]\n[train]\nloss = 'mse'\nbatch = 16\nepochs = 60\noptimizer = { type = 'adam', lr = 0.05 }\n",
+    );
+    sandbox.succeed(&["train", "run.toml", "--quiet", "--out", "run"]);
+    sandbox.succeed(&["predict", "run", "--out", "held-out.csv"]);
+    sandbox.succeed(&["predict", "run", "v.csv", "--out", "same.csv"]);
+    let read = |name: &str| std::fs::read_to_string(sandbox.path(name)).unwrap();
+    assert_eq!(read("held-out.csv"), read("same.csv"));
+    // The columns may come without the label, in any order, and from a pipe.
+    std::fs::remove_file(sandbox.path("t.csv")).unwrap();
+    let mut child = command()
+        .args(["predict", "run", "-", "--out", "piped.csv"])
+        .current_dir(sandbox.path("."))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"b,a\n5,10\n20,0\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    let piped = read("piped.csv");
+    let prices: Vec<f64> = piped.lines().skip(1).map(|line| line.split(',').nth(1).unwrap().parse().unwrap()).collect();
+    assert_eq!(piped.lines().next(), Some("row,price"));
+    assert!((prices[0] - 125.5).abs() < 1.0 && (prices[1] - 80.5).abs() < 1.0, "{piped}");
+    sandbox.write("wrong.csv", "a,c\n1,2\n");
+    let (_, error) = sandbox.fail(&["predict", "run", "wrong.csv", "--out", "p.csv"]);
+    assert!(error.contains("`b`") && error.contains("wrong.csv"), "{error}");
+}
+
+#[test]
+fn masks_are_trained_on_and_written() {
+    let sandbox = Sandbox::new("new-masks");
+    for folder in ["images", "masks", "new"] {
+        std::fs::create_dir(sandbox.path(folder)).unwrap();
+    }
+    for n in 0..24 {
+        let at = (n * 5 % 11, n * 3 % 11);
+        picture(&sandbox.path(&format!("images/{n:02}.png")), 40, at);
+        let mut encoder = png::Encoder::new(std::fs::File::create(sandbox.path(&format!("masks/{n:02}.png"))).unwrap(), 16, 16);
+        encoder.set_color(png::ColorType::Grayscale);
+        let pixels: Vec<u8> = (0..256).map(|i| if in_square(i, at) { 255 } else { 0 }).collect();
+        encoder.write_header().unwrap().write_image_data(&pixels).unwrap();
+    }
+    picture(&sandbox.path("new/street.png"), 40, (2, 9));
+    sandbox.write(
+        "run.toml",
+        "[data]\nsource = 'image_masks'\nimages = 'images'\nmasks = 'masks'\nclasses = ['ground', 'square']\nvalues = [0, 255]\n\
+         holdout = { share = 0.25, test = 0.25, by = 'random' }\nshuffle = true\n\
+         map = [{ op = 'decode', channels = 1 }, { op = 'flip_up_down' }, { op = 'resize', size = 16 }, { op = 'scale', by = '1/255' }]\n\
+         [model]\nlayers = [{ type = 'conv2d', filters = 2, size = 1 }]\n\
+         [train]\nbatch = 4\nepochs = 60\nmetrics = ['accuracy', 'iou']\noptimizer = { type = 'adam', lr = 0.1 }\n",
+    );
+    sandbox.succeed(&["train", "run.toml", "--quiet", "--out", "run"]);
+    for rows in ["validation", "test"] {
+        let scores = sandbox.json(&["evaluate", "run", "--split", rows, "--json"]);
+        assert!(scores["accuracy"].as_f64().unwrap() > 0.99 && scores["iou"].as_f64().unwrap() > 0.97, "{scores}");
+        assert_eq!(scores["report"]["mean"]["support"], 6 * 256, "{scores}");
+        assert_eq!(scores["report"]["classes"][1]["name"], "square");
+    }
+    sandbox.succeed(&["predict", "run", "new", "--out", "predicted"]);
+    let file = std::io::BufReader::new(std::fs::File::open(sandbox.path("predicted/street.png")).unwrap());
+    let mut reader = png::Decoder::new(file).read_info().unwrap();
+    let mut pixels = vec![0; 256];
+    assert_eq!(reader.info().color_type, png::ColorType::Indexed);
+    reader.next_frame(&mut pixels).unwrap();
+    assert_eq!(pixels, (0..256).map(|i| u8::from(in_square(i, (2, 9)))).collect::<Vec<u8>>());
+    sandbox.write("masks/extra.png", b"");
+    let (_, error) = sandbox.fail(&["train", "run.toml", "--quiet", "--out", "other"]);
+    assert!(error.contains("masks/extra.png: the mask has no image of its name in"), "{error}");
+}
+
+#[test]
+fn folds_and_groups_and_labels_of_a_flat_folder() {
+    let sandbox = Sandbox::new("new-folds");
+    std::fs::create_dir(sandbox.path("photos")).unwrap();
+    let mut labels = "id,shade,camera\n".to_string();
+    for n in 0..30u8 {
+        picture(&sandbox.path(&format!("photos/p{n}.png")), if n % 2 == 0 { 20 + n } else { 150 + n }, (3, 3));
+        labels += &format!("p{n},{},cam{}\n", ["dark", "light"][usize::from(n % 2)], n / 5);
+    }
+    sandbox.write("labels.csv", labels);
+    sandbox.write(
+        "run.toml",
+        "[data]\nsource = 'image_folder'\npath = 'photos'\nlabels = { path = 'labels.csv', label = 'shade' }\n\
+         holdout = { by = 'group', column = 'camera', test = '1/6' }\n\
+         map = [{ op = 'decode', channels = 1 }, { op = 'resize', size = 4 }, { op = 'scale', by = '1/255' }]\n\
+         [model]\nlayers = [{ type = 'flatten' }, { type = 'dense', units = 2 }]\n\
+         [train]\nbatch = 8\nepochs = 60\noptimizer = { type = 'adam', lr = 0.05 }\n",
+    );
+    let mut validated = Vec::new();
+    for fold in 1..=5 {
+        let (out, fold) = (format!("run{fold}"), format!("{fold}/5"));
+        sandbox.succeed(&["train", "run.toml", "--quiet", "--fold", &fold, "--out", &out]);
+        let report: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(sandbox.path(&format!("{out}/report.json"))).unwrap()).unwrap();
+        assert_eq!(report["data"]["test"]["rows"], 5, "{}", report["data"]);
+        validated.push(report["data"]["validation"]["rows"].as_u64().unwrap());
+    }
+    assert_eq!(validated, [5; 5]);
+    let scores = sandbox.json(&["evaluate", "run1", "--split", "test", "--json"]);
+    assert!(scores["rows"] == "test" && scores["accuracy"].as_f64().unwrap() > 0.9, "{scores}");
+    let (_, error) = sandbox.fail(&["train", "run.toml", "--fold", "6/5", "--out", "x"]);
+    assert!(error.contains("`data.fold` is \"6/5\", but should be a fold and the number of folds, such as \"3/5\""), "{error}");
+    let (_, error) = sandbox.fail(&["evaluate", "run1", "--rows", "training", "--set", "data.labels.label=size"]);
+    assert!(error.contains("its columns are id, shade, camera"), "{error}");
+}

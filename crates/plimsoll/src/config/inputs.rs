@@ -1,0 +1,138 @@
+//! New data for a trained model: the stored preprocessing of a configuration, applied to inputs without labels.
+
+use super::Config;
+use super::short::Short;
+use super::sources::{InputKind, SourceKind};
+use super::stages::{self, Defaults};
+use crate::error::{Error, Result};
+use crate::output_loss::OutputLosses;
+use crate::reader::Reader;
+use crate::spec::RunSpec;
+use plimsoll_data::ops::{ItemStep, Op};
+use plimsoll_data::source::ImageFiles;
+use plimsoll_data::{Dataset, Extent, Parallelism, Prefetch};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use toml::{Table, Value};
+
+/// Inputs as they come, before any preprocessing.
+pub(crate) enum RawInputs {
+    /// Files of images.
+    Images(Vec<PathBuf>),
+    /// A file with one array, whose first dimension is the row.
+    Array(PathBuf),
+    /// A file with a table.
+    Table(PathBuf),
+    /// Rows with the columns of the data that the model was trained on.
+    Rows(Dataset),
+}
+
+/// The keys of a table that choose rows or labels, which new data does not have.
+const ROWS_AND_LABELS: [&str; 6] = ["target", "rows", "split", "row_groups", "holdout", "fold"];
+
+impl Config {
+    /// The model and the settings of a run, without its data.
+    pub(crate) fn model_spec(&self) -> Result<RunSpec> {
+        let root = Reader::root(&self.table);
+        let mut spec = RunSpec { name: self.title.clone(), inference_only: true, ..RunSpec::default() };
+        let keys = spec.read(&root, &self.folder)?;
+        let super::layers::Described { model, network, imported } = super::layers::model(&root, &self.folder)?;
+        if let Some(file) = imported.filter(|_| !keys.loss_given) {
+            file.complete(&mut spec, false, true);
+        }
+        let synthetic = super::data::synthetic_rows(&root)?.is_some();
+        if let Some(network) = network.filter(|_| synthetic && !keys.loss_given) {
+            spec.losses = OutputLosses::Only(network.loss.into());
+        }
+        spec.model = model;
+        Ok(spec)
+    }
+
+    /// What the inputs of the model are.
+    pub(crate) fn input_kind(&self) -> Result<InputKind> {
+        let root = Reader::root(&self.table);
+        let data = root.section("data")?.ok_or_else(|| root.missing("data", "what the model was trained on"))?;
+        Ok(innermost(&data)?.map_or(InputKind::Arrays, |(kind, table)| kind.input_kind(&table)))
+    }
+
+    /// Inputs with the preprocessing of the training data, batched.
+    pub(crate) fn prepared(&self, raw: RawInputs) -> Result<Dataset> {
+        let root = Reader::root(&self.table);
+        let data = root.section("data")?.ok_or_else(|| root.missing("data", "what the model was trained on"))?;
+        let train = root.section("train")?;
+        let batch = train.as_ref().map(|train| train.count("batch", 1)).transpose()?.flatten().map(|rows| rows as usize);
+        let seed = train.map(|train| train.count("seed", 0)).transpose()?.flatten().unwrap_or(0);
+        let batch_of_data = data.count("batch", 1)?.map(|rows| rows as usize);
+        let defaults = Defaults { folder: &self.folder, seed, batch_of_run: batch, batch_of_data, batch: 32 };
+        let found = innermost(&data)?;
+        let mut rows = match (raw, &found) {
+            (RawInputs::Images(files), _) => ImageFiles::list(files)?.into(),
+            (RawInputs::Array(path), _) => Dataset::npy(&[("x", path)])?,
+            (RawInputs::Rows(rows), _) => rows,
+            (RawInputs::Table(path), Some((kind, table))) => self.open_table(kind, table, &path)?,
+            (RawInputs::Table(_), None) => return Err(Error::Config("this model was not trained on a table".to_string())),
+        };
+        // Parts of a composed source may have operations of their own, which come first.
+        if let Some((_, part)) = found.as_ref().filter(|(_, part)| part.path() != data.path()) {
+            rows = operations(part, defaults, rows)?;
+        }
+        rows = match data.section("validation")?.filter(|table| table.value("stages").is_some()) {
+            Some(own) => operations(&own, defaults, rows)?,
+            None => operations(&data, defaults, rows)?,
+        };
+        let rows = if rows.batch_size().is_some() { rows } else { rows.batch(defaults.rows()) };
+        Ok(rows.parallelism(Parallelism::Auto).prefetch(Prefetch::Auto))
+    }
+
+    /// The columns that the model was trained on, of another file and without labels.
+    fn open_table(&self, kind: &SourceKind, table: &Reader<'_>, path: &Path) -> Result<Dataset> {
+        let mut keys: Table = table.entries().map(|(key, value, _)| (key.to_string(), value.clone())).collect();
+        ROWS_AND_LABELS.iter().for_each(|key| _ = keys.remove(*key));
+        keys.insert("path".into(), Value::String(path.to_string_lossy().into_owned()));
+        let whole = Table::from_iter([("data".to_string(), Value::Table(keys))]);
+        let root = Reader::root(&whole);
+        let data = root.section("data")?.expect("just made");
+        Ok(kind.open(&data, Path::new(""), false, self.fitted.as_ref())?.training)
+    }
+}
+
+/// The source of a table, or of its first part; `None` for synthetic rows.
+fn innermost<'a>(data: &Reader<'a>) -> Result<Option<(&'static SourceKind, Reader<'a>)>> {
+    if data.value("source").and_then(Value::as_str) == Some("synthetic") {
+        return Ok(None);
+    }
+    let mut table = data.same();
+    loop {
+        let kind = SourceKind::required(&table)?;
+        match table.sections("parts")?.and_then(|parts| parts.into_iter().next()) {
+            Some(part) => table = part,
+            None => return Ok(Some((kind, table))),
+        }
+    }
+}
+
+/// Applies the operations of a table that keep every row.
+fn operations(table: &Reader<'_>, defaults: Defaults<'_>, rows: Dataset) -> Result<Dataset> {
+    let Some(list) = stages::read(table, defaults)? else {
+        let short = Short::read(table, defaults)?;
+        return short.maps().iter().try_fold(rows, |rows, (column, op)| mapped(rows, column, op));
+    };
+    list.iter().try_fold(rows, |rows, stage| match stage.mapping() {
+        Some((column, ops)) => ops.iter().try_fold(rows, |rows, op| mapped(rows, &column, op)),
+        None if stage.pads() => stages::apply(std::slice::from_ref(stage), rows, None),
+        None => Ok(rows),
+    })
+}
+
+/// Maps a column, if the rows have it: inputs have no labels. Arrays need not be decoded, and nothing is random.
+fn mapped(rows: Dataset, column: &str, op: &Arc<dyn Op>) -> Result<Dataset> {
+    let schema = rows.output_schema()?;
+    let Some(found) = schema.columns().iter().find(|found| found.name == column) else { return Ok(rows) };
+    if found.extent == Extent::Fixed && matches!(op.item(), Some(ItemStep::Decode(_))) {
+        return Ok(rows);
+    }
+    let op = if op.is_random() { op.without_randomness() } else { Some(Arc::clone(op)) };
+    let rows = op.map_or(rows.clone(), |op| rows.map(column, [op]));
+    rows.output_schema()?;
+    Ok(rows)
+}
