@@ -128,7 +128,7 @@ fn pools_gather() {
 fn two_bytes_beside_four() {
     let (window, image, result) = (Window::valid((2, 2), (2, 2)), [1, 4, 4, 3], [1, 2, 2, 3]);
     let conv = ConvShape { window, groups: 1, image, result };
-    let product = matmul((5, 3, 7), false, true, [DType::BF16, DType::F32, DType::F16]);
+    let product = matmul((5, 3, 7), false, true, [DType::BF16, DType::F32, DType::F16], false);
     let mut kernels = vec![product, cast(1, 21, 21, DType::BF16), max_pool(&window, image, result, DType::BF16)];
     kernels.push(grad_input(&conv, [DType::F32, DType::BF16, DType::BF16]));
     kernels.extend(grad_filter(&conv, [DType::F16, DType::F16]));
