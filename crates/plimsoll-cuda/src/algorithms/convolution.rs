@@ -163,8 +163,7 @@ pub(crate) fn padded(pass: ConvPass, conv: &ConvShape, ty: ComputeType) -> Optio
         (height, width) = (h + window.pad_rows.0 + window.pad_rows.1, w + window.pad_columns.0 + window.pad_columns.1);
         (window.pad_rows, window.pad_columns) = ((0, 0), (0, 0));
     }
-    // Also with TF32, whose vectors are shorter: engines for eight channels are faster than those for four.
-    let channels = if narrow { c.next_multiple_of(8) } else { c };
+    let channels = if narrow { c.next_multiple_of(ty.vector()) } else { c };
     Some(ConvShape { window, image: [n, height, width, channels], ..*conv })
 }
 
@@ -309,7 +308,7 @@ mod tests {
         assert_eq!([false, true].map(|tf32| selected(&wide, SINGLE, tf32)), [ConvAlgorithm::Generated, ConvAlgorithm::Cudnn(ROUNDED)]);
         assert_eq!([false, true].map(|tf32| selected(&product, SINGLE, tf32)), [EXACT, ROUNDED].map(ConvAlgorithm::Matmul));
         assert_eq!(selected(&wide, MIXED, true), ConvAlgorithm::Cudnn(HALF));
-        assert_eq!(copies(ConvPass::Forward, &stem, ROUNDED).0.image, [32, 224, 224, 8]);
+        assert_eq!(copies(ConvPass::Forward, &stem, ROUNDED).0.image, [32, 224, 224, 4]);
         assert_eq!(workspace(ConvPass::Forward, &wide, SINGLE, true, Convolutions::Auto), filter_bytes(&wide, DType::F32) + PARTS);
     }
 
