@@ -15,7 +15,7 @@ const SHUFFLE: u16 = 2;
 
 /// The chunks of a dataset.
 #[derive(Debug)]
-pub struct Chunks {
+pub struct ChunkedDataset {
     /// Elements of a chunk along each axis.
     dims: Vec<u64>,
     element: u64,
@@ -32,7 +32,7 @@ struct Chunk {
     skipped: u32,
 }
 
-impl Chunks {
+impl ChunkedDataset {
     /// Reads the index of the chunks; none if the dataset was never written.
     pub fn read(
         metadata: &Metadata,
@@ -41,7 +41,7 @@ impl Chunks {
         shape: &[u64],
         dtype: DType,
         what: &str,
-    ) -> Result<Option<Chunks>> {
+    ) -> Result<Option<ChunkedDataset>> {
         let rank = usize::from(layout.u8()?);
         let tree = layout.u64()?;
         let dims = (0..rank).map(|_| layout.u32().map(u64::from)).collect::<Result<Vec<u64>>>()?;
@@ -59,7 +59,7 @@ impl Chunks {
         if tree == UNDEFINED {
             return Ok(None);
         }
-        let mut chunks = Chunks { dims: dims.to_vec(), element: *element, filters, chunks: Vec::new() };
+        let mut chunks = ChunkedDataset { dims: dims.to_vec(), element: *element, filters, chunks: Vec::new() };
         chunks.nodes(metadata, tree, what, 0)?;
         chunks.chunks.sort_by(|a, b| a.offset.cmp(&b.offset));
         Ok(Some(chunks))
@@ -126,8 +126,8 @@ impl Chunks {
     }
 }
 
-impl Chunked for Chunks {
-    /// Chunks that were never written are zero.
+impl Chunked for ChunkedDataset {
+    /// A chunk that was never written is zero.
     fn read_into(&self, shape: &[u64], at: u64, out: &mut [u8], held: &mut HeldChunk) -> Result<()> {
         let mut done = 0;
         while done < out.len() {

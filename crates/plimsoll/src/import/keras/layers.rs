@@ -452,13 +452,13 @@ fn target_shape(f: &Fields<'_>) -> Found<Vec<Option<usize>>> {
 }
 
 /// A recurrent layer, ready to be wrapped.
-enum Walk {
+enum RecurrentLayer {
     Lstm(Lstm),
     Gru(Gru),
     Simple(SimpleRnn),
 }
 
-fn walk(f: &Fields<'_>, masked: bool) -> Found<Walk> {
+fn recurrent_layer(f: &Fields<'_>, masked: bool) -> Found<RecurrentLayer> {
     if !f.flag("use_bias", true)? {
         return Err(f.problem("recurrent layers without a bias are not imported"));
     }
@@ -492,11 +492,11 @@ fn walk(f: &Fields<'_>, masked: bool) -> Found<Walk> {
             Err(f.problem("other activations than tanh and sigmoid are not imported"))
         }
         "GRU" if !f.flag("reset_after", true)? => Err(f.problem("`reset_after` is false, which is not imported")),
-        "LSTM" => Ok(Walk::Lstm(configured!(Lstm::new(units)))),
-        "GRU" => Ok(Walk::Gru(configured!(Gru::new(units)))),
+        "LSTM" => Ok(RecurrentLayer::Lstm(configured!(Lstm::new(units)))),
+        "GRU" => Ok(RecurrentLayer::Gru(configured!(Gru::new(units)))),
         "SimpleRNN" => match inner {
-            Activation::Tanh => Ok(Walk::Simple(configured!(SimpleRnn::new(units)))),
-            Activation::Relu => Ok(Walk::Simple(configured!(SimpleRnn::new(units)).relu())),
+            Activation::Tanh => Ok(RecurrentLayer::Simple(configured!(SimpleRnn::new(units)))),
+            Activation::Relu => Ok(RecurrentLayer::Simple(configured!(SimpleRnn::new(units)).relu())),
             _ => Err(f.problem("other activations than tanh and relu are not imported")),
         },
         _ => Err(f.problem("is not a recurrent layer that is imported")),
@@ -504,7 +504,7 @@ fn walk(f: &Fields<'_>, masked: bool) -> Found<Walk> {
 }
 
 /// The weights of a recurrent layer from Keras' three, under names with a prefix. The biases of a GRU are two rows of one.
-fn walk_weights(prefix: &str, gru: bool, tensors: &[Tensor]) -> Vec<(String, Assembly)> {
+fn recurrent_weights(prefix: &str, gru: bool, tensors: &[Tensor]) -> Vec<(String, Assembly)> {
     let [kernel, recurrent, bias] = tensors else { return Vec::new() };
     let mut weights = vec![
         (format!("{prefix}kernel"), Assembly::Whole(kernel.clone())),
@@ -531,14 +531,14 @@ fn sequence_and_mask(f: &Fields<'_>, call: &Call<'_>) -> Found<Vec<SymbolicTenso
 fn recurrent(f: &Fields<'_>, call: &Call<'_>) -> Found<Built> {
     let reads = sequence_and_mask(f, call)?;
     let gru = f.class == "GRU";
-    let built = match walk(f, reads.len() == 2)? {
-        Walk::Lstm(layer) => Built::plain(layer),
-        Walk::Gru(layer) => Built::plain(layer),
-        Walk::Simple(layer) => Built::plain(layer),
+    let built = match recurrent_layer(f, reads.len() == 2)? {
+        RecurrentLayer::Lstm(layer) => Built::plain(layer),
+        RecurrentLayer::Gru(layer) => Built::plain(layer),
+        RecurrentLayer::Simple(layer) => Built::plain(layer),
     };
     let slots = (0..3).map(|index| (format!("cell/vars/{index}"), true)).collect();
     let passes_mask = f.flag("return_sequences", false)?;
-    let assemble: Assemble = Box::new(move |tensors| walk_weights("", gru, tensors));
+    let assemble: Assemble = Box::new(move |tensors| recurrent_weights("", gru, tensors));
     Ok(Built { slots, assemble, reads: Reads::These(reads), passes_mask, ..built })
 }
 
@@ -551,17 +551,17 @@ fn bidirectional(f: &Fields<'_>, call: &Call<'_>) -> Found<Built> {
     let class = inner["class_name"].as_str().unwrap_or_default();
     let fields = Fields { name: f.name, class, config: &inner["config"] };
     let reads = sequence_and_mask(f, call)?;
-    let layer = match walk(&fields, reads.len() == 2)? {
-        Walk::Lstm(layer) => Bidirectional::new(layer),
-        Walk::Gru(layer) => Bidirectional::new(layer),
-        Walk::Simple(layer) => Bidirectional::new(layer),
+    let layer = match recurrent_layer(&fields, reads.len() == 2)? {
+        RecurrentLayer::Lstm(layer) => Bidirectional::new(layer),
+        RecurrentLayer::Gru(layer) => Bidirectional::new(layer),
+        RecurrentLayer::Simple(layer) => Bidirectional::new(layer),
     };
     let gru = class == "GRU";
     let slot = |way: &'static str| (0..3).map(move |index| (format!("{way}_layer/cell/vars/{index}"), true));
     let assemble: Assemble = Box::new(move |tensors| {
         let (forward, backward) = tensors.split_at(tensors.len() / 2);
-        let mut weights = walk_weights("forward_", gru, forward);
-        weights.extend(walk_weights("backward_", gru, backward));
+        let mut weights = recurrent_weights("forward_", gru, forward);
+        weights.extend(recurrent_weights("backward_", gru, backward));
         weights
     });
     let passes_mask = fields.flag("return_sequences", false)?;

@@ -226,7 +226,7 @@ impl Importer {
                 let inference = inbound.is_array() && kwargs["training"] == Value::Bool(false);
                 let outputs = match self.call(layer, &Call { inputs: inputs.clone(), args, kwargs, inference }, &place) {
                     Ok(outputs) => outputs,
-                    // All problems are listed at once: the graph goes on with the input in its place.
+                    // All problems are listed at once: the graph continues with the input in its place.
                     Err(problem) => {
                         self.problems.push(problem);
                         inputs
