@@ -34,7 +34,7 @@ TABLES = [
 
 def main():
     plimsoll = os.path.abspath(sys.argv[1])
-    print("| table | rows | columns | configuration | first loss | last loss | time |\n|---|---|---|---|---|---|---|")
+    print("| table | rows | columns | configuration | first loss | last loss |\n|---|---|---|---|---|---|")
     for file, target, (keys, layers, loss) in TABLES:
         name, rest = file.split("/", 1)
         path = os.path.join(package(name), rest)
@@ -53,6 +53,6 @@ def main():
             epochs = report.get("history", report.get("epochs", []))
             first, last = epochs[0], epochs[-1]
             loss_of = lambda epoch: epoch.get("training", epoch).get("loss", float("nan"))
-            print(f"| {file} | {inspected['rows']} | {len(inspected['used'])} | {len(lines)} lines | {loss_of(first):.3f} | {loss_of(last):.3f} | |")
+            print(f"| {file} | {inspected['rows']} | {len(inspected['used'])} | {len(lines)} lines | {loss_of(first):.3f} | {loss_of(last):.3f} |")
 
 main()

@@ -111,20 +111,9 @@ def keras_run(folder, task):
     history = model.fit(x, y, batch_size=64, epochs=epochs, validation_data=(vx, vy), verbose=0)
     print(json.dumps({"accuracy": history.history["val_accuracy"][-1], "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
 
-def accuracy_of(report):
-    """The last validation accuracy, wherever the report has it."""
-    found = []
-    def walk(value, path):
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                walk(inner, path + [key])
-        elif isinstance(value, list):
-            for inner in value:
-                walk(inner, path)
-        elif path and path[-1] == "accuracy" and any("val" in key for key in path):
-            found.append(value)
-    walk(report, [])
-    return found[-1]
+def accuracy_of(run):
+    """The last validation accuracy of a run folder."""
+    return [json.loads(line) for line in open(os.path.join(run, "log.jsonl"))][-1]["val_accuracy"]
 
 def main():
     if sys.argv[1] == "--keras":
@@ -144,7 +133,7 @@ def main():
             if done.returncode:
                 sys.exit(done.stderr)
             resident = int(done.stdout.split()[-1])
-            accuracy = accuracy_of(json.load(open(os.path.join(run, "report.json"))))
+            accuracy = accuracy_of(run)
             print(f"| {task} | {accuracy:.4f} | {keras['accuracy']:.4f} | {resident / 1024:.0f} MiB | {keras['resident'] / 1024:.0f} MiB |")
 
 main()

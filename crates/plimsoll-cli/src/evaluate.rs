@@ -1,4 +1,4 @@
-//! `evaluate`: the scores of a trained model, and how well it tells classes apart.
+//! `evaluate`: the scores of a trained model, and how well it distinguishes classes.
 
 use crate::output::{print, say};
 use crate::trained::{TrainedArgs, name};

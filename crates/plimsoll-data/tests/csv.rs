@@ -256,3 +256,18 @@ fn windows_have_sampling_rates_offsets_and_several_horizons() {
     assert!(refused(Window::new(2, 2).offset(0)).contains("a target 0 rows after the last input is the input itself"));
     assert!(refused(Window::new(30, 2).sampling_rate(2)).contains("no window of 30 and 2 rows over 63 rows"));
 }
+
+#[test]
+fn two_readers_of_a_compressed_table_do_not_disturb_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows: String = (0..20_000).map(|row| format!("{row},{}\n", row % 3)).collect();
+    let path = folder.path().join("t.csv.gz");
+    let mut gzip = flate2::write::GzEncoder::new(fs::File::create(&path).unwrap(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut gzip, format!("a,y\n{rows}").as_bytes()).unwrap();
+    gzip.finish().unwrap();
+    let (training, held_out) = Dataset::csv(&path, &CsvSpec::new().targets(["y"])).unwrap().holdout(0.5, 1).unwrap();
+    let parts = Dataset::interleave_parallel([training, held_out], 2, 1);
+    let mut found: Vec<f32> = floats(&parts.batch(64), 0).concat();
+    found.sort_by(f32::total_cmp);
+    assert_eq!(found, (0..20_000).map(|row| row as f32).collect::<Vec<_>>());
+}

@@ -79,7 +79,8 @@ fn a_model_of_keras_predicts_within_a_budget_what_keras_predicts() {
     sandbox.succeed(&["predict", &file, "--input", "x.npy", "--out", "y.npy", "--host-memory", "64MiB"]);
     let written = std::fs::read(sandbox.path("y.npy")).unwrap();
     let wanted = numbers(&case["outputs"][0]);
-    let got: Vec<f32> = written[written.len() - wanted.len() * 4..].chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect();
+    let got: Vec<f32> =
+        written[written.len() - wanted.len() * 4..].chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect();
     let largest = wanted.iter().fold(0f32, |most, number| most.max(number.abs()));
     let difference = got.iter().zip(&wanted).fold(0f32, |most, (got, wanted)| most.max((got - wanted).abs()));
     assert!(difference <= 1e-4 * largest, "max|Δ| is {difference}, max|reference| {largest}");

@@ -3,7 +3,7 @@
 use crate::DataError;
 use flate2::read::MultiGzDecoder;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -68,13 +68,26 @@ impl Compression {
 
     /// The decompressed bytes.
     pub fn open(self, file: &File) -> io::Result<Box<dyn Read + Send>> {
-        let mut file = file.try_clone()?;
-        file.seek(SeekFrom::Start(0))?;
+        let file = Positioned { file: file.try_clone()?, at: 0 };
         Ok(match self {
             Compression::None => Box::new(file),
             Compression::Gzip => Box::new(MultiGzDecoder::new(file)),
             Compression::Zstandard => Box::new(Frames { file: Some(file), frame: None }),
         })
+    }
+}
+
+/// A file read from a position of its own: clones of a file share theirs.
+struct Positioned {
+    file: File,
+    at: u64,
+}
+
+impl Read for Positioned {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.at)?;
+        self.at += read as u64;
+        Ok(read)
     }
 }
 
@@ -105,8 +118,8 @@ fn window(head: &[u8]) -> Option<u64> {
 
 /// Zstandard frames, one after the other.
 struct Frames {
-    file: Option<File>,
-    frame: Option<ruzstd::decoding::StreamingDecoder<File, ruzstd::decoding::FrameDecoder>>,
+    file: Option<Positioned>,
+    frame: Option<ruzstd::decoding::StreamingDecoder<Positioned, ruzstd::decoding::FrameDecoder>>,
 }
 
 impl Read for Frames {
@@ -119,12 +132,10 @@ impl Read for Frames {
                 }
                 self.file = self.frame.take().map(|frame| frame.into_inner());
             }
-            let Some(mut file) = self.file.take() else { return Ok(0) };
-            let mut next = [0];
-            if file.read(&mut next)? == 0 {
+            let Some(file) = self.file.take() else { return Ok(0) };
+            if file.file.read_at(&mut [0], file.at)? == 0 {
                 return Ok(0);
             }
-            file.seek(SeekFrom::Current(-1))?;
             let frame = ruzstd::decoding::StreamingDecoder::new(file);
             self.frame = Some(frame.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?);
         }
