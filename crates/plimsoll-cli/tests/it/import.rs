@@ -35,7 +35,7 @@ fn a_model_of_keras_is_planned_and_trained_within_a_budget() {
     // Legacy files and files of Keras 2 have the same commands.
     for other in ["words.h5", "keras2.h5", "shared.keras"] {
         let other = model(other).display().to_string();
-        sandbox.succeed(&["train", &other, "--epochs", "1", "--quiet", "--host-memory", "64MiB"]);
+        sandbox.succeed(&["train", &other, "--epochs", "1", "--quiet", "--host-memory", "64MiB", "--set", "data.rows=64"]);
     }
     let error = sandbox.fail(&["plan", &model("refused.keras").display().to_string()]).1;
     assert!(error.contains("`conv3d` (Conv3D): there is no such layer here\n") && error.contains("`unit_normalization`"), "{error}");
