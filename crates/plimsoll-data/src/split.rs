@@ -254,8 +254,7 @@ fn by_group(rows: u64, spec: &SplitSpec, groups: &[u64], bits: &mut Bits) {
     // A group is taken as long as that comes nearer to the share.
     let mut take = |share: f64, part: Part, rest: &mut std::iter::Peekable<std::vec::IntoIter<(u64, u64)>>| {
         let (wanted, mut taken) = (rows as f64 * share, 0.0);
-        while let Some((group, count)) =
-            rest.next_if(|(_, count)| taken == 0.0 && wanted > 0.0 || taken + *count as f64 / 2.0 <= wanted && wanted > 0.0)
+        while let Some((group, count)) = rest.next_if(|(_, count)| wanted > 0.0 && (taken == 0.0 || taken + *count as f64 / 2.0 <= wanted))
         {
             taken += count as f64;
             parts.insert(group, part);
@@ -329,11 +328,11 @@ mod tests {
         }
     }
 
-    fn values_of(values: &[String]) -> impl Fn(&str, &mut dyn FnMut(&[u8])) -> Result<bool, DataError> + '_ {
-        |name, visit| {
+    fn values_of(values: &[String]) -> Box<VisitValues<'_>> {
+        Box::new(|name, visit| {
             values.iter().for_each(|value| visit(value.as_bytes()));
             Ok(name == "key")
-        }
+        })
     }
 
     fn parts(rows: u64, spec: &SplitSpec, labels: &[i64], keys: &[String]) -> [Vec<u64>; 3] {
