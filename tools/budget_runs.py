@@ -10,10 +10,10 @@ exceed its plan, and must not be refused at its minimum; one byte less must be r
 are appended to the file, one JSON object per run; the same call continues where it stopped. Needs the right to create
 control groups (version 1 or 2).
 """
-import argparse, array, collections, functools, json, multiprocessing, os, random, re, shutil, statistics, struct, subprocess, sys, tempfile, time, zlib
+import argparse, array, collections, functools, json, multiprocessing, os, random, re, statistics, struct, subprocess, sys, tempfile, time, zlib
 
 MIB = 2**20
-RUN_SECONDS = 2
+MIXED = "mixed-images"
 PERMISSIONS = ["recompute", "split", "microbatch", "offload"]
 
 
@@ -22,7 +22,7 @@ def network(draw):
     kind = draw.choice(["dense", "dense", "conv", "conv", "norm", "pooled", "recurrent", "deep", "attention"])
     if kind in ("dense", "deep"):
         width = draw.choice([8, 32, 100, 256, 1024] if kind == "dense" else [8, 16])
-        depth = draw.randint(1, 5) if kind == "dense" else draw.randint(20, 200)
+        depth = draw.randint(1, 5) if kind == "dense" else draw.randint(20, 150)
         act = draw.choice(["relu", "tanh", "gelu"])
         layers = [f'{{ type = "dense", units = {width}, activation = "{act}" }}'] * depth
         if draw.random() < 0.3:
@@ -99,15 +99,12 @@ def csv_rows(draw, shape, rows, classes, folder):
     return lines + (['standardize = "features"'] if draw.random() < 0.3 else []), []
 
 
-def image_rows(draw, shape, rows, classes, folder):
-    """A folder of images of several sizes, each class with one at least."""
-    side = draw.choice([8, 40, 120])
+def image_rows(draw, shape, rows, classes, folder, sizes):
+    """A folder of images, each class with one at least."""
     for number in range(rows):
         place = os.path.join(folder, "images", f"class-{number % classes}")
         os.makedirs(place, exist_ok=True)
-        width, height = draw.randint(side // 2, side), draw.randint(side // 2, side)
-        if draw.random() < 0.02:
-            width, height = draw.randint(300, 900), draw.randint(300, 900)
+        width, height = sizes()
         write_png(os.path.join(place, f"{number}.png"), width, height, shape[2], draw)
     ops = [f'{{ op = "decode", channels = {shape[2]} }}', f'{{ op = "resize", size = [{shape[0]}, {shape[1]}] }}', '{ op = "scale", by = 0.004 }']
     if draw.random() < 0.3:
@@ -115,15 +112,29 @@ def image_rows(draw, shape, rows, classes, folder):
     return ['source = "image_folder"', 'path = "images"'], ops
 
 
-SOURCES = {"random": random_rows, "npy": npy_rows, "csv": csv_rows, "images": image_rows}
+def same_images(draw, *rows):
+    width, height = draw.choice([(8, 8), (40, 30), (120, 90), (500, 400)])
+    return image_rows(draw, *rows, lambda: (width, height))
+
+
+def mixed_images(draw, *rows):
+    """Images of many sizes, a few of them large: most need less memory than is planned for the largest."""
+    side = draw.choice([8, 40, 120])
+    small = lambda: (draw.randint(side // 2, side), draw.randint(side // 2, side))
+    large = lambda: (draw.randint(300, 900), draw.randint(300, 900))
+    return image_rows(draw, *rows, lambda: large() if draw.random() < 0.02 else small())
+
+
+SOURCES = {"random": random_rows, "npy": npy_rows, "csv": csv_rows, "images": same_images, MIXED: mixed_images}
 
 
 def pipeline(draw, shape, batch, rows, classes, folder):
     """The lines of [data]: a source with short keys, or with a list of stages."""
-    sources = ["random", "npy", "npy"] + {1: ["csv", "csv"], 2: [], 3: ["images", "images", "images"]}[len(shape)]
+    sources = ["random", "npy", "npy"] + {1: ["csv", "csv"], 2: [], 3: ["images", "images", MIXED]}[len(shape)]
     source = draw.choice(sources)
     lines, ops = SOURCES[source](draw, shape, rows, classes, folder)
-    if rows >= 8 and draw.random() < 0.4:
+    # Standardized rows share statistics with those that would be held out.
+    if rows >= 8 and draw.random() < 0.4 and not any("standardize" in line for line in lines):
         lines.append("holdout = 0.25")
     if draw.random() < 0.3:
         stages = list(ops)
@@ -152,21 +163,22 @@ def pipeline(draw, shape, batch, rows, classes, folder):
 
 def configuration(draw, folder):
     kind, layers, shape = network(draw)
-    batch = draw.choice([1, 4, 8, 16, 32, 64, 96])
-    rows = batch * draw.randint(1, 4) + draw.choice([0, 0, 1, 3])
+    batch = draw.choice([1, 4, 8, 16, 32, 64])
+    rows = batch * draw.randint(1, 3) + draw.choice([0, 0, 1, 3])
     classes = draw.choice([2, 10, 100, 1000])
     source, data = pipeline(draw, shape, batch, rows, classes, folder)
-    if source == "images":
+    if source in ("images", MIXED):
         classes = min(classes, rows)
     layers.append(f'{{ type = "dense", units = {classes} }}')
     metrics = draw.choice([[], ["accuracy"], ["accuracy", "f1"], ["accuracy", "precision", "recall", "f1", "iou"]])
     optimizer = draw.choice(["sgd", "adam", "adamw", "rmsprop"])
     lines = ["[data]", *data, "[model]", "layers = [" + ", ".join(layers) + "]"]
-    lines += ["[train]", f"epochs = {draw.choice([1, 1, 2, 5, 20])}"]
+    # At the minimum a step can take a hundred times as long: few of them, for runs of two seconds.
+    lines += ["[train]", f"epochs = {draw.choice([1, 1, 2, 3])}"]
     lines += ['loss = "softmax_cross_entropy"', f"metrics = {json.dumps(metrics)}", f'optimizer = {{ type = "{optimizer}" }}']
     if draw.random() < 0.2:
         lines += ["[checkpoint]", f"every_steps = {draw.choice([1, 3])}", f"keep = {draw.choice([1, 2, 5])}"]
-    return f"{kind} {source}", rows, "\n".join(lines) + "\n"
+    return f"{kind} {source}", "\n".join(lines) + "\n"
 
 
 class Group:
@@ -210,7 +222,7 @@ def one_run(program, seed, index):
 
 def run_within_limit(program, seed, index, folder):
     draw = random.Random(f"{seed}/{index}")
-    kind, rows, text = configuration(draw, folder)
+    kind, text = configuration(draw, folder)
     config, out = os.path.join(folder, "run.toml"), os.path.join(folder, "out")
     with open(config, "w") as f:
         f.write(text)
@@ -242,13 +254,6 @@ def run_within_limit(program, seed, index, folder):
             return fail("minimum minus one", f"exit {status}, minimum {document.get('min_bytes')} instead of {minimum}")
         result["less_refused"] = True
     budget = minimum if draw.random() < 0.5 else int(minimum * draw.uniform(1, draw.choice([1.05, 1.5, 3])))
-    status, document, error = plan(budget)
-    if status != 0:
-        return fail("refused", f"the plan of {budget} bytes, minimum {minimum}: {error}")
-    # At the minimum a step can take a hundred times as long.
-    steps = -(-rows // document["batch"])
-    if epochs * steps * document["predicted_step_s"] > RUN_SECONDS:
-        epochs = 1
     result.update(minimum=minimum, budget=budget, at_minimum=budget == minimum)
 
     def limited(what, arguments):
@@ -291,6 +296,8 @@ def summary(results):
     kinds = collections.Counter(word for result in results for word in result["kind"].split())
     print(", ".join(f"{kinds[name]} {name}" for name in sorted(kinds)))
     if ran:
+        # Over-statement is about items of the planned size.
+        ran = [result for result in ran if MIXED not in result["kind"]]
         ratios = sorted(result["planned"] / result["measured"] for result in ran)
         within = sum(r["planned"] <= 1.25 * r["measured"] or r["planned"] <= r["measured"] + 4 * MIB for r in ran)
         print(f"planned / measured: median {statistics.median(ratios):.3f}, 90th percentile {ratios[len(ratios) * 9 // 10]:.3f}, worst {ratios[-1]:.3f}; "

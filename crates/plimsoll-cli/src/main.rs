@@ -5,9 +5,11 @@ mod calibrate;
 mod check;
 mod completions;
 mod data;
+mod data_progress;
 mod devices;
 mod evaluate;
 mod generate;
+mod import;
 mod kernel_profile;
 mod output;
 mod plan;
@@ -58,6 +60,7 @@ const COMMANDS: &[Entry] = &[
     Entry::of::<evaluate::Evaluate>(),
     Entry::of::<predict::Predict>(),
     Entry::of::<generate::Generate>(),
+    Entry::of::<import::Import>(),
     Entry::of::<zoo::Zoo>(),
     Entry::of::<arena::Arena>(),
     Entry::of::<devices::Devices>(),
@@ -94,6 +97,7 @@ impl Entry {
 
 fn main() -> ExitCode {
     return_freed_memory_early();
+    data_progress::show();
     refuse_long_files();
     let matches = match command_line().try_get_matches() {
         Ok(matches) => matches,

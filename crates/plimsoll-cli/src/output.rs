@@ -5,19 +5,35 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
+use std::io::{BufWriter, ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::path::Path;
 
 /// Prints one JSON document.
 pub fn print(document: &Value) -> Result<()> {
-    say(&format!("{document:#}\n"))
+    let stream = stdout();
+    if stream.is_terminal() {
+        return say(&format!("{document:#}\n"));
+    }
+    // As it comes: its text can be larger than everything else that is in memory.
+    let mut stream = BufWriter::new(stream);
+    let written = serde_json::to_writer_pretty(&mut stream, document).map_err(std::io::Error::from);
+    written_to_stdout(written.and_then(|()| stream.write_all(b"\n")).and_then(|()| stream.flush()))
 }
 
 /// Writes to standard output.
 pub fn say(text: &str) -> Result<()> {
+    say_styled(&if stdout().is_terminal() { printable(text) } else { Cow::Borrowed(text) })
+}
+
+/// Writes text with colours to standard output; names and data in it have to be [`printable`] already.
+pub fn say_styled(text: &str) -> Result<()> {
     let mut stream = stdout();
-    let text = if stream.is_terminal() { printable(text) } else { Cow::Borrowed(text) };
-    match stream.write_all(text.as_bytes()).and_then(|()| stream.flush()) {
+    written_to_stdout(stream.write_all(text.as_bytes()).and_then(|()| stream.flush()))
+}
+
+/// A reader that has seen enough is no error.
+fn written_to_stdout(written: std::io::Result<()>) -> Result<()> {
+    match written {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(anyhow::anyhow!("cannot write to standard output: {error}")),
         _ => Ok(()),
     }

@@ -23,7 +23,16 @@ pub struct Line<'a> {
 impl Line<'_> {
     /// The longest form that fits into this many columns.
     pub fn fitting(&self, columns: usize) -> String {
-        let forms = [self.long(20, true), self.long(10, true), self.long(10, false), self.short(10), self.short(0), self.tiny()];
+        let forms = [
+            self.long(20, true),
+            self.long(10, true),
+            self.long(10, false),
+            self.short(10),
+            self.short(0),
+            self.narrow(true),
+            self.narrow(false),
+            self.tiny(),
+        ];
         fitting(forms, columns)
     }
 
@@ -71,6 +80,18 @@ impl Line<'_> {
         )
     }
 
+    /// For 60 columns and, without words, for 40: memory as its share of the budget.
+    fn narrow(&self, words: bool) -> String {
+        let left = self.left_s.map_or(String::new(), |left| format!(" {}", duration(left)));
+        let accuracy = self.scores.accuracy.map_or(String::new(), |accuracy| format!(" {:.1}%", 100.0 * accuracy));
+        let memory = format!("{:.0}%", 100.0 * share(self.resident, self.budget));
+        let (steps, loss, speed) = (self.steps(), self.scores.loss, thousands(self.examples_per_s));
+        if words {
+            return format!("{} {steps} loss {loss:.3}{accuracy} {speed}/s{left} mem {memory}", epoch(self.epoch, self.epochs));
+        }
+        format!("{}: {steps} {loss:.3}{accuracy} {speed}/s{left} {memory}", self.epoch)
+    }
+
     fn tiny(&self) -> String {
         format!("{} {} {:.3}", self.epoch, self.steps(), self.scores.loss)
     }
@@ -96,6 +117,7 @@ pub fn ended(done: &Epoch, epochs: Option<u64>, columns: usize) -> String {
             thousands(done.examples_per_s),
             duration(done.seconds)
         ),
+        format!("{name} loss {:.4} {which}{:.4}{accuracy}", done.training.loss, last.loss),
         format!("{name} loss {:.4} {which}{:.4}", done.training.loss, last.loss),
         format!("{} {:.3}", done.epoch, last.loss),
     ];
@@ -171,6 +193,8 @@ mod tests {
         let line = line(&scores);
         insta::assert_snapshot!(line.fitting(200), @"epoch  3/10 █████··············· 120/450 · loss 1.2500 · accuracy 87.50 % · f1 0.5000 · rate 0.002 · 12,345 examples/s · 75s left · memory ██······ 14.0 MiB of 64.0 MiB");
         insta::assert_snapshot!(line.fitting(80), @"epoch  3/10 ███······· 120/450 loss 1.250 acc 87.5 % 12.3k/s 75s █··· 14.0 MiB");
+        insta::assert_snapshot!(line.fitting(60), @"epoch  3/10 120/450 loss 1.250 87.5% 12.3k/s 75s mem 22%");
+        insta::assert_snapshot!(line.fitting(40), @"3: 120/450 1.250 87.5% 12.3k/s 75s 22%");
         insta::assert_snapshot!(line.fitting(24), @"3 120/450 1.250");
     }
 

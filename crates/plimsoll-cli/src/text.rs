@@ -76,7 +76,10 @@ pub fn summary(history: &History, folder: &Path, random: bool) -> String {
             "  OVER BUDGET: the process used more memory than its budget; this is a bug, please report it with plan.json".to_string(),
         );
     }
-    lines.push(format!("  folder      {} (weights.safetensors, report.json, log.jsonl, plan.json, config.toml)", folder.display()));
+    lines.push(format!(
+        "  folder      {} (report.html, weights.safetensors, report.json, log.jsonl, plan.json, config.toml)",
+        folder.display()
+    ));
     lines.join("\n") + "\n"
 }
 

@@ -61,13 +61,14 @@ impl Train {
         if args.zoo.is_some() {
             progress.note("--zoo trains on random rows: memory and times are real, loss and metrics mean nothing");
         }
-        let data = args.json.then(|| trainer.spec().data_report());
+        // The report has all names of columns, so it is made only while it is printed.
+        let spec = args.json.then(|| trainer.spec().clone());
         let history = folder.train(trainer, plan, &signals::stop_handle(), |event| progress.show(event))?;
         rates.refine(prediction, &history);
         if args.json {
             let mut document = history.to_json();
             document["out"] = json!(folder.path());
-            document["data"] = data.unwrap_or_default();
+            document["data"] = spec.map(|spec| spec.data_report()).unwrap_or_default();
             document["heap_peak_bytes"] = json!(HEAP.peak().0);
             document["random_data"] = json!(args.zoo.is_some());
             print(&document)?;

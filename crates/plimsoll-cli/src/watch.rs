@@ -1,6 +1,6 @@
 //! `plimsoll watch`: a run from another terminal, with its curves, memory and throughput.
 
-use crate::output::{colours, printable, say};
+use crate::output::{colours, printable, say_styled};
 use crate::progress_line::duration;
 use crate::{Command, runs, text};
 use anyhow::Result;
@@ -39,7 +39,7 @@ impl Command for Watch {
             let columns = if terminal { terminal_size::terminal_size().map_or(80, |(width, _)| usize::from(width.0)) } else { 80 };
             let screen = screen(&status, columns, colours(terminal));
             if self.once || !terminal {
-                say(&screen)?;
+                say_styled(&screen)?;
                 return Ok(ExitCode::SUCCESS);
             }
             // Drawn over the screen before, line by line, so that it does not flicker.
@@ -60,28 +60,31 @@ fn screen(run: &RunStatus, columns: usize, colour: bool) -> String {
     let width = columns.saturating_sub(12).clamp(10, WIDEST);
     let name = run.path.display().to_string();
     let model = run.plan["model"].as_str().unwrap_or("");
-    let mut text = format!("{bold}{}{plain} · {} · {}\n\n", printable(&name), printable(model), runs::state(run.state));
+    // A line that wraps would push the screen down every second.
+    let fit = |line: String| line.chars().take(columns.saturating_sub(1)).chain(['\n']).collect::<String>();
+    let head = fit(format!("{} · {} · {}", printable(&name), printable(model), runs::state(run.state)));
+    let mut text = format!("{bold}{}{plain}\n\n", head.trim_end());
     let progress = run.progress.as_ref().filter(|_| run.state == RunState::Running);
     if let Some(progress) = progress {
         let number = |key: &str| progress[key].as_f64().unwrap_or(0.0);
         let (epoch, epochs, step, steps) = (number("epoch"), number("epochs"), number("step"), number("steps"));
-        let bar = if steps > 0.0 { format!("{} ", text::bar(step / steps, 20)) } else { String::new() };
+        let bar = if steps > 0.0 && columns >= 60 { format!("{} ", text::bar(step / steps, 10)) } else { String::new() };
         let speed = number("examples_per_s");
         let rows = ((epochs - epoch + 1.0) * steps - step).max(0.0) * number("batch");
         let left = if steps > 0.0 && speed > 0.0 { format!(" · {} left", duration(rows / speed)) } else { String::new() };
         let of = if steps > 0.0 { format!("/{steps}") } else { String::new() };
-        text += &format!("  epoch      {epoch}/{epochs} {bar}step {step}{of} · loss {:.4}{left}\n", number("loss"));
-        text += &format!("  speed      {} examples/s\n", text::thousands(speed));
+        text += &fit(format!("  epoch      {epoch}/{epochs} {bar}step {step}{of} · loss {:.4}{left}", number("loss")));
+        text += &fit(format!("  speed      {} examples/s", text::thousands(speed)));
     } else if let Some(last) = run.epochs.last() {
-        text += &format!("  epochs     {}\n", run.epochs.len());
-        text += &format!("  speed      {} examples/s\n", text::thousands(last["examples_per_s"].as_f64().unwrap_or(0.0)));
+        text += &fit(format!("  epochs     {}", run.epochs.len()));
+        text += &fit(format!("  speed      {} examples/s", text::thousands(last["examples_per_s"].as_f64().unwrap_or(0.0))));
     }
     let newest = progress.or(run.epochs.last()).map_or(0, |newest| newest["resident_bytes"].as_u64().unwrap_or(0));
     let budget = run.plan["host_budget_bytes"].as_u64().unwrap_or(0);
-    let gauge = text::bar(newest as f64 / budget.max(1) as f64, 20);
-    text += &format!("  memory     {gauge} {} resident, {} planned, budget {}\n", Bytes(newest), run.planned(), Bytes(budget));
+    let gauge = if columns >= 80 { format!("{} ", text::bar(newest as f64 / budget.max(1) as f64, 10)) } else { String::new() };
+    text += &fit(format!("  memory     {gauge}{} resident, {} planned, budget {}", Bytes(newest), run.planned(), Bytes(budget)));
     if let Some((name, value, epoch)) = run.best() {
-        text += &format!("  best       {name} {value:.4} in epoch {epoch}\n");
+        text += &fit(format!("  best       {name} {value:.4} in epoch {epoch}"));
     }
     for names in [["loss", "val_loss"], ["accuracy", "val_accuracy"]] {
         let series = names.map(|name| run.epochs.iter().filter_map(|epoch| epoch[name].as_f64()).collect::<Vec<f64>>());
@@ -148,6 +151,29 @@ const BRAILLE: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn no_line_of_the_screen_wraps() {
+        let epoch = |number: u64| json!({ "epoch": number, "loss": 1.0 / number as f64, "val_loss": 0.5, "accuracy": 0.9, "examples_per_s": 123_456.0 });
+        let progress = json!({ "epoch": 4, "epochs": 100, "step": 12_345, "steps": 100_000, "loss": 0.25, "examples_per_s": 123_456.0,
+                               "batch": 32, "resident_bytes": 123u64 << 20, "host_budget_bytes": 1u64 << 30 });
+        let run = RunStatus {
+            path: "runs/a-long-name-of-a-run-folder-1".into(),
+            state: RunState::Running,
+            plan: json!({ "model": "a-model-with-a-long-name", "host_budget_bytes": 1u64 << 30 }),
+            epochs: (1..4).map(epoch).collect(),
+            progress: Some(progress),
+            report: None,
+        };
+        for columns in 24..160 {
+            for line in screen(&run, columns, false).lines() {
+                assert!(line.chars().count() < columns, "{columns}: {line}");
+            }
+        }
+        let plain = screen(&run, 80, true).replace("\x1b[1m", "").replace("\x1b[0m", "").replace("\x1b[34m", "").replace("\x1b[33m", "");
+        assert_eq!(plain, screen(&run, 80, false), "colours change no letter");
+    }
 
     #[test]
     fn a_curve_has_a_dot_in_every_column_and_falls_to_the_right() {

@@ -75,7 +75,7 @@ pub use decode::ScanOptions;
 pub use error::DataError;
 pub use image::ImageReader;
 pub use memory::{ALIGNMENT, AlignedBuf};
-pub use meter::Spent;
+pub use meter::{Spent, WorkerSpan};
 pub use number::numbers;
 pub use ops::Mix;
 pub use permutation::Permutation;

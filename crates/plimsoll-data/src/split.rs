@@ -328,11 +328,13 @@ mod tests {
         }
     }
 
-    fn values_of(values: &[String]) -> Box<VisitValues<'_>> {
-        Box::new(|name, visit| {
+    type Visit<'v> = &'v mut dyn FnMut(&[u8]);
+
+    fn values_of(values: &[String]) -> impl Fn(&str, Visit<'_>) -> Result<bool, DataError> + '_ {
+        |name, visit| {
             values.iter().for_each(|value| visit(value.as_bytes()));
             Ok(name == "key")
-        })
+        }
     }
 
     fn parts(rows: u64, spec: &SplitSpec, labels: &[i64], keys: &[String]) -> [Vec<u64>; 3] {

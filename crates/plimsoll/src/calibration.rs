@@ -109,8 +109,8 @@ pub fn calibrate(device: Arc<dyn Device>, limit: Duration) -> Result<CostTable> 
 fn time_steps(costs: &mut CostTable, device: &Arc<dyn Device>, deadline: Instant) -> Result<()> {
     let copies = device.diagnostics().map(|device| device.measure_copies()).transpose()?;
     costs.transfers = copies.map_or_else(Bandwidths::default, Bandwidths::pinned);
-    // Each network in both precisions before the next one, so that a short limit still covers 16 bits.
-    for (network, precision) in DISCRETE_NETWORKS.iter().flat_map(|network| [(network, "f32"), (network, "mixed_bf16")]) {
+    // Each network in all precisions before the next one, so that a short limit still covers 16 bits and TF32.
+    for (network, precision) in DISCRETE_NETWORKS.iter().flat_map(|network| ["mixed_bf16", "f32", "tf32"].map(|name| (network, name))) {
         if Instant::now() > deadline {
             break;
         }

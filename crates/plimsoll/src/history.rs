@@ -98,11 +98,11 @@ pub struct History {
 pub(crate) const MAX_EPOCHS: usize = 1000;
 
 /// Heap of an epoch, of each of its scalars, and of each of its values and counts per class: in memory, as JSON and as text. Counts are
-/// integers, in checkpoints only, which makes their text shorter.
+/// one text, in checkpoints only.
 const PER_EPOCH: u64 = 768;
 const PER_SCALAR: u64 = 320;
-const PER_CLASS_VALUE: u64 = 144;
-const PER_CLASS_COUNT: u64 = 64;
+const PER_CLASS_VALUE: u64 = 104;
+const PER_CLASS_COUNT: u64 = 40;
 
 /// Buffers through which the report of a run folder is put together from its files.
 const REPORT_BUFFERS: u64 = 64 << 10;

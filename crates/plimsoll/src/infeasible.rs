@@ -50,6 +50,10 @@ impl fmt::Display for Infeasible {
             None => String::new(),
         };
         let relax = match self.minimum_with.iter().min_by_key(|(_, minimum)| *minimum) {
+            // Rounded to the same number as a budget that is too small, it would mislead.
+            Some((allow, minimum)) if minimum.to_string() == self.budget.to_string() => {
+                format!("; {minimum} ({} bytes) is enough with --allow {allow}", minimum.0)
+            }
             Some((allow, minimum)) => format!("; {minimum} is enough with --allow {allow}"),
             None if self.micro_batch_asked && self.micro_batch > 1 && self.resumed_with.is_none() => {
                 "; a smaller micro-batch may need less".to_string()
@@ -107,11 +111,13 @@ impl Infeasible {
     }
 }
 
-/// A run that cannot even be planned in the free memory. Reported before planning takes it.
+/// A run that cannot even be planned in the free memory, or in the budget. Reported before planning takes it.
 #[derive(Clone, Debug)]
 pub struct PlanningInfeasible {
     /// Free host memory.
     pub free: Bytes,
+    /// The host memory budget, if planning would exceed it; otherwise it exceeds the free memory.
+    pub budget: Option<Bytes>,
     /// Host memory of planning, the process included.
     pub planning: Bytes,
 }
@@ -120,12 +126,21 @@ impl std::error::Error for PlanningInfeasible {}
 
 impl fmt::Display for PlanningInfeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "planning this run takes {} of host memory ({} bytes), and only {} is free; the run itself may need more. \
-             Plan it where more memory is free: `plimsoll plan` states the minimum budget",
-            self.planning, self.planning.0, self.free
-        )
+        let (planning, bytes) = (self.planning, self.planning.0);
+        write!(f, "planning this run takes {planning} of host memory ({bytes} bytes), ")?;
+        match self.budget {
+            Some(budget) => write!(
+                f,
+                "more than the budget of {budget}; the run itself needs at least as much. \
+                 Set a larger budget: from {planning} on, `plimsoll plan` states the minimum"
+            ),
+            None => write!(
+                f,
+                "and only {} is free; the run itself may need more. \
+                 Plan it where more memory is free: `plimsoll plan` states the minimum budget",
+                self.free
+            ),
+        }
     }
 }
 
@@ -136,6 +151,7 @@ impl PlanningInfeasible {
             "feasible": false,
             "error": self.to_string(),
             "free_host_bytes": self.free.0,
+            "host_budget_bytes": self.budget.map(|budget| budget.0),
             "planning_bytes": self.planning.0,
         })
     }

@@ -46,17 +46,17 @@ impl Preprocessing {
 
     /// The memory of writing the names of a dataset with checkpoints, weights and reports: as they are, as JSON documents and as text. Zero where
     /// they are so few that the heap's reserve has space for them.
-    pub(crate) fn footprint(data: &Dataset) -> Bytes {
+    pub(crate) fn footprint(data: &Dataset, validation: bool) -> Bytes {
         let fitted = Preprocessing::of(data);
         let copies_of = |documents: u64, name: &String| {
             let (length, allocated) = (name.len() as u64, (name.len() as u64 + 8).next_multiple_of(16).max(32));
             documents * (allocated + 32) + 3 * (length + 8)
         };
         // Reports list the columns, of training and of validation data, but not the classes.
-        let copies = |name: &String| copies_of(3, name);
+        let copies = |name: &String| copies_of(if validation { 3 } else { 2 }, name);
         let classes = fitted.classes.iter().map(|name| copies_of(2, name)).sum::<u64>();
         let names = fitted.features.iter().chain(&fitted.targets).map(copies).sum::<u64>() + classes;
-        let scales = fitted.scales.iter().map(|scale| copies(&scale.name) + 400).sum::<u64>();
+        let scales = fitted.scales.iter().map(|scale| copies_of(3, &scale.name) + 640).sum::<u64>();
         let columns = fitted.columns.iter().map(|column| copies_of(3, &column.name) + column_bytes(column)).sum::<u64>();
         drop(fitted);
         let unused = data.file_use().unused.iter().map(|(name, reason)| copies(name) + copies(reason)).sum::<u64>();

@@ -13,6 +13,7 @@ use crate::stop::StopHandle;
 use crate::system;
 use crate::tensors::{self, Which};
 use crate::trainer::Trainer;
+use plimsoll_core::budget::{give_back_freed_memory, give_back_program_pages};
 use plimsoll_data::Dataset;
 use serde_json::Value;
 use std::fs::{self, File, TryLockError};
@@ -32,6 +33,12 @@ const RESULTS: [&str; 6] = [WEIGHTS, AVERAGE, REPORT, report::PAGE, Log::NAME, C
 
 /// The file that a process locks as long as it uses the folder.
 const LOCK: &str = ".lock";
+
+/// Returns what the phase of a run that has ended needed, before the next one takes its own.
+fn give_back() {
+    give_back_freed_memory();
+    give_back_program_pages();
+}
 
 /// What a run does with what is in its folder already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,6 +126,7 @@ impl RunFolder {
             observer(event);
         });
         let history = trainer.run(plan, fit)?;
+        give_back();
         if !history.stopped {
             // Weights are saved first: a log that could not be written must not lose the training.
             self.save_weights(&mut trainer, WEIGHTS, checkpoints.as_ref())?;
@@ -127,6 +135,7 @@ impl RunFolder {
             }
         }
         log.sync()?;
+        give_back();
         if let Some(error) = failed {
             return Err(error);
         }
@@ -135,6 +144,9 @@ impl RunFolder {
             if let Some(validation) = validation.filter(|_| samples) {
                 self.write_classes(&mut trainer, &validation)?;
             }
+            // The page is put together from files.
+            drop(trainer);
+            give_back();
             Report::of(&self.path)?.write(&self.file(report::PAGE))?;
         }
         Ok(history)

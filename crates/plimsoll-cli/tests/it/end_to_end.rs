@@ -191,6 +191,7 @@ fn help_texts() {
       evaluate     Evaluate the trained model of a run
       predict      Write the predictions of the trained model of a run
       generate     Generate text with a trained character model
+      import       Write a configuration that trains a model of Keras
       zoo          List the networks of the zoo, or the layers of one
       arena        Assign offsets to buffers with known lifetimes, from a table
       devices      List devices and the libraries found
@@ -215,7 +216,8 @@ fn help_texts() {
     Usage: plimsoll train [OPTIONS] [CONFIG]
 
     Arguments:
-      [CONFIG]  Configuration of the run (TOML) [default: the embedded digits]
+      [CONFIG]  Configuration of the run (TOML), or a Keras model (.keras, .h5) on synthetic data
+                [default: the embedded digits]
 
     Options:
           --zoo <NAME>             Network of the zoo on synthetic data, instead of a configuration (see

@@ -24,6 +24,13 @@ fn every_op_of_the_step_is_timed_once() {
     let named = |name: &str| events.iter().filter(|event| event["name"] == name).count();
     assert_eq!(events.iter().filter(|event| event["ph"] == "X" && event["tid"] == 3).count(), 4 * ops.len(), "every op of every step");
     assert_eq!((named("step 4"), named("wait"), named("memory measured")), (1, 4, 4));
+    assert!(named("produce rows") > 0 && named("thread_name") >= 5, "the pipeline's workers have tracks");
+    let rows = events.iter().filter(|event| event["name"] == "produce rows").map(|event| event["args"]["rows"].as_u64().unwrap());
+    assert!(rows.sum::<u64>() >= 4 * 32, "they produced the rows of all steps");
+    for op in ops {
+        assert!(op["planned_bytes"].as_u64().unwrap() <= profile["planned_bytes"].as_u64().unwrap(), "{op}");
+    }
+    assert_eq!(profile["spans"].as_array().unwrap().len(), ops.len(), "every op of the last step, on the time axis");
     let planned = events.iter().filter(|event| event["name"] == "memory planned");
     let most = planned.map(|event| event["args"].as_object().unwrap().values().filter_map(Value::as_f64).sum::<f64>()).fold(0.0, f64::max);
     assert!(most > 0.0 && most <= profile["planned_bytes"].as_f64().unwrap(), "{most}");

@@ -2,7 +2,7 @@
 
 use crate::Sandbox;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The data that a page embeds.
@@ -83,6 +83,22 @@ fn a_report_needs_no_other_file_and_leaves_out_rows_on_request() {
     assert!(!sandbox.path("without/details/samples.json").exists());
     let (_, error) = sandbox.fail(&["report", "nothing"]);
     insta::assert_snapshot!(error, @"error: nothing does not exist; name the folder of a run, or a plan that `plimsoll plan --out` wrote");
+}
+
+/// Validation data is often sorted by class: the confusion matrix of many rows counts some of every part.
+#[test]
+fn a_confusion_matrix_of_many_rows_has_every_class() {
+    let sandbox = Sandbox::new("report-classes");
+    let rows = |count: usize| (0..count).map(|i| format!("{}.5,{}.25,{}\n", i % 7, i % 5, 4 * i / count)).collect::<String>();
+    sandbox.write("train.csv", format!("a,b,class\n{}", rows(64)));
+    sandbox.write("validation.csv", format!("a,b,class\n{}", rows(6001)));
+    let config = "[data]\nsource = \"csv\"\npath = \"train.csv\"\ntarget = \"class\"\n[data.validation]\npath = \"validation.csv\"\n\
+                  [model]\nlayers = [{ type = \"dense\", units = 4 }]\n[train]\nbatch = 16\nepochs = 1\n";
+    sandbox.write("run.toml", config);
+    sandbox.succeed(&["train", "run.toml", "--out", "run", "--quiet"]);
+    let classes = read(&sandbox.path("run/details/classes.json"));
+    assert_eq!((&classes["every"], &classes["rows"]), (&json!(4), &json!(1501)));
+    assert!(numbers(&classes["labels"]).iter().all(|rows| rows.abs_diff(375) <= 1), "{classes}");
 }
 
 /// Text of the data cannot end the script it stands in.
@@ -171,30 +187,60 @@ fn browser() -> Option<&'static str> {
     names.into_iter().find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()))
 }
 
-/// Collects what a browser makes of a page: errors, its width, and the data of every chart.
-const PROBE: &str = r#"<script>
+/// The source of axe-core, which checks accessibility: of `AXE_CORE`, or in `NODE_PATH`.
+fn axe() -> Option<String> {
+    let named = std::env::var_os("AXE_CORE").map(PathBuf::from);
+    let installed = std::env::var_os("NODE_PATH").map(|folder| Path::new(&folder).join("axe-core/axe.min.js"));
+    let found = named.or(installed).and_then(|path| std::fs::read_to_string(path).ok());
+    if found.is_none() {
+        println!("no axe-core here: accessibility is not checked (npm install axe-core; NODE_PATH=node_modules)");
+    }
+    found.map(|source| source.replace("</script", "<\\/script"))
+}
+
+/// Collects what a browser makes of a page: errors, its width, the data of every chart, what axe-core finds, and what pointer and keys do.
+const PROBE: &str = r##"
 window.problems = [];
 addEventListener("error", event => problems.push(event.message));
 addEventListener("securitypolicyviolation", event => problems.push(event.violatedDirective));
 for (const kind of ["error", "warn"]) { const before = console[kind]; console[kind] = (...words) => { problems.push(words.join(" ")); before(...words); }; }
-addEventListener("load", () => setTimeout(() => {
+addEventListener("load", () => setTimeout(async () => {
   const plain = (key, value) => ArrayBuffer.isView(value) ? Array.from(value) : value;
   const charts = [...document.querySelectorAll("*")].filter(element => element.chartData).map(element => ({ id: element.id, tag: element.tagName, ...element.chartData }));
-  const result = { problems, width: innerWidth, scroll: document.documentElement.scrollWidth, sections: [...document.querySelectorAll("section")].map(section => section.id), charts, ready: document.documentElement.dataset.ready };
-  const pre = document.createElement("pre");
-  pre.id = "probe";
-  pre.textContent = JSON.stringify(result, plain);
-  document.body.append(pre);
+  const { violations } = window.axe ? await axe.run() : { violations: [] };
+  const result = { problems, width: innerWidth, scroll: document.documentElement.scrollWidth, sections: [...document.querySelectorAll("section")].map(section => section.id), charts, ready: document.documentElement.dataset.ready,
+    violations: violations.map(violation => `${violation.id}: ${violation.help} (${violation.nodes[0].target})`) };
+  const [timeline, arena] = document.querySelectorAll("#memory canvas"), tip = document.getElementById("tip");
+  if (timeline) {
+    const box = timeline.getBoundingClientRect(), press = (element, key) => element.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    timeline.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + 0.7 * box.width, clientY: box.top + 0.85 * box.height, bubbles: true }));
+    result.hover = tip.textContent;
+    const before = +timeline.getAttribute("aria-valuenow");
+    press(timeline, "ArrowLeft");
+    result.moved = before - +timeline.getAttribute("aria-valuenow");
+    press(arena, "n");
+    result.picked = document.querySelectorAll("#memory .detail")[1].textContent;
+    result.focusable = [...document.querySelectorAll("#memory canvas, #curves [role=slider]")].every(element => element.tabIndex === 0);
+  }
+  parent.postMessage(JSON.stringify(result, plain), "*");
 }, 300));
+"##;
+
+/// A page that shows the report in a frame, so that any width is possible, and keeps what it tells.
+const FRAME: &str = r#"<!doctype html><iframe src="probe.html" width="WIDTH" height="900" style="border:0"></iframe><script>
+addEventListener("message", event => { const pre = document.createElement("pre"); pre.id = "probe"; pre.textContent = event.data; document.body.append(pre); });
 </script>"#;
 
-/// What the browser sees at a width.
-fn probe(browser: &str, sandbox: &Sandbox, page: &str, width: u32) -> Value {
+/// What the browser sees in a theme and at a width, in pixels.
+fn probe(browser: &str, sandbox: &Sandbox, page: &str, theme: &str, width: u32, axe: Option<&str>) -> Value {
     let html = std::fs::read_to_string(sandbox.path(page)).unwrap();
-    sandbox.write("probe.html", html.replacen("<style>", &format!("{PROBE}<style>"), 1));
-    let address = format!("file://{}", sandbox.path("probe.html").display());
+    let html = html.replacen("<html ", &format!("<html data-theme=\"{theme}\" "), 1);
+    let scripts = format!("<script>{PROBE}</script><script>{}</script><style>", axe.unwrap_or_default());
+    sandbox.write("probe.html", html.replacen("<style>", &scripts, 1));
+    sandbox.write("frame.html", FRAME.replace("WIDTH", &width.to_string()));
+    let address = format!("file://{}", sandbox.path("frame.html").display());
     let output = Command::new(browser)
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", &format!("--window-size={width},900")])
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--window-size=1600,1000"])
         .args([&format!("--user-data-dir={}", sandbox.path("browser").display()), "--dump-dom", &address])
         .output()
         .unwrap();
@@ -203,12 +249,22 @@ fn probe(browser: &str, sandbox: &Sandbox, page: &str, width: u32) -> Value {
         .split_once("<pre id=\"probe\">")
         .unwrap_or_else(|| panic!("the page did not load: {}", String::from_utf8_lossy(&output.stderr)));
     let text = rest.split_once("</pre>").unwrap().0.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
-    serde_json::from_str(&text).unwrap()
+    let seen: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&seen["problems"], &seen["ready"]), (&json!([]), &json!("true")), "{page}, {theme}, {width} px");
+    assert_eq!(seen["violations"], json!([]), "{page}, {theme}, {width} px");
+    assert_eq!(seen["width"], width);
+    assert!(seen["scroll"].as_u64() <= Some(u64::from(width)), "{page} overflows {width} px: {}", seen["scroll"]);
+    seen
+}
+
+/// The chart whose data has a key.
+fn chart<'v>(seen: &'v Value, key: &str) -> &'v Value {
+    seen["charts"].as_array().unwrap().iter().find(|chart| chart.get(key).is_some()).unwrap_or_else(|| panic!("no chart with {key}"))
 }
 
 /// The points of a series of a chart.
-fn points(charts: &Value, id: &str, series: &str) -> Vec<(f64, f64)> {
-    let chart = charts.as_array().unwrap().iter().find(|chart| chart["id"] == id).unwrap_or_else(|| panic!("no chart {id}"));
+fn points(seen: &Value, id: &str, series: &str) -> Vec<(f64, f64)> {
+    let chart = seen["charts"].as_array().unwrap().iter().find(|chart| chart["id"] == id).unwrap_or_else(|| panic!("no chart {id}"));
     let series = chart["series"].as_array().unwrap().iter().find(|known| known["name"] == series).unwrap();
     series["points"].as_array().unwrap().iter().map(|point| (point[0].as_f64().unwrap(), point[1].as_f64().unwrap())).collect()
 }
@@ -219,38 +275,102 @@ fn a_browser_draws_what_the_files_say() {
         println!("no Chromium here: pages are not rendered (Debian: apt-get install chromium-headless-shell)");
         return;
     };
-    let sandbox = trained("report-browser");
+    let (axe, sandbox) = (axe(), trained("report-browser"));
     let (plan, log) = (read(&sandbox.path("run/plan.json")), lines(&sandbox.path("run/log.jsonl")));
-    for width in [390, 1440] {
-        let seen = probe(browser, &sandbox, "run/report.html", width);
-        assert_eq!(seen["problems"], json!([]), "at {width}");
-        assert_eq!(seen["ready"], "true");
-        assert!(seen["scroll"].as_f64() <= seen["width"].as_f64(), "overflow at {width}: {} of {}", seen["scroll"], seen["width"]);
+    let details = |name: &str| sandbox.path(&format!("run/details/{name}"));
+    for (theme, width) in [("light", 390), ("dark", 390), ("light", 1440), ("dark", 1440)] {
+        let seen = probe(browser, &sandbox, "run/report.html", theme, width, axe.as_deref());
         let sections = ["budget", "memory", "strategy", "curves", "hot", "pipeline", "model", "configuration"];
         assert_eq!(seen["sections"], json!(sections));
-        let charts = &seen["charts"];
-        let chart = |key: &str| charts.as_array().unwrap().iter().find(|chart| chart.get(key).is_some()).unwrap();
-        assert_eq!(chart("owners")["owners"], plan["by_owner"], "the gauge");
-        assert_eq!(chart("owners")["budget"], plan["host_budget_bytes"]);
-        assert_eq!(chart("live")["peak"], plan["lower_bound_bytes"], "the timeline");
-        assert_eq!(chart("buffers")["arena"], plan["arena_bytes"], "the arena");
+        let gauge = chart(&seen, "owners");
+        assert_eq!((&gauge["owners"], &gauge["budget"]), (&plan["by_owner"], &plan["host_budget_bytes"]), "the gauge");
+        let timeline = chart(&seen, "live");
+        assert_eq!(timeline["peak"], plan["lower_bound_bytes"], "the timeline");
+        let program = &read(&details("memory.json"))["programs"][0];
+        let [first, last, size] = ["first", "last", "size"].map(|key| numbers(&program[key]));
+        for (step, drawn) in numbers(&timeline["live"]).into_iter().enumerate().take(program["op"].as_array().unwrap().len()) {
+            let step = step as u64;
+            let live: u64 = (0..size.len()).filter(|i| first[*i] <= step && step <= last[*i]).map(|i| size[i]).sum();
+            assert_eq!(drawn, live, "live bytes at op {step}");
+        }
+        assert_eq!(chart(&seen, "buffers")["buffers"], size.len(), "the arena has every buffer");
+        assert_eq!(chart(&seen, "buffers")["arena"], plan["arena_bytes"], "the arena");
+        let hot = seen["charts"].as_array().unwrap().iter().find(|chart| chart["layers"].is_object()).unwrap();
+        assert_eq!(hot["peak"], plan["lower_bound_bytes"], "hot spots");
         for (id, series, key) in [
             ("curve-loss", "training", "loss"),
             ("curve-loss", "validation", "val_loss"),
             ("curve-accuracy", "training", "accuracy"),
+            ("curve-accuracy", "validation", "val_accuracy"),
             ("curve-rate", "learning rate", "learning_rate"),
             ("curve-throughput", "throughput", "examples_per_s"),
             ("curve-memory", "resident", "resident_bytes"),
         ] {
             let logged: Vec<(f64, f64)> = log.iter().map(|line| (line["epoch"].as_f64().unwrap(), line[key].as_f64().unwrap())).collect();
-            assert_eq!(points(charts, id, series), logged, "{id} {series}");
+            assert_eq!(points(&seen, id, series), logged, "{id} {series}");
         }
+        let batch = plan["batch"].as_f64().unwrap();
+        let step_times: Vec<f64> = points(&seen, "curve-step", "step time").into_iter().map(|(_, seconds)| seconds).collect();
+        assert_eq!(step_times, log.iter().map(|line| batch / line["examples_per_s"].as_f64().unwrap()).collect::<Vec<_>>());
+        let limit = &seen["charts"].as_array().unwrap().iter().find(|chart| chart["id"] == "curve-memory").unwrap()["limits"][0];
+        assert_eq!(limit["y"], plan["host_budget_bytes"], "resident memory against the budget");
+        let classes = read(&details("classes.json"));
+        assert_eq!(chart(&seen, "confusion")["confusion"], classes["matrix"], "the confusion matrix");
+        assert_eq!(chart(&seen, "stages")["stages"], read(&sandbox.path("run/report.json"))["pipeline"]["stages"], "the pipeline");
+        let layers = read(&details("memory.json"))["layers"].as_array().unwrap().iter().map(|layer| layer[0].clone()).collect::<Vec<_>>();
+        assert_eq!(
+            seen["charts"].as_array().unwrap().iter().find(|chart| chart["layers"].is_array()).unwrap()["layers"],
+            json!(layers),
+            "the model"
+        );
+
+        let hover = seen["hover"].as_str().unwrap();
+        assert!(hover.contains("iB") && hover.contains("produced by ") && hover.contains("last read by "), "{hover}");
+        assert_eq!((&seen["moved"], &seen["focusable"]), (&json!(1), &json!(true)), "arrow keys move, tab reaches every chart");
+        assert!(seen["picked"].as_str().unwrap().contains("produced by "), "N picks a buffer: {}", seen["picked"]);
     }
+}
+
+/// Every other kind of page: a plan, two runs, a refused budget, a profile, a curve.
+#[test]
+fn a_browser_opens_every_kind_of_page() {
+    let Some(browser) = browser() else {
+        println!("no Chromium here: pages are not rendered (Debian: apt-get install chromium-headless-shell)");
+        return;
+    };
+    let (axe, sandbox) = (axe(), trained("report-pages"));
     sandbox.succeed(&["plan", "--epochs", "3", "--host-memory", "64MiB", "--out", "plan.json", "--quiet"]);
-    sandbox.succeed(&["report", "run", "plan.json", "--out", "both.html"]);
-    let seen = probe(browser, &sandbox, "both.html", 1440);
-    assert_eq!(seen["problems"], json!([]));
-    assert_eq!(seen["sections"][0], "compare");
+    sandbox.succeed(&["report", "plan.json", "--quiet"]);
+    sandbox.succeed(&["report", "run", "plan.json", "--out", "both.html", "--quiet"]);
+    sandbox.succeed(&["report", "run", "--curve", "--out", "curve.html", "--quiet"]);
+    sandbox.fail(&["plan", "--allow", "none", "--batch", "256", "--host-memory", "14MiB", "--report", "refused.html"]);
+    let profile = sandbox.json(&["profile", "--steps", "4", "--host-memory", "64MiB", "--report", "profile.html", "--json"]);
+    let flags = ["--device", "cuda:0", "--device-profile", "h200", "--device-memory", "4GiB", "--host-memory", "16GiB"];
+    sandbox.succeed(&[&["plan", "--zoo", "resnet18", "--batch", "8", "--report", "gpu.html", "--quiet"][..], &flags].concat());
+    let see = |page: &str| {
+        probe(browser, &sandbox, page, "dark", 390, axe.as_deref());
+        probe(browser, &sandbox, page, "light", 1440, axe.as_deref())
+    };
+    assert_eq!(see("plan.html")["sections"], json!(["budget", "memory", "strategy", "hot", "pipeline", "model", "configuration"]));
+    assert_eq!(see("both.html")["sections"][0], "compare");
+    assert_eq!(see("refused.html")["sections"][0], "refused");
+    assert_eq!(see("gpu.html")["sections"][0], "budget");
+    let curve = read_points(&data(&sandbox.path("curve.html"))["runs"][0]["curve"]["points"], "budget_bytes", "predicted_step_s");
+    assert_eq!(points(&see("curve.html"), "curve", "step time"), curve.into_iter().rev().collect::<Vec<_>>());
+    let seen = see("profile.html");
+    assert_eq!(chart(&seen, "ops")["ops"], profile["ops"].as_array().unwrap().len());
+    assert_eq!(points(&seen, "profile-memory", "resident, measured"), read_points(&profile["memory"], "time_s", "resident_bytes"));
+    let spans = profile["spans"].as_array().unwrap();
+    let planned: Vec<f64> =
+        spans.iter().map(|span| profile["ops"][span[0].as_u64().unwrap() as usize]["planned_bytes"].as_f64().unwrap()).collect();
+    let drawn: Vec<f64> = points(&seen, "profile-planned", "planned").into_iter().map(|(_, bytes)| bytes).collect();
+    assert_eq!(drawn[..planned.len()], planned);
+    assert_eq!(chart(&seen, "tracks")["tracks"]["ops"], spans.len(), "every op of the last step");
+}
+
+/// Two numbers of every entry of a list.
+fn read_points(list: &Value, x: &str, y: &str) -> Vec<(f64, f64)> {
+    list.as_array().unwrap().iter().map(|entry| (entry[x].as_f64().unwrap(), entry[y].as_f64().unwrap())).collect()
 }
 
 #[test]

@@ -203,6 +203,10 @@ pub struct Graph {
     pub(crate) streams: u32,
     /// Values that block gradients.
     pub(crate) stopped: Vec<ValueId>,
+    /// Whether products of single-precision operands may round them to TF32.
+    pub(crate) tf32: bool,
+    /// Whether logits are computed in blocks of rows, whatever the budget.
+    pub(crate) logits_in_blocks: bool,
     /// Number of row splits that the planner created; 0 if none.
     pub(crate) pieces: usize,
     /// How the planner computes concats.
@@ -250,6 +254,23 @@ impl Graph {
         Graph::default()
     }
 
+    /// Whether matrix products and convolutions of single-precision operands may round these to TF32 (10 bits of mantissa), on devices
+    /// whose tensor cores do. Sums are in single precision, and so is everything else.
+    pub fn tf32(&self) -> bool {
+        self.tf32
+    }
+
+    /// Allows or forbids [TF32](Graph::tf32) products.
+    ///
+    /// ```
+    /// let graph = plimsoll_core::Graph::new().with_tf32(true);
+    /// assert!(graph.tf32());
+    /// ```
+    pub fn with_tf32(mut self, tf32: bool) -> Graph {
+        self.tf32 = tf32;
+        self
+    }
+
     /// Appends a node; the op infers the types of its outputs.
     pub fn add(&mut self, op: Op, inputs: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
         let types: Vec<&TensorType> = inputs.iter().map(|input| self.ty(*input)).collect();
@@ -292,6 +313,12 @@ impl Graph {
     }
 
     /// The nodes, no longer shared with clones.
+    /// Frees the capacity that a complete graph does not use: planning holds many graphs.
+    pub(crate) fn shrink(&mut self) {
+        Arc::make_mut(&mut self.nodes).shrink_to_fit();
+        Arc::make_mut(&mut self.values).shrink_to_fit();
+    }
+
     pub(crate) fn nodes_mut(&mut self) -> &mut Vec<Node> {
         Arc::make_mut(&mut self.nodes)
     }
@@ -524,7 +551,7 @@ impl Graph {
     pub(crate) fn extent(&self, dim: Dim) -> Option<Extent> {
         match dim.as_fixed() {
             Some(extent) => Some((extent, Dim::fixed)),
-            None if self.pieces > 1 && dim.part().is_none() => Some((dim.factor(), Dim::times_batch)),
+            None if (self.pieces > 1 || self.logits_in_blocks) && dim.part().is_none() => Some((dim.factor(), Dim::times_batch)),
             None => None,
         }
     }

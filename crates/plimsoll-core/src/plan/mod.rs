@@ -252,7 +252,10 @@ fn in_order(graph: &Graph, rows: usize, device: &dyn Target) -> Result<InOrder, 
     verify(&graph)?;
     let alignment = device.capabilities().alignment;
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
-    let order = order::order(&graph, rows, alignment, &workspace);
+    let mut order = order::order(&graph, rows, alignment, &workspace);
+    if device.capabilities().groups_updates {
+        order = order::small_updates_last(&graph, order);
+    }
     let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);
     let (step, peak) = liveness::peak(live.buffers.iter().map(|b| (b.first, b.last, b.size)), order.len());
     let recomputation = Recomputation { flops: graph.flops(rows), ..Recomputation::default() };

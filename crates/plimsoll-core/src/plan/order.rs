@@ -7,7 +7,7 @@ use super::recompute::problem::Problem;
 use super::recompute::simulate::Simulation;
 use super::reorder::improve;
 use super::updates::{readers, root, runs};
-use crate::ir::graph::{Graph, NodeId, ValueId};
+use crate::ir::graph::{Graph, NodeId, Phase, ValueId};
 use crate::ir::op::Op;
 use crate::{Bytes, Dim};
 use std::cmp::Reverse;
@@ -45,6 +45,40 @@ pub(super) fn order(graph: &Graph, rows: usize, alignment: Bytes, workspace: &dy
         improve(&problem, &constraints.successors, &mut best);
     }
     best.into_iter().map(NodeId).collect()
+}
+
+/// Largest parameter whose update is deferred, in elements: its gradient stays live until then.
+const SMALL: usize = 1 << 16;
+
+/// Moves the updates of small parameters to the end, those with equal expressions next to each other. Nothing reads a state
+/// after its update, so that any later position is legal.
+pub(super) fn small_updates_last(graph: &Graph, order: Vec<NodeId>) -> Vec<NodeId> {
+    let copied = order.iter().any(|id| matches!(graph.node(*id).op, Op::Store(_) | Op::Load(_)));
+    let new_values: HashSet<ValueId> = graph.updates.iter().map(|(_, value)| *value).collect();
+    let read: HashSet<ValueId> = graph.nodes().flat_map(|(_, node)| node.inputs.iter().copied()).collect();
+    let host_reads: HashSet<ValueId> = graph.outputs.iter().map(|(_, value)| *value).collect();
+    let is_small = |id: &NodeId| {
+        let node = graph.node(*id);
+        let (Op::Pointwise(op), Phase::Update) = (&node.op, node.phase) else { return false };
+        let only_updates = |value: &ValueId| new_values.contains(value) && !read.contains(value) && !host_reads.contains(value);
+        op.shape.elements().as_fixed().is_some_and(|size| size <= SMALL) && node.outputs.iter().all(only_updates)
+    };
+    if copied {
+        return order;
+    }
+    let (mut last, mut order): (Vec<NodeId>, Vec<NodeId>) = order.into_iter().partition(is_small);
+    let mut kinds: Vec<&Op> = Vec::new();
+    let mut kind = |id: &NodeId| {
+        let op = &graph.node(*id).op;
+        let same = |known: &&Op| matches!((known, op), (Op::Pointwise(a), Op::Pointwise(b)) if a.expr == b.expr && a.dtypes == b.dtypes);
+        kinds.iter().position(same).unwrap_or_else(|| {
+            kinds.push(op);
+            kinds.len() - 1
+        })
+    };
+    last.sort_by_cached_key(|id| kind(id));
+    order.extend(last);
+    order
 }
 
 /// The dependencies of the graph.

@@ -62,6 +62,8 @@ pub struct Capabilities {
     /// Whether sums over the rows of a batch resume from those of earlier rows, with the bits of all rows at once, and
     /// every row is computed with the same bits in any micro-batch.
     pub resumes_sums: bool,
+    /// Whether updates of small parameters that follow each other run together: they are then the last nodes of a step.
+    pub groups_updates: bool,
     /// The rates of the default [cost model](Target::cost_model), against which measured times are compared before they
     /// are scaled to other sizes.
     pub rates: Rates,
@@ -80,6 +82,7 @@ impl Capabilities {
             alignment,
             reads_channel_views: false,
             resumes_sums: false,
+            groups_updates: false,
             rates,
             copy_rate,
             runtime: None,

@@ -17,6 +17,9 @@ use std::sync::Arc;
 
 /// Tolerance of single precision, relative to the tensor's largest magnitude (at least 1).
 const SINGLE: f64 = 5e-5;
+/// Tolerance of TF32 products: operands have 10 bits of mantissa and may be truncated, and the largest result may be smaller
+/// than its summands.
+const TF32: f64 = 5e-3;
 /// Tolerance of 16-bit values, in epsilons of the type. The reference rounds where the graph stores, so only values
 /// close to a rounding boundary may differ.
 const ROUNDED: f64 = 2.0;
@@ -199,10 +202,15 @@ impl Case {
     }
 }
 
-/// The tolerance for a device, by the coarsest real type in the graph.
+/// The tolerance for a device, by the coarsest real type in the graph and its products.
 fn allowed(graph: &Graph) -> f64 {
+    let products = if graph.tf32() { TF32 } else { SINGLE };
     let values = graph.nodes().flat_map(|(_, node)| &node.outputs);
-    values.map(|value| graph.ty(*value).dtype).filter(|dtype| dtype.is_half()).map(|dtype| ROUNDED * dtype.epsilon()).fold(SINGLE, f64::max)
+    values
+        .map(|value| graph.ty(*value).dtype)
+        .filter(|dtype| dtype.is_half())
+        .map(|dtype| ROUNDED * dtype.epsilon())
+        .fold(products, f64::max)
 }
 
 fn compare_on_device(case: &Case, graph: &Graph, device: &Arc<dyn Device>) -> Result<f64, Why> {

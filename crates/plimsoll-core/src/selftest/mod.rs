@@ -156,6 +156,10 @@ pub fn cases(seed: u64) -> Vec<Case> {
         for types in TWO_BYTES {
             cases.extend(build(types).into_iter().filter(Case::stores_halves));
         }
+        // And the products once more with operands that may be rounded to TF32.
+        if TF32.contains(op) {
+            cases.extend(build(&[DType::F32]).into_iter().map(Case::in_tf32));
+        }
         cases
     })
     .collect()
@@ -163,6 +167,9 @@ pub fn cases(seed: u64) -> Vec<Case> {
 
 /// Element types of real operands and results: as in bf16 training, then all types mixed.
 const TWO_BYTES: [&[DType]; 2] = [&[DType::BF16, DType::F32], &[DType::F16, DType::F16, DType::BF16, DType::F32]];
+
+/// The ops that may round single-precision operands to TF32.
+const TF32: [&str; 4] = ["matmul", "conv2d", "conv2d_grad_input", "conv2d_grad_filter"];
 
 type Row = fn(&mut Draw) -> Result<Vec<Case>, GraphError>;
 

@@ -5,6 +5,7 @@ use super::Case;
 use super::draw::Draw;
 use super::stage::{Domain, Stage};
 use super::windows::{Walk, for_convolution};
+use crate::DType;
 use crate::base::expr::{Binary, Expr};
 use crate::base::shape::{Dim, Shape};
 use crate::ir::graph::GraphError;
@@ -49,6 +50,13 @@ pub(super) fn matmul(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
     let op = MatMul { epilogue: Some(biased_relu_plus()), dtype: s.draw.dtype(), ..MatMul::default() };
     let y = s.graph.add_one(Op::MatMul(op), &[a, b, bias, rest])?;
     cases.push(s.finish_forward("followed by an expression", &[y])?);
+
+    let mut s = Stage::new(draw);
+    let (a, b) = (s.operand(Shape::batch_of([6]), Domain::Any)?, s.operand(Shape::batch_of([5]), Domain::Any)?);
+    let so_far = s.operand_in(DType::F32, Shape::fixed([6, 5]), Domain::Any)?;
+    let op = MatMul { transpose_a: true, onto: true, ..MatMul::default() };
+    let y = s.graph.add_one(Op::MatMul(op), &[a, b, so_far])?;
+    cases.push(s.finish_forward("added to an earlier sum", &[y])?);
     Ok(cases)
 }
 

@@ -19,6 +19,11 @@ pub(super) enum Domain {
 }
 
 impl Case {
+    /// The same with TF32 products.
+    pub(super) fn in_tf32(self) -> Case {
+        Case { name: format!("{}, in TF32", self.name), graph: self.graph.with_tf32(true), ..self }
+    }
+
     /// Whether any value is stored in 16 bits.
     pub(super) fn stores_halves(&self) -> bool {
         self.graph.nodes().flat_map(|(_, node)| &node.outputs).any(|value| self.graph.ty(*value).dtype.is_half())

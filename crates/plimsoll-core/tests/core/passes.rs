@@ -3,13 +3,15 @@
 use crate::support::{graph_from, numbers, parameter, recipes};
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::StateId;
-use plimsoll_core::ops::{Concat, Conv2d, MaxPool, Window};
+use plimsoll_core::ops::{Concat, Conv2d, MatMul, MaxPool, Reduction, Window};
 use plimsoll_core::passes::{
-    fuse_epilogues, fuse_pointwise, inline_masks, optimize, read_what_is_kept, remove_dead, simplify, sink_masks, split_concats,
+    fuse_epilogues, fuse_pointwise, inline_masks, mixed, optimize, pad_classes, read_what_is_kept, remove_dead, simplify, sink_masks,
+    split_concats,
 };
+use plimsoll_core::plan::split::logits_in_blocks;
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::training_programs;
-use plimsoll_core::{DType, Graph, GraphError, Op, Shape, TensorType, ValueId, reference, verify};
+use plimsoll_core::{Bytes, DType, Dim, Graph, GraphError, Op, Shape, TensorType, ValueId, reference, verify};
 
 /// A dense layer with ReLU, mean squared error, and plain descent.
 fn training_step() -> Result<Graph, GraphError> {
@@ -305,4 +307,88 @@ fn passes_before_gradients_preserve_stopped_gradients() {
     let step = training_programs(&g, g.outputs()[0].1, false, &descend).unwrap().remove(0).1;
     // The gradient of w · stopped(w) is w, not 2w.
     assert_eq!(run(&step).last().unwrap(), &[0.0; 3], "{step}");
+}
+
+/// A step of a classifier of every position of a sequence, with a softmax cross-entropy, in mixed precision. With `smooth`, the
+/// loss reads all logits.
+fn language_step(classes: usize, smooth: bool) -> Result<Graph, GraphError> {
+    let mut graph = Graph::new();
+    let x = graph.input("x", TensorType::f32(Shape::batch_of([8, 4])));
+    let y = graph.input("y", TensorType::new(DType::I32, Shape::batch_of([8])));
+    let table = graph.in_scope("tokens", |g| parameter(g, "table", Shape::fixed([classes, 4])))?;
+    let rows = |width: usize| Shape::new([Dim::times_batch(8), Dim::fixed(width)]);
+    let (x, y) = (graph.reshape(x, rows(4))?, graph.reshape(y, rows(1))?);
+    let logits = graph.add_one(Op::MatMul(MatMul { transpose_b: true, ..MatMul::default() }), &[x, table])?;
+    let normalizer = graph.reduce(Reduction::LogSumExp, logits, &[1])?;
+    let own = graph.pointwise(
+        Expr::build(|e| {
+            let is_label = e.binary(Binary::Equal, e.coordinate(1), e.input(1));
+            let else_ = if smooth { e.mul(e.input(0), e.constant(0.01)) } else { e.constant(0.0) };
+            e.select(is_label, e.sub(e.input(2), e.input(0)), else_)
+        }),
+        &[logits, y, normalizer],
+    )?;
+    let loss = graph.sum(own)?;
+    graph.output("loss", loss);
+    let best = graph.reduce(Reduction::ArgMax, logits, &[1])?;
+    graph.output("best", best);
+    let graph = mixed(&graph, DType::BF16)?;
+    let loss = graph.outputs()[0].1;
+    let replace = |g: &mut Graph, parameter: StateId, gradient: ValueId| {
+        g.update(parameter, gradient);
+        Ok(())
+    };
+    optimize(&training_programs(&graph, loss, false, &replace)?.remove(0).1)
+}
+
+fn widths_of_products(graph: &Graph) -> Vec<usize> {
+    let products = graph.nodes().filter(|(_, node)| matches!(node.op, Op::MatMul(_)));
+    products.map(|(_, node)| graph.shape(node.outputs[0]).bind(3).into_iter().max().unwrap()).collect()
+}
+
+#[test]
+fn logits_of_odd_vocabularies_are_padded_and_computed_in_blocks_without_changing_results() {
+    let (classes, rows) = (4099, 3);
+    let plain = language_step(classes, false).unwrap();
+    let padded = pad_classes(&plain);
+    verify(&padded).unwrap();
+    assert!(widths_of_products(&plain).contains(&classes) && !widths_of_products(&padded).contains(&classes));
+    let bytes = Bytes((rows * 8 * 4104 * 2) as u64);
+    let blocks = logits_in_blocks(&padded, rows, Bytes(bytes.0 / 4)).unwrap();
+    verify(&blocks).unwrap();
+    let largest = |graph: &Graph| {
+        graph
+            .nodes()
+            .flat_map(|(_, node)| &node.outputs)
+            .filter(|value| graph.shape(**value).has_batch())
+            .map(|value| graph.ty(*value).bytes(rows))
+            .max()
+    };
+    assert_eq!((largest(&padded), largest(&blocks)), (Some(bytes), Some(Bytes(bytes.0 / 4))));
+    let inputs = vec![numbers(rows * 32, 1), (0..rows * 8).map(|i| (i * 509 % classes) as f64).collect()];
+    let states = vec![numbers(classes * 4, 2)];
+    let run = |graph: &Graph| reference::run(graph, rows, &inputs, &states, &[], &StepRandom::default());
+    let want = run(&plain);
+    for graph in [&padded, &blocks] {
+        let got = run(graph);
+        for name in ["loss", "best"] {
+            let pairs = want.output(name).unwrap().iter().zip(got.output(name).unwrap());
+            pairs.for_each(|(want, got)| assert!((want - got).abs() <= 1e-9 * want.abs().max(1.0), "{name}: {got} instead of {want}"));
+        }
+        let pairs = want.states()[0].iter().zip(&got.states()[0]);
+        assert!(pairs.clone().count() == classes * 4 && pairs.clone().any(|(want, _)| *want != 0.0));
+        pairs.for_each(|(want, got)| assert!((want - got).abs() <= 1e-9 * want.abs().max(1.0), "{got} instead of {want}"));
+    }
+}
+
+#[test]
+fn logits_are_padded_only_where_no_consumer_sees_it() {
+    // Whole vectors; few classes; a loss that reads all logits.
+    for (classes, smooth) in [(4104, false), (37, false), (4099, true)] {
+        let plain = language_step(classes, smooth).unwrap();
+        assert_eq!(pad_classes(&plain).to_string(), plain.to_string(), "{classes} {smooth}");
+    }
+    // Blocks are for large logits only.
+    assert!(logits_in_blocks(&language_step(4099, false).unwrap(), 3, Bytes::mib(512)).is_none());
+    assert!(logits_in_blocks(&training_step().unwrap(), 1 << 20, Bytes::mib(1)).is_none());
 }

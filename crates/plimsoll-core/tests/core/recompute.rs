@@ -126,6 +126,22 @@ fn every_limit_is_met_soundly_or_refused_with_the_least_that_works() {
     assert!(met > 200 && repeated > 50 && refused > 50, "{met} met, {repeated} by repetition, {refused} refused");
 }
 
+/// A small graph has few sequences: once nothing faster is found for a long time, the rest of the effort is not spent.
+#[test]
+fn the_search_over_a_small_graph_ends_whatever_the_effort() {
+    let device = Slow { broken: None };
+    let mut repeated = 0;
+    for seed in 0..12 {
+        let graph = step_graph(seed, 9);
+        let free = layout(&[(Role::Step, graph.clone())], ROWS, &device).unwrap();
+        let limit = Bytes(free.arena.0 * 80 / 100);
+        if let Ok(found) = fit(&graph, ROWS, &device, limit, &RATES, Effort(1 << 50)) {
+            repeated += usize::from(!found.recomputation.nodes.is_empty());
+        }
+    }
+    assert!(repeated > 0, "some recompute");
+}
+
 #[test]
 fn recomputation_changes_no_bit() {
     let device: Arc<dyn Device> = Arc::new(Slow { broken: None });

@@ -2,20 +2,64 @@
 
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::plan::{CostModel, Rates};
+use plimsoll_core::{DType, Op};
 
-/// Predicted node times, fitted to convolutional and language models on an H200: 16-bit products run on tensor cores.
-/// The choice of recomputation and offloading depends on ratios, which are similar on other GPUs.
+/// Predicted node times, fitted to convolutional and language models on an H200: products run on tensor cores in 16 bits and
+/// in TF32, and everything else is bound by memory bandwidth. The choice of recomputation and offloading depends on ratios,
+/// which are similar on other GPUs.
 pub(crate) struct GpuPace;
 
+/// What multiplies the operands of a product.
+#[derive(Clone, Copy)]
+enum Unit {
+    Half,
+    Tf32,
+    Single,
+}
+
 impl GpuPace {
-    pub const SINGLE: Rates = Rates { flops_per_s: 3.2e13, bytes_per_s: 2.6e12, step_s: 2.5e-6 };
-    const HALVES: Rates = Rates { flops_per_s: 2.5e14, ..GpuPace::SINGLE };
+    pub const SINGLE: Rates = Rates { flops_per_s: 3.2e13, bytes_per_s: 2.9e12, step_s: 2e-6 };
+
+    /// The rates of a node.
+    fn rates(graph: &Graph, node: &Node) -> Rates {
+        let dtype = |value| graph.ty(value).dtype;
+        let unit = match () {
+            () if node.inputs.iter().any(|value| dtype(*value).is_half()) => Unit::Half,
+            () if graph.tf32() && node.inputs.iter().all(|value| dtype(*value) == DType::F32) => Unit::Tf32,
+            () => Unit::Single,
+        };
+        let pick = |half, tf32, single| match unit {
+            Unit::Half => half,
+            Unit::Tf32 => tf32,
+            Unit::Single => single,
+        };
+        let groups = match &node.op {
+            Op::Conv2d(op) => op.groups,
+            Op::Conv2dGradInput(op) => op.groups,
+            Op::Conv2dGradFilter(op) => op.groups,
+            _ => 1,
+        };
+        let (flops_per_s, bytes_per_s) = match &node.op {
+            Op::MatMul(_) => (pick(6.2e14, 2.9e14, 4.5e13), 2.5e12),
+            // In groups, generated kernels are bound by memory.
+            Op::Conv2d(_) | Op::Conv2dGradInput(_) if groups > 1 => (2e13, 2.2e12),
+            Op::Conv2dGradFilter(_) if groups > 1 => (2e13, 1.4e12),
+            Op::Conv2d(_) => (pick(5.8e14, 2.6e14, 3.2e13), 2.2e12),
+            Op::Conv2dGradInput(_) => (pick(6e14, 2.8e14, 3.2e13), 3.2e12),
+            Op::Conv2dGradFilter(_) => (pick(5.4e14, 2e14, 3.2e13), 2.2e12),
+            Op::Attention(_) => (pick(1.8e14, 2e13, 2e13), 2.9e12),
+            Op::AttentionGrad(_) => (pick(1.44e14, 2e13, 2e13), 2.9e12),
+            Op::Pointwise(_) => (GpuPace::SINGLE.flops_per_s, 4.1e12),
+            // Many are computed in pairs, in one pass over memory.
+            Op::Reduce(_) => (GpuPace::SINGLE.flops_per_s, 4.1e12),
+            _ => (GpuPace::SINGLE.flops_per_s, GpuPace::SINGLE.bytes_per_s),
+        };
+        Rates { flops_per_s, bytes_per_s, ..GpuPace::SINGLE }
+    }
 }
 
 impl CostModel for GpuPace {
     fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64 {
-        let halves = node.inputs.iter().any(|value| graph.ty(*value).dtype.is_half());
-        let rates = if halves { GpuPace::HALVES } else { GpuPace::SINGLE };
-        rates.seconds(graph, node, rows)
+        GpuPace::rates(graph, node).seconds(graph, node, rows)
     }
 }

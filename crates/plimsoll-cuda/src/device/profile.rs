@@ -78,6 +78,7 @@ pub(crate) fn capabilities(model: &str) -> Capabilities {
         alignment: ALIGNMENT,
         reads_channel_views: true,
         resumes_sums: false,
+        groups_updates: true,
         rates: GpuPace::SINGLE,
         copy_rate: copy_rate(model),
         runtime: Some(&DeviceRuntime { name: "CUDA context", parts: "CUDA's driver, libraries and compiler" }),

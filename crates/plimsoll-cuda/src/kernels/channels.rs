@@ -1,24 +1,36 @@
-//! Images and filters with zero channels appended, for convolutions on tensor cores: they need channels in multiples of
-//! eight.
+//! Images and filters with zeros around them, for convolutions in cuDNN: tensor cores need whole vectors of channels.
 
 use super::convolution::ConvShape;
 use super::{Argument, Kernel, THREADS, block_count, index_type, parameter};
 use plimsoll_core::DType;
 use std::fmt::Write;
 
-/// Copies an image `[n, h, w, c]` into one with `padded` channels.
-pub(crate) fn pad_image(conv: &ConvShape, padded: usize, dtype: DType, from: Argument, to: Argument) -> Kernel {
-    let [n, h, w, c] = conv.image;
-    let vectors = n * h * w * padded / 8;
-    let index = index_type(vectors * 8);
+/// Copies an image `[n, h, w, c]` into the larger image of another convolution; the rest of that is zero. If it is higher or
+/// wider, the padding of the window is part of it.
+pub(crate) fn pad_image(conv: &ConvShape, padded: &ConvShape, dtype: DType, from: Argument, to: Argument) -> Kernel {
+    let ([_, h, w, c], [n, height, width, channels]) = (conv.image, padded.image);
+    let (top, left) = if (height, width) == (h, w) { (0, 0) } else { (conv.window.pad_rows.0, conv.window.pad_columns.0) };
+    // Vectors of channels, if they are whole.
+    let each = [8, 4, 1].into_iter().find(|each| channels.is_multiple_of(*each)).expect("one divides everything");
+    let vectors = n * height * width * channels / each;
+    let index = index_type(vectors * each);
     let mut body = format!("const {index} thread = ({index})blockIdx.x * {THREADS} + threadIdx.x;\nif (thread >= {vectors}) return;\n");
+    let (row, image) = (width * channels / each, height * width * channels / each);
+    let _ = writeln!(body, "const {index} first = thread % {} * {each};", channels / each);
     let _ =
-        writeln!(body, "const {index} pixel = thread / {}, first = thread % {} * 8;\nfloat x[8];\n#pragma unroll", padded / 8, padded / 8);
-    let _ = writeln!(body, "for (int u = 0; u < 8; u++) x[u] = first + u < {c} ? load(from[pixel * {c} + first + u]) : 0.0f;");
-    body += "store_vector(to + thread * 8, x);\n";
+        writeln!(body, "const int x = (int)(thread % {row} / {}) - {left}, y = (int)(thread % {image} / {row}) - {top};", channels / each);
+    let _ = writeln!(body, "const bool inside = x >= 0 && x < {w} && y >= 0 && y < {h};");
+    let _ =
+        writeln!(body, "const {index} pixel = inside ? (thread / {image} * {h} + y) * {w} + x : 0;\nfloat values[{each}];\n#pragma unroll");
+    let _ = writeln!(
+        body,
+        "for (int u = 0; u < {each}; u++) values[u] = inside && first + u < {c} ? load(from[pixel * {c} + first + u]) : 0.0f;"
+    );
+    body += if each == 1 { "store(to + thread, values[0]);\n" } else { "store_vector(to + thread * EACH, values);\n" };
+    let body = body.replace("EACH", &each.to_string());
     Kernel {
-        name: "pad_channels",
-        what: format!("image {:?} with {padded} channels", conv.image),
+        name: "pad_image",
+        what: format!("image {:?} in {:?}", conv.image, padded.image),
         parameters: vec![parameter(dtype, "from", from), parameter(dtype, "to", to)],
         body,
         grid: [block_count(vectors, THREADS), 1, 1],

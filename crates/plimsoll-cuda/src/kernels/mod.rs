@@ -31,7 +31,7 @@ pub(crate) use gather::{gather, scatter_add, scatter_add_workspace};
 pub(crate) use matrix_transpose::transpose_matrix;
 pub(crate) use movement::{concat, pad, slice, slice_write, transpose};
 pub(crate) use pitch::{Part, pad_rows, unpad_rows};
-pub(crate) use pointwise::{PitchedRows, fused_slice_write, pointwise};
+pub(crate) use pointwise::{PitchedRows, fused_slice_write, pointwise, pointwise_group};
 pub(crate) use pooling::{avg_pool, avg_pool_grad, max_pool, max_pool_grad};
 pub(crate) use recurrent::{recurrent, recurrent_grad, recurrent_grad_workspace, recurrent_workspace};
 pub(crate) use reduce::{are_split_alike, reduce, reduce_workspace};

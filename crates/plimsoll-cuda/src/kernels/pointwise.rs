@@ -2,7 +2,7 @@
 
 use super::expression::FusedExpr;
 use super::vector::{self, VectorCode, vector_code};
-use super::{Argument, Kernel, THREADS, block_count, indented, index_type};
+use super::{Argument, Kernel, THREADS, block_count, indented, index_type, type_name};
 use plimsoll_core::DType;
 use std::fmt::Write;
 
@@ -32,6 +32,69 @@ pub(crate) fn fused_slice_write(site: &FusedExpr<'_>, output: DType, PitchedRows
     let width = if [start, length, pitch].iter().all(|n| n.is_multiple_of(width)) { width } else { 1 };
     let at = format!("((unsigned long long)(i / {length}) * {pitch} + {start} + i % {length})");
     written("pointwise_slice_write", site, &[output], width, &at)
+}
+
+/// Elements that a block of a group computes.
+const GROUP_BLOCK: usize = 4 * THREADS;
+
+/// The expression over several sets of tensors, of these sizes, in one launch. The operands of the site are those of one set:
+/// each has its size, or is a single number. Inputs and outputs of all sets follow each other.
+pub(crate) fn pointwise_group(site: &FusedExpr<'_>, outputs: &[DType], sizes: &[usize]) -> Kernel {
+    let read: Vec<usize> = (0..site.operands.len()).filter(|i| site.is_read(*i)).collect();
+    let input_type = |i: usize| format!("const {}*", type_name(site.operands[i].dtype));
+    let (mut parameters, mut body) = (Vec::new(), String::new());
+    for set in 0..sizes.len() {
+        let inputs = read.iter().map(|i| (format!("{} in{i}_{set}", input_type(*i)), Argument::Input(set * site.operands.len() + i)));
+        parameters.extend(inputs);
+        let results = outputs.iter().enumerate();
+        parameters
+            .extend(results.map(|(i, dtype)| (format!("{}* out{i}_{set}", type_name(*dtype)), Argument::Output(set * outputs.len() + i))));
+    }
+    read.iter().for_each(|i| body += &format!("{} in{i};\n", input_type(*i)));
+    outputs.iter().enumerate().for_each(|(i, dtype)| body += &format!("{}* out{i};\n", type_name(*dtype)));
+    body += "unsigned n, first;\n";
+    let blocks: Vec<u32> = sizes.iter().map(|size| block_count(*size, GROUP_BLOCK)).collect();
+    let ends: Vec<u32> = blocks.iter().scan(0, |end, blocks| Some(*end + blocks).inspect(|next| *end = *next)).collect();
+    let choose = |set: usize| {
+        let inputs = read.iter().map(|i| format!("in{i} = in{i}_{set}; "));
+        let results = (0..outputs.len()).map(|i| format!("out{i} = out{i}_{set}; "));
+        let names: String = inputs.chain(results).collect();
+        format!("{names}n = {}; first = {};", sizes[set], ends[set] - blocks[set])
+    };
+    bisect(&mut body, 0, 0..sizes.len(), &|set| ends[set], &choose);
+    let _ = writeln!(body, "#pragma unroll\nfor (int u = 0; u < {}; u++) {{", GROUP_BLOCK / THREADS);
+    let _ = writeln!(body, "    const unsigned i = (blockIdx.x - first) * {GROUP_BLOCK} + u * {THREADS} + threadIdx.x;");
+    let _ = writeln!(body, "    if (i < n) {{");
+    let mut element = String::new();
+    site.write(&mut element, "unsigned", "i");
+    for i in 0..outputs.len() {
+        let _ = writeln!(element, "store(out{i} + i, {});", site.root(i));
+    }
+    indented(&mut body, 2, &element);
+    body += "    }\n}\n";
+    Kernel {
+        name: "pointwise_group",
+        what: format!("pointwise, {} sets of tensors: {}", sizes.len(), site.expr),
+        parameters,
+        body,
+        grid: [ends.last().copied().unwrap_or(0), 1, 1],
+        threads: THREADS as u32,
+    }
+}
+
+/// Writes a binary search for the set of a block.
+fn bisect(body: &mut String, depth: usize, sets: std::ops::Range<usize>, end: &dyn Fn(usize) -> u32, choose: &dyn Fn(usize) -> String) {
+    let indent = "    ".repeat(depth);
+    if sets.len() == 1 {
+        let _ = writeln!(body, "{indent}{}", choose(sets.start));
+        return;
+    }
+    let middle = sets.start + sets.len() / 2;
+    let _ = writeln!(body, "{indent}if (blockIdx.x < {}) {{", end(middle - 1));
+    bisect(body, depth + 1, sets.start..middle, end, choose);
+    let _ = writeln!(body, "{indent}}} else {{");
+    bisect(body, depth + 1, middle..sets.end, end, choose);
+    let _ = writeln!(body, "{indent}}}");
 }
 
 /// The expression over every vector of `width` elements from `i` on, with each result stored at offset `at` of its

@@ -136,8 +136,8 @@ fn load(
 }
 
 /// A row-major matrix product for machines without cuBLASLt and for types it does not support; either operand may be
-/// transposed. `types` are those of the operands and the result.
-pub(crate) fn matmul((m, n, k): (usize, usize, usize), transpose_a: bool, transpose_b: bool, types: [DType; 3]) -> Kernel {
+/// transposed. `types` are those of the operands and the result. With `onto`, the third input is added.
+pub(crate) fn matmul((m, n, k): (usize, usize, usize), transpose_a: bool, transpose_b: bool, types: [DType; 3], onto: bool) -> Kernel {
     let at = |name: &str, row: &str, column: &str, width: usize| format!("value = load({name}[{row} * {width} + {column}]);\n");
     TiledMatmul {
         name: "matmul",
@@ -151,12 +151,15 @@ pub(crate) fn matmul((m, n, k): (usize, usize, usize), transpose_a: bool, transp
         left_along_depth: !transpose_a,
         right: if transpose_b { at("b", "n", "k", k) } else { at("b", "k", "n", n) },
         right_along_depth: transpose_b,
-        store: format!("store(c + m * {n} + n, value);\n"),
-        parameters: vec![
+        store: format!("store(c + m * {n} + n, value{});\n", if onto { format!(" + load(d[m * {n} + n])") } else { String::new() }),
+        parameters: [
             parameter(types[0], "a", Argument::Input(0)),
             parameter(types[1], "b", Argument::Input(1)),
             parameter(types[2], "c", Argument::Output(0)),
-        ],
+        ]
+        .into_iter()
+        .chain(onto.then(|| parameter(types[2], "d", Argument::Input(2))))
+        .collect(),
         extent: (m * k).max(k * n).max(m * n),
     }
     .kernel()

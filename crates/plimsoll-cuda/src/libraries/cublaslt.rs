@@ -2,6 +2,7 @@
 //! does not change.
 
 use super::driver::{Context, Stream};
+use crate::algorithms::ComputeType;
 use cudarc::cublaslt::{result, sys};
 use plimsoll_core::DType;
 use std::ffi::c_void;
@@ -51,7 +52,7 @@ pub(crate) struct MatmulRequest {
     /// Which operands are transposed.
     pub transpose: (bool, bool),
     /// Types of both operands and of the result.
-    pub types: (DType, DType),
+    pub types: (ComputeType, DType),
     /// Elements between the rows of A and of the result, if their rows are padded.
     pub pitches: [Option<usize>; 2],
     /// Whether a row of `n` numbers of the result's type is added to every row.
@@ -77,13 +78,18 @@ impl Matmul {
     pub fn new(library: &Arc<CublasLt>, request: &MatmulRequest, bias: Option<u64>, workspace: usize) -> Option<Matmul> {
         let MatmulRequest { extents: (m, n, k), types: (operands, results), transpose: (transpose_a, transpose_b), pitches, .. } = *request;
         // The library is column-major: a row-major matrix is its transpose there, and (A·B)ᵀ = Bᵀ·Aᵀ.
+        let compute = match operands.tf32 {
+            true => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+            false => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+        };
+        let operands = operands.dtype;
         let layout = |dtype: DType, rows: usize, columns: usize, pitch: Option<usize>| {
             result::create_matrix_layout(data_type(dtype), rows as u64, columns as u64, pitch.unwrap_or(rows) as i64).ok()
         };
         let [a_pitch, c_pitch] = pitches;
         let left = if transpose_b { layout(operands, k, n, None)? } else { layout(operands, n, k, None)? };
         let right = if transpose_a { layout(operands, m, k, a_pitch)? } else { layout(operands, k, m, a_pitch)? };
-        let description = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F).ok()?;
+        let description = result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F).ok()?;
         let mut product = Matmul {
             library: Arc::clone(library),
             description,
@@ -136,14 +142,15 @@ impl Matmul {
         Some(())
     }
 
-    /// Enqueues the product.
+    /// Enqueues the product of A and B, with its result in C, added to another matrix of the same layout if there is one.
     ///
     /// # Safety
     ///
     /// The addresses are matrices of the created extents and workspace of the created size, valid until the stream has
     /// executed the product, and so is the bias.
-    pub unsafe fn run(&self, a: u64, b: u64, c: u64, workspace: u64, stream: &Stream) -> Result<(), String> {
-        let (one, zero) = (1f32, 0f32);
+    pub unsafe fn run(&self, [a, b, c]: [u64; 3], onto: Option<u64>, workspace: u64, stream: &Stream) -> Result<(), String> {
+        let (one, scale) = (1f32, if onto.is_some() { 1f32 } else { 0f32 });
+        let onto = onto.unwrap_or(c) as *const c_void;
         let [left, right, out] = self.layouts;
         let (a, b, c) = (a as *const c_void, b as *const c_void, c as *mut c_void);
         // SAFETY: guaranteed by the caller; both scale factors are read before the call returns. The libraries' stream
@@ -153,12 +160,12 @@ impl Matmul {
                 self.library.handle,
                 self.description,
                 (&raw const one).cast(),
-                (&raw const zero).cast(),
+                (&raw const scale).cast(),
                 b,
                 left,
                 a,
                 right,
-                c,
+                onto,
                 out,
                 c,
                 out,

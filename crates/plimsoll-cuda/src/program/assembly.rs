@@ -64,7 +64,7 @@ impl Assembly<'_> {
                 let bias = |request: &MatmulRequest| request.bias.then(|| self.addresses.arena.0 + offset.0 + bias_at);
                 let make = |step: &MatmulStep| match step {
                     MatmulStep::Kernel(_) => Some(None),
-                    MatmulStep::Product(request, _) => {
+                    MatmulStep::Product(request, ..) => {
                         Matmul::new(library, request, bias(request), workspace.get() - taken as usize).map(Some)
                     }
                 };
@@ -75,14 +75,17 @@ impl Assembly<'_> {
                 let scratch = at(Argument::WorkspaceAt(taken as usize))?;
                 let addresses = steps.iter().map(|step| match step {
                     MatmulStep::Kernel(_) => Ok(None),
-                    MatmulStep::Product(_, [a, b, c]) => Ok(Some([at(*a)?, at(*b)?, at(*c)?])),
+                    MatmulStep::Product(_, [a, b, c], onto) => {
+                        let onto = onto.map(at).transpose()?;
+                        Ok(Some(([at(*a)?, at(*b)?, at(*c)?], onto)))
+                    }
                 });
                 let addresses = addresses.collect::<Result<Vec<_>, String>>()?;
                 let mut ops = Vec::new();
                 for ((step, product), addresses) in steps.iter().zip(products).zip(addresses) {
                     ops.push(match (step, product, addresses) {
-                        (MatmulStep::Product(..), Some(product), Some([a, b, c])) => {
-                            UnlinkedOp::Ready(StreamOp::Matmul { product: Box::new(product), a, b, c, workspace: scratch })
+                        (MatmulStep::Product(..), Some(product), Some(([a, b, c], onto))) => {
+                            UnlinkedOp::Ready(StreamOp::Matmul { product: Box::new(product), a, b, c, onto, workspace: scratch })
                         }
                         (MatmulStep::Kernel(kernel), ..) => self.launch(kernel, inputs, outputs, offset)?,
                         _ => unreachable!("every product has addresses"),

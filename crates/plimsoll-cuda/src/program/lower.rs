@@ -1,5 +1,6 @@
 //! Lowers nodes of a planned graph to kernels and library calls, with their workspace.
 
+use crate::algorithms::ComputeType;
 use crate::algorithms::convolution::{self, ConvAlgorithm, ConvPass, Convolutions};
 use crate::algorithms::matmul::{self, Unaligned};
 use crate::kernels::{self, Argument, AttentionShape, ConvShape, FusedExpr, Kernel, Operand, Part, PitchedRows};
@@ -12,7 +13,7 @@ use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
 /// Error for a sum that accumulates onto another.
-const ONTO: &str = "resumes from a partial sum, which GPUs do not support: their plans do not split nodes";
+const ONTO: &str = "resumes from a partial sum, which GPUs support for matrix products only: their plans do not split other sums";
 
 /// A program under lowering.
 pub(super) struct Lowering<'a> {
@@ -54,8 +55,8 @@ pub(super) enum LoweredOp {
 /// A step of a matrix product.
 pub(super) enum MatmulStep {
     Kernel(Kernel),
-    /// A product with the locations of A, B and the result.
-    Product(MatmulRequest, [Argument; 3]),
+    /// A product with the locations of A, B and the result, and of the matrix that it is added to, if any.
+    Product(MatmulRequest, [Argument; 3], Option<Argument>),
 }
 
 /// A cuDNN convolution with the kernels around it.
@@ -63,7 +64,7 @@ pub(super) struct CudnnConvOp {
     pub request: ConvRequest,
     /// Image, filter and result.
     pub tensors: [Argument; 3],
-    /// Bytes at the start of the workspace for the filter, and for an image with more channels.
+    /// Bytes at the start of the workspace for the filter, and for a padded image.
     pub taken: u64,
     /// Kernels before and after it, with their input values.
     pub before: Vec<Kernel>,
@@ -85,7 +86,7 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, convolutions: C
         }
         Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_) => {
             let (kind, conv, types) = convolution::of_node(graph, node, rows);
-            convolution::workspace(kind, &conv, types, convolutions)
+            convolution::workspace(kind, &conv, types, graph.tf32(), convolutions)
         }
         Op::AttentionGrad(op) => {
             let [.., o, _, _] = node.inputs[..] else { unreachable!("checked when the node was added") };
@@ -119,10 +120,11 @@ fn unaligned(op: &MatMul, graph: &Graph, node: &Node, rows: usize) -> Option<Una
     let common = matmul::common_type(a, b, result)?;
     let found = matmul::unaligned(extents(op, graph, node, rows), (op.transpose_a, op.transpose_b), common, result)?;
     // The copies move 16-bit elements, and the rows of zeros that complete the other operand need a copy of it.
-    let fits = match found {
-        Unaligned::LeftTransposed => a == common,
-        Unaligned::Left | Unaligned::Result => a == common && b == DType::F32,
-    };
+    let fits = !op.onto
+        && match found {
+            Unaligned::LeftTransposed => a == common,
+            Unaligned::Left | Unaligned::Result => a == common && b == DType::F32,
+        };
     fits.then_some(found)
 }
 
@@ -169,7 +171,7 @@ pub(crate) fn wants_cudnn(program: &Program, rows: usize, convolutions: Convolut
     let wanted = |node: &Node| {
         matches!(node.op, Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_)) && {
             let (kind, conv, types) = convolution::of_node(&program.graph, node, rows);
-            matches!(convolution::select(kind, &conv, types, convolutions), ConvAlgorithm::Cudnn(_))
+            matches!(convolution::select(kind, &conv, types, program.graph.tf32(), convolutions), ConvAlgorithm::Cudnn(_))
         }
     };
     convolutions != Convolutions::Generated && program.order.iter().any(|id| wanted(program.graph.node(*id)))
@@ -307,12 +309,9 @@ impl Lowering<'_> {
 
     fn matmul(&self, op: &MatMul, node: &Node, guarded: bool) -> Result<Vec<LoweredOp>, String> {
         let (inputs, output) = (&node.inputs[..], node.outputs[0]);
-        if op.onto {
-            return Err(ONTO.to_string());
-        }
         let types = self.float_dtypes([inputs[0], inputs[1], output])?;
         let extents = extents(op, &self.program.graph, node, self.rows);
-        let fallback = kernels::matmul(extents, op.transpose_a, op.transpose_b, types);
+        let fallback = kernels::matmul(extents, op.transpose_a, op.transpose_b, types, op.onto);
         let bias = bias(op, &self.program.graph, node, self.rows);
         let mut fused = false;
         let mut works = match matmul::common_type(types[0], types[1], types[2]).filter(|_| self.library && !guarded) {
@@ -329,10 +328,11 @@ impl Lowering<'_> {
                 let request = MatmulRequest {
                     extents,
                     transpose: (op.transpose_a, op.transpose_b),
-                    types: (common, types[2]),
+                    types: (ComputeType::new(common, self.program.graph.tf32()), types[2]),
                     pitches: [None; 2],
                     bias: bias.is_some(),
                 };
+                let onto = op.onto.then_some(Argument::Input(2));
                 let bias_at = taken;
                 if let Some((dtype, bytes)) = bias {
                     steps.push(MatmulStep::Kernel(kernels::cast_to(2, extents.1, dtype, Argument::WorkspaceAt(taken as usize))));
@@ -343,7 +343,7 @@ impl Lowering<'_> {
                         steps.extend(padded_steps(request, matrix, operand(0), operand(1), taken));
                         taken += matmul::padded_bytes(extents, matrix);
                     }
-                    None => steps.push(MatmulStep::Product(request, [operand(0), operand(1), Argument::Output(0)])),
+                    None => steps.push(MatmulStep::Product(request, [operand(0), operand(1), Argument::Output(0)], onto)),
                 }
                 let mut fallback = vec![fallback];
                 if bias.is_some() {
@@ -376,17 +376,17 @@ impl Lowering<'_> {
         self.float_dtypes([inputs[0], inputs[1], output])?;
         let fallback = self.generated(kind, &conv, types, node);
         let in_arena = matches!(self.program.places.get(output.0 as usize).copied().flatten(), Some(Place::Arena(_)));
-        match convolution::select(kind, &conv, types, self.convolutions) {
+        match convolution::select(kind, &conv, types, self.program.graph.tf32(), self.convolutions) {
             _ if self.convolutions == Convolutions::Generated => {}
             ConvAlgorithm::Generated => {}
             // A library call cannot depend on the loss; a generated kernel can.
-            ConvAlgorithm::Matmul(dtype) if self.library && !guarded => {
-                return Ok(self.conv_as_matmul(kind, &conv, types, dtype, node, fallback));
+            ConvAlgorithm::Matmul(ty) if self.library && !guarded => {
+                return Ok(self.conv_as_matmul(kind, &conv, types, ty, node, fallback));
             }
             // A generated kernel writes the filter gradient to its destination. Otherwise the result must be
             // overwritable while the library is tried.
-            ConvAlgorithm::Cudnn(dtype) if self.cudnn && (kind == ConvPass::GradFilter || in_arena && !guarded) => {
-                return Ok(vec![self.conv_with_cudnn(kind, &conv, types, dtype, node, fallback)]);
+            ConvAlgorithm::Cudnn(ty) if self.cudnn && (kind == ConvPass::GradFilter || in_arena && !guarded) => {
+                return Ok(vec![self.conv_with_cudnn(kind, &conv, types, ty, node, fallback)]);
             }
             ConvAlgorithm::Matmul(_) | ConvAlgorithm::Cudnn(_) => {}
         }
@@ -414,10 +414,11 @@ impl Lowering<'_> {
         kind: ConvPass,
         conv: &ConvShape,
         types: [DType; 3],
-        dtype: DType,
+        ty: ComputeType,
         node: &Node,
         fallback: Vec<Kernel>,
     ) -> Vec<LoweredOp> {
+        let dtype = ty.dtype;
         // Filters are matrices of input channels × output channels.
         let (operands, transpose, filter, result) = match kind {
             ConvPass::Forward => ([0, 1], (false, false), Some(1), types[2]),
@@ -438,8 +439,8 @@ impl Lowering<'_> {
             Op::Conv2d(op) if op.epilogue.is_some() => vec![kernels::forward(conv, types, None)],
             _ => fallback,
         };
-        let request = MatmulRequest { extents, transpose, types: (dtype, result), pitches: [None; 2], bias: false };
-        steps.push(MatmulStep::Product(request, [operand(0), operand(1), Argument::Output(0)]));
+        let request = MatmulRequest { extents, transpose, types: (ty, result), pitches: [None; 2], bias: false };
+        steps.push(MatmulStep::Product(request, [operand(0), operand(1), Argument::Output(0)], None));
         let product = LoweredOp::Matmul { steps, bias_at: 0, taken, fallback: plain };
         let after = self.epilogue(node).into_iter().map(|(kernel, seen)| LoweredOp::Kernel(kernel, seen));
         [product].into_iter().chain(after).collect()
@@ -451,24 +452,24 @@ impl Lowering<'_> {
         kind: ConvPass,
         conv: &ConvShape,
         types: [DType; 3],
-        dtype: DType,
+        ty: ComputeType,
         node: &Node,
         fallback: Vec<Kernel>,
     ) -> LoweredOp {
-        let (taps, out) = (conv.taps(), conv.result[3]);
+        let (dtype, taps, out) = (ty.dtype, conv.taps(), conv.result[3]);
         let (filter, inputs) = (Argument::Workspace, node.inputs.clone());
-        let padded = convolution::with_whole_channels(kind, conv, dtype);
+        let padded = convolution::padded(kind, conv, ty);
         let brought = |operand: usize| match &padded {
             None => kernels::transpose_matrix((taps, out), (types[1], Argument::Input(operand)), (dtype, filter)),
             Some(padded) => kernels::pad_filter(conv, padded.image[3], (types[1], Argument::Input(operand)), (dtype, filter), false),
         };
-        let (used, taken) = convolution::copies(kind, conv, dtype);
+        let (used, taken) = convolution::copies(kind, conv, ty);
         let image = match padded {
             None => Argument::Input(0),
             Some(padded) => Argument::WorkspaceAt(convolution::filter_bytes(&padded, dtype) as usize),
         };
         let mut before: Vec<Kernel> =
-            padded.iter().map(|padded| kernels::pad_image(conv, padded.image[3], dtype, Argument::Input(0), image)).collect();
+            padded.iter().map(|padded| kernels::pad_image(conv, padded, dtype, Argument::Input(0), image)).collect();
         let (tensors, after) = match kind {
             ConvPass::Forward => {
                 before.push(brought(1));
@@ -487,7 +488,7 @@ impl Lowering<'_> {
                 ([image, filter, Argument::Input(1)], vec![(back, inputs)])
             }
         };
-        let request = ConvRequest { kind, conv: used, dtype };
+        let request = ConvRequest { kind, conv: used, ty };
         LoweredOp::Convolution(Box::new(CudnnConvOp { request, tensors, taken, before, after, fallback }))
     }
 
@@ -602,7 +603,7 @@ impl LoweredOp {
         }
     }
 
-    fn guarded(self, after_loss: bool) -> LoweredOp {
+    pub(super) fn guarded(self, after_loss: bool) -> LoweredOp {
         match self {
             LoweredOp::Kernel(kernel, inputs) => LoweredOp::Kernel(kernel.guarded(after_loss), inputs),
             LoweredOp::Kernels(kernels, inputs, outputs) => {
@@ -660,13 +661,13 @@ fn padded_steps(request: MatmulRequest, matrix: Unaligned, a: Argument, b: Argum
                 let k = if matrix == Unaligned::Left { k.next_multiple_of(8) } else { k };
                 let request = MatmulRequest { extents: (length, n, k), pitches: [pitch, None], ..request };
                 let pad = kernels::pad_rows(&part, behind(a, start), here);
-                vec![MatmulStep::Kernel(pad), MatmulStep::Product(request, [here, b, out(first)])]
+                vec![MatmulStep::Kernel(pad), MatmulStep::Product(request, [here, b, out(first)], None)]
             }
             Unaligned::Result => {
                 let request = MatmulRequest { extents: (length, n.next_multiple_of(8), k), pitches: [None, pitch], ..request };
-                let rows = behind(a, first * k * common.size());
+                let rows = behind(a, first * k * common.dtype.size());
                 let unpad = kernels::unpad_rows(&part, here, Argument::OutputAt(0, start));
-                vec![MatmulStep::Product(request, [rows, b, here]), MatmulStep::Kernel(unpad)]
+                vec![MatmulStep::Product(request, [rows, b, here], None), MatmulStep::Kernel(unpad)]
             }
         }
     });

@@ -2,6 +2,7 @@
 //! per slot and replayed.
 
 mod assembly;
+mod groups;
 mod lower;
 mod pairs;
 mod timing;
@@ -73,6 +74,8 @@ enum StreamOp {
         a: Address,
         b: Address,
         c: Address,
+        /// The matrix that the product is added to.
+        onto: Option<Address>,
         workspace: Address,
     },
     /// Image, filter, result, scratch.
@@ -107,11 +110,12 @@ pub(crate) fn kernel_sources(plan: &Plan, program: &Program, rows: usize, convol
     let lowering =
         Lowering { plan, program, rows, loss: guarding_loss(graph), library: true, cudnn: true, convolutions, tensor_cores: true };
     let (mut known, mut names, mut sources) = (HashSet::new(), HashSet::new(), Vec::new());
-    let pairs = pairs::pairs(&lowering);
+    let (pairs, groups) = (pairs::pairs(&lowering), groups::groups(&lowering));
     for (step, id) in program.order.iter().enumerate() {
         let node = graph.node(*id);
         let paired = pairs.get(&step).map(|second| pairs::lower(&lowering, node, graph.node(program.order[*second])));
-        let kernels = lowering.lower(node, false)?.into_iter().chain(paired).flat_map(LoweredOp::into_kernels);
+        let grouped = groups.get(&step).map(|steps| groups::lower(&lowering, steps, false));
+        let kernels = lowering.lower(node, false)?.into_iter().chain(paired).chain(grouped).flat_map(LoweredOp::into_kernels);
         for kernel in kernels.filter(|kernel| known.insert(kernel.source(""))) {
             let name = assembly::unique(assembly::kernel_name(kernel.name, &node.scope), &mut names);
             sources.push(format!("{PRELUDE}\n{}", kernel.source(&name)));
@@ -185,18 +189,19 @@ impl CudaProgram {
         };
         let mut pending = Vec::new();
         let mut loss_known = false;
-        let pairs = pairs::pairs(&lowering);
+        let (pairs, groups) = (pairs::pairs(&lowering), groups::groups(&lowering));
         for (step, id) in program.order.iter().enumerate() {
             let node = graph.node(*id);
             let named = |what: String| {
                 let op = node.op.rules().name();
                 unsupported(if node.scope.is_empty() { format!("{op}: {what}") } else { format!("{op} of `{}`: {what}", node.scope) })
             };
-            let works = match pairs.get(&step) {
-                Some(second) => vec![pairs::lower(&lowering, node, graph.node(program.order[*second]))],
-                // It runs with an earlier sum.
-                None if pairs.values().any(|second| *second == step) => vec![],
-                None => lowering.lower(node, loss_known).map_err(named)?,
+            let works = match (pairs.get(&step), groups.get(&step)) {
+                (Some(second), _) => vec![pairs::lower(&lowering, node, graph.node(program.order[*second]))],
+                (None, Some(steps)) => vec![groups::lower(&lowering, steps, loss_known)],
+                // It runs with an earlier sum or update.
+                _ if pairs.values().any(|second| *second == step) || groups.values().any(|steps| steps.contains(&step)) => vec![],
+                _ => lowering.lower(node, loss_known).map_err(named)?,
             };
             let (offset, size) = program.workspaces[step];
             let needed = workspace(graph, node, rows, shared.convolutions);
@@ -316,9 +321,9 @@ impl CudaProgram {
                     unsafe { launch(*function, *grid, *threads, &mut arguments, stream) }
                         .map_err(|error| self.shared.context.failed("launching a kernel", error))?;
                 }
-                StreamOp::Matmul { product, a, b, c, workspace } => {
+                StreamOp::Matmul { product, a, b, c, onto, workspace } => {
                     // SAFETY: as above; the plan reserves the workspace that the product was created with.
-                    unsafe { product.run(at(*a), at(*b), at(*c), at(*workspace), stream) }
+                    unsafe { product.run([at(*a), at(*b), at(*c)], onto.map(at), at(*workspace), stream) }
                         .map_err(|what| DeviceError::Failed { device: self.shared.context.name(), what })?;
                 }
                 StreamOp::Convolution { convolution, addresses } => {

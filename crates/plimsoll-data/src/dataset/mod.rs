@@ -182,6 +182,11 @@ impl Dataset {
         self.source.fitted_columns()
     }
 
+    /// Whether something of its columns was fitted to rows, such as a mean or a vocabulary.
+    pub fn is_fitted(&self) -> bool {
+        self.fitted_columns().iter().any(FittedColumn::is_fitted)
+    }
+
     /// A row of an indexed source in words, for errors: its file and line, or its index and the source.
     pub fn row_name(&self, row: u64) -> Option<String> {
         self.node.is_none().then(|| self.source.row_name(row))

@@ -5,7 +5,7 @@ mod stage;
 pub(crate) use stage::{InputTimer, StageTimer};
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Nanoseconds by kind of work.
@@ -26,6 +26,21 @@ pub(crate) struct Meter {
     pub rows: AtomicU64,
     /// The timer of the last stage, for a stream.
     pub stage: OnceLock<Arc<StageTimer>>,
+    /// What each thread did when, if that is recorded.
+    pub spans: OnceLock<Mutex<Vec<WorkerSpan>>>,
+}
+
+/// Rows that one worker thread produced without a pause.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerSpan {
+    /// The number of the thread, from 0.
+    pub worker: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// When it began.
+    pub start: Instant,
+    /// When it ended.
+    pub end: Instant,
 }
 
 /// The time of one kind of work, or of one stage of a stream.
@@ -52,6 +67,16 @@ impl Meter {
         let now = Instant::now();
         counter.fetch_add((now - start).as_nanos() as u64, Relaxed);
         now
+    }
+
+    /// Notes rows that a worker has produced since `start`, as long as there is space for spans.
+    pub fn note(&self, worker: usize, rows: usize, start: Option<Instant>) {
+        if let (Some(spans), Some(start)) = (self.spans.get(), start) {
+            let mut spans = spans.lock().unwrap_or_else(PoisonError::into_inner);
+            if spans.len() < spans.capacity() {
+                spans.push(WorkerSpan { worker, rows, start, end: Instant::now() });
+            }
+        }
     }
 
     /// The nonzero times, in pipeline order, for this many threads.

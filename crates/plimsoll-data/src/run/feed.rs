@@ -9,7 +9,7 @@ use super::work::Work;
 use crate::block::BlockLayout;
 use crate::dataset::{Parallelism, Prefetch, Recipe};
 use crate::memory::AlignedBuf;
-use crate::meter::{Meter, Spent};
+use crate::meter::{Meter, Spent, WorkerSpan};
 use crate::ops::{Mixer, Padder, Padding};
 use crate::plan::{self, PipelinePlan};
 use crate::{DataError, Dataset, Schema};
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -58,6 +58,8 @@ pub struct Options {
     pub first_batch: u64,
     /// Number of epochs, including the first; infinite if `None`.
     pub epochs: Option<u64>,
+    /// For a profile: how many spans of its worker threads to record, at most; see [`Feed::spans`].
+    pub recorded_spans: usize,
 }
 
 /// A position between two batches: everything a checkpoint has to save. See [`Options::resume`].
@@ -168,11 +170,11 @@ impl Options {
         }
         let (first_epoch, shards) = (state.epoch, recipe.shard().0);
         if state.shards == shards {
-            return Ok(Options { first_epoch, first_row: state.first_row, first_batch: state.batches, epochs: None });
+            return Ok(Options { first_epoch, first_row: state.first_row, first_batch: state.batches, ..Options::default() });
         }
         // Shards take rows round-robin, so the rows that all of them consumed are a prefix of the epoch.
         let consumed = state.batches.saturating_mul(state.batch as u64).saturating_mul(state.shards).saturating_add(state.first_row);
-        Ok(Options { first_epoch, first_row: consumed.min(state.rows), first_batch: 0, epochs: None })
+        Ok(Options { first_epoch, first_row: consumed.min(state.rows), ..Options::default() })
     }
 }
 
@@ -301,6 +303,9 @@ impl Feed {
             _reserved: reserved,
         };
         let stack = plan::stack(&feed.recipe);
+        if options.recorded_spans > 0 {
+            let _ = feed.meter.spans.set(Mutex::new(Vec::with_capacity(options.recorded_spans)));
+        }
         let (begun, all_begun) = mpsc::channel::<()>();
         for (number, work) in work.into_iter().enumerate() {
             let begun = begun.clone();
@@ -424,6 +429,24 @@ impl Feed {
         }
     }
 
+    /// When its worker threads produced rows: the first spans, in the order in which they ended.
+    ///
+    /// ```
+    /// use plimsoll_core::Ledger;
+    /// use plimsoll_data::{Dataset, Feed, Options, Split};
+    /// let data = Dataset::digits(Split::Test).batch(32);
+    /// let options = Options { recorded_spans: 64, ..Options::default() };
+    /// let mut feed = Feed::start(&data, &data.plan(None)?, &Ledger::new("host", None), options)?;
+    /// while feed.next()?.is_some() {}
+    /// let rows: usize = feed.spans().iter().map(|span| span.rows).sum();
+    /// assert!(rows as u64 >= data.len());
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn spans(&self) -> Vec<WorkerSpan> {
+        let spans = self.meter.spans.get().map(|spans| spans.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        spans.unwrap_or_default()
+    }
+
     /// The epoch of the next batch, and the number of its batches already returned.
     pub(crate) fn stands(&self) -> (u64, u64) {
         (self.epoch, self.batches)
@@ -517,10 +540,12 @@ impl Seal {
 /// Produces rows until the schedule is exhausted.
 fn produce(number: usize, mut worker: Worker, seal: &Seal, meter: &Meter, ring: &Ring) {
     while let Some(mut claim) = ring.claim(number) {
+        let begun = meter.spans.get().map(|_| Instant::now());
         let made = catch_unwind(AssertUnwindSafe(|| match &mut worker {
             Worker::Rows(work) => work.fill(&mut claim, || ring.stopping()),
             Worker::Stream(work) => work.fill(&mut claim, ring),
         }));
+        meter.note(number, claim.rows(), begun);
         let whole = match made.unwrap_or_else(|panic| Err(DataError::from_panic(panic))) {
             Ok(true) => ring.finish(claim, Ok(())),
             // The consumer was dropped.

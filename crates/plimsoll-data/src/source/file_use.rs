@@ -39,6 +39,12 @@ const MOST_NAMES: usize = 8;
 const LONGEST_NAME: usize = 40;
 
 impl FileUse {
+    /// Sets how columns are encoded.
+    pub(crate) fn with_encoded<'c>(self, columns: impl Iterator<Item = &'c FittedColumn>) -> FileUse {
+        let encoded = columns.filter_map(|column| Some((column.name.clone(), column.describe()?))).collect();
+        FileUse { encoded, ..self }
+    }
+
     /// Whether nothing is known.
     pub fn is_empty(&self) -> bool {
         self == &FileUse::default()

@@ -40,7 +40,7 @@ pub(crate) use generator::Generator;
 pub use image_scan::{ImageScan, ImageScans};
 pub use list::ImageFiles;
 pub use npy::Npy;
-pub use parquet::ParquetSpec;
+pub use parquet::{ParquetSpec, parquet_files};
 pub use pattern::files;
 pub use random::{Random, RandomSpec};
 pub use range::Counted;

@@ -42,6 +42,25 @@ impl Dataset {
         }
         self.then(ShardStage { count, index, consumed: None })
     }
+
+    /// The same pipeline over every `count`th row only, whatever its maps and batches: a sample spread over the whole
+    /// epoch. `None` for a [stream](Dataset#streams), whose rows cannot be read by index.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, Split};
+    /// let data = Dataset::digits(Split::Test).batch(32);
+    /// assert_eq!(data.every_nth(4).map(|sample| sample.len()), Some(data.len().div_ceil(4)));
+    /// ```
+    pub fn every_nth(&self, count: u64) -> Option<Dataset> {
+        if self.node.is_some() || count == 0 {
+            return None;
+        }
+        let mut sample = self.clone();
+        // After the last stage that selects rows; those behind it make one row of each.
+        let at = sample.stages.iter().rposition(|stage| stage.index_step().is_some()).map_or(0, |last| last + 1);
+        sample.stages.insert(at, Arc::new(ShardStage { count, index: 0, consumed: None }));
+        Some(sample)
+    }
 }
 
 impl Stage for ShardStage {

@@ -8,7 +8,7 @@ use crate::source::{
     WebDataset,
 };
 use crate::{DataError, Schema};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 impl Dataset {
@@ -134,7 +134,7 @@ impl Dataset {
     pub fn npz(path: impl AsRef<Path>, arrays: &[(&str, &str)]) -> Result<Dataset, DataError> {
         Ok(match Npy::open_npz(path.as_ref(), arrays)? {
             Opened::Indexed(source) => Dataset::from_source(source),
-            Opened::Sequential(source) => Dataset::from_sequential(source),
+            Opened::Sequential(source) => Dataset::from_sequential(*source),
         })
     }
 
@@ -175,7 +175,8 @@ impl Dataset {
         Ok(Dataset::from_source(Arc::new(ImageFiles::open(pattern.as_ref())?)))
     }
 
-    /// Numeric columns of a Parquet file, as a [stream](Dataset#streams): `x` f32, and `y` if there are targets.
+    /// Columns of a Parquet file, of those that match a pattern, or of those in a folder, as a [stream](Dataset#streams):
+    /// `x` f32, and `y` if there are targets.
     ///
     /// ```
     /// use plimsoll_data::{Dataset, source::ParquetSpec};
@@ -183,7 +184,12 @@ impl Dataset {
     /// assert_eq!(missing.unwrap_err().to_string(), "cannot open no/such.parquet: No such file or directory (os error 2)");
     /// ```
     pub fn parquet(path: impl AsRef<Path>, spec: &ParquetSpec) -> Result<Dataset, DataError> {
-        spec.open(path.as_ref()).map(Dataset::from_sequential)
+        Dataset::parquet_of(&source::parquet_files(path.as_ref())?, spec)
+    }
+
+    /// Like [`parquet`](Dataset::parquet), of several files with the same columns.
+    pub fn parquet_of(files: &[PathBuf], spec: &ParquetSpec) -> Result<Dataset, DataError> {
+        spec.open(files).map(Dataset::from_sequential)
     }
 
     /// Samples of the WebDataset tar files that match a pattern such as `train-{000..012}.tar`: `x` is the image, `y` its

@@ -198,6 +198,15 @@ impl FittedColumn {
         FittedColumn { name: name.into(), kind: ColumnKind::Number, format: None, fill: None, indicator: false, encoding }
     }
 
+    /// Whether something was fitted to rows, such as a mean or a vocabulary.
+    pub fn is_fitted(&self) -> bool {
+        match &self.encoding {
+            Encoding::Normalize { mean, std } => (*mean, *std) != (0.0, 1.0) || self.fill.is_some(),
+            Encoding::Integer | Encoding::Rescale { .. } | Encoding::List { .. } => self.fill.is_some(),
+            _ => true,
+        }
+    }
+
     /// Elements of the encoded column, and their type.
     pub fn shape(&self) -> (usize, DType) {
         let of = |output: Output, size: usize| match output {

@@ -96,6 +96,12 @@ impl Encoder {
         Encoder { column, format, tokens, words, width, dtype }
     }
 
+    /// Whether a number only has to be converted.
+    pub fn is_plain_number(&self) -> bool {
+        let plain = matches!(self.column.encoding, Encoding::Normalize { mean: 0.0, std: 1.0 });
+        plain && self.words == 1 && self.column.fill.is_none()
+    }
+
     /// How the text of cells is read.
     pub fn format(&self) -> &CellFormat {
         &self.format

@@ -29,6 +29,8 @@ pub(crate) struct Inference {
     /// Whether there are more texts than `most`.
     many: bool,
     most: usize,
+    /// What the column holds, if the format says so.
+    known: Option<ColumnKind>,
     shortest_list: usize,
     longest_list: usize,
     /// The line of the current row, and the first lines with values that may be a problem.
@@ -69,6 +71,11 @@ impl Inference {
     pub fn new(is_target: bool) -> Inference {
         let most = if is_target { MOST_CLASSES } else { MOST_CATEGORIES };
         Inference { most, shortest_list: usize::MAX, ..Inference::default() }
+    }
+
+    /// A column whose format says what it holds.
+    pub fn known(kind: ColumnKind, whole: bool) -> Inference {
+        Inference { known: Some(kind), fractions: !whole, present: 1, ..Inference::new(false) }
     }
 
     /// Adds a cell of a line. `known` if the format has types, so that texts are no numbers.
@@ -134,14 +141,16 @@ impl Inference {
                 return self.add_missing();
             }
             self.commas += u64::from(parse::number_with(trimmed, b',').is_some());
+            if self.first_text.is_none() {
+                self.first_text = Some((self.line, quoted(text)));
+            }
+        }
+        if self.present < 64 || self.booleans + self.dates > 0 {
             self.booleans += u64::from(parse::truth(trimmed).is_some());
             match parse::date(trimmed) {
                 Some(_) => self.dates += 1,
                 None if self.first_undated.is_none() => self.first_undated = Some((self.line, quoted(trimmed))),
                 None => {}
-            }
-            if self.first_text.is_none() {
-                self.first_text = Some((self.line, quoted(trimmed)));
             }
         }
         self.present += 1;
@@ -196,12 +205,15 @@ impl Inference {
     pub fn finish(&self) -> Inferred {
         let is_number = self.numbers * 2 > self.present || self.numbers * 2 == self.present && self.first_is_number == Some(true);
         let repeated = self.texts.len() as u64 * 2 <= self.present - self.numbers;
+        let constant = self.texts.len() == 1 && self.missing == 0 && self.numbers == 0;
         let (kind, by_default, reason) = match () {
+            () if self.known.is_some() => (self.known, true, ""),
             () if self.present == 0 => (None, false, "no values"),
             () if self.lists > 0 => (Some(ColumnKind::List), true, ""),
             () if is_number => (Some(ColumnKind::Number), true, ""),
             () if self.booleans == self.present => (Some(ColumnKind::Boolean), true, ""),
             () if self.dates * 2 > self.present => (Some(ColumnKind::Date), true, ""),
+            () if !self.many && repeated && constant => (Some(ColumnKind::Category), false, "constant"),
             () if !self.many && repeated && self.texts.len() <= MOST_CATEGORIES => (Some(ColumnKind::Category), true, ""),
             () => (Some(ColumnKind::Text), false, "text"),
         };

@@ -1,5 +1,6 @@
 //! The columns of a row: which encoded columns form which inputs and labels.
 
+use super::column::{ColumnKind, ColumnScale, Encoding};
 use super::encode::{Encoder, WORD};
 use crate::{Column, DataError, Schema};
 use plimsoll_core::DType;
@@ -119,6 +120,41 @@ impl Columns {
         Schema::new(self.outputs.iter().map(column).collect())
     }
 
+    /// The columns of rows, with the class names of labels.
+    pub fn schema_with_classes(&self) -> Result<Schema, DataError> {
+        let (schema, classes) = (self.schema()?, self.classes());
+        match schema.index_of("y").filter(|_| !classes.is_empty()) {
+            Some(at) => {
+                let column = schema.columns()[at].clone().with_classes(classes);
+                schema.with(at, column)
+            }
+            None => Ok(schema),
+        }
+    }
+
+    /// The standardization of each column.
+    pub fn scales(&self) -> Vec<ColumnScale> {
+        let scale = |encoder: &Encoder| {
+            let (mean, std) = match encoder.column.encoding {
+                Encoding::Normalize { mean, std } => (mean, std),
+                _ => (0.0, 1.0),
+            };
+            ColumnScale { name: encoder.column.name.clone(), mean, std }
+        };
+        self.encoders.iter().map(scale).collect()
+    }
+
+    /// Whether the words of a row are its output columns one after the other.
+    pub fn is_whole_row(&self) -> bool {
+        let mut at = 0;
+        let follows = |output: &OutputColumn| {
+            let start = at;
+            at += Columns::output_words(output);
+            output.run == Some(start)
+        };
+        self.outputs.iter().all(follows) && at == self.words
+    }
+
     /// Type and elements of the inputs and of the labels, which windows stack along time.
     pub fn series(&self) -> Result<(usize, Option<(DType, usize)>), String> {
         match &self.outputs[..] {
@@ -167,7 +203,6 @@ impl Columns {
 
     /// The class names of the only label, if it is a category.
     pub fn classes(&self) -> Vec<String> {
-        use super::column::{ColumnKind, Encoding};
         let labels: Vec<&OutputColumn> = self.outputs[self.inputs..].iter().filter(|output| output.name != "weight").collect();
         let [label] = &labels[..] else { return Vec::new() };
         let [column] = label.columns[..] else { return Vec::new() };

@@ -36,7 +36,7 @@ pub use column::{ColumnKind, ColumnScale, Encoding, Fill, FittedColumn, Output, 
 pub(crate) use encode::{Cell, CellFormat, WORD};
 pub(crate) use infer::Inference;
 pub(crate) use layout::Columns;
-pub(crate) use names::{ColumnNames, is_index_name};
+pub(crate) use names::ColumnNames;
 pub(crate) use rows::RowBuffer;
 pub use spec::{ColumnOptions, Encode, Missing, Standardize, TableSpec, Vocabulary as VocabularyOptions};
 pub use text::{TextSplit, TextStandardize, Tokenization};

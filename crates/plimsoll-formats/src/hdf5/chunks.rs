@@ -3,7 +3,7 @@
 use super::UNDEFINED;
 use crate::error::{Result, damaged, unsupported};
 use crate::source::{Fields, Metadata, Region};
-use crate::tensor::DType;
+use crate::tensor::{Chunked, DType, HeldChunk};
 use flate2::read::ZlibDecoder;
 use std::io::Read;
 
@@ -99,9 +99,36 @@ impl Chunks {
         self.dims.iter().product::<u64>() as usize * self.element as usize
     }
 
-    /// Fills `out` with the dataset's bytes from `at`; `held` is the chunk that was decompressed last. Chunks that were never written
-    /// are zero.
-    pub fn read_into(&self, shape: &[u64], at: u64, out: &mut [u8], held: &mut Option<(usize, Vec<u8>)>) -> Result<()> {
+    fn decode(&self, chunk: &Chunk) -> Result<Vec<u8>> {
+        let size = self.size();
+        // Incompressible data grows by a few bytes per block.
+        let mut bytes = chunk.stored.read_all(MAX_CHUNK + MAX_CHUNK / 64 + 1024, "a compressed chunk")?;
+        for (index, filter) in self.filters.iter().enumerate().rev() {
+            if chunk.skipped >> index & 1 != 0 {
+                continue;
+            }
+            bytes = match *filter {
+                DEFLATE => {
+                    let mut plain = Vec::with_capacity(size);
+                    let done = ZlibDecoder::new(&bytes[..]).take(size as u64 + 1).read_to_end(&mut plain);
+                    if done.is_err() || plain.len() != size {
+                        return damaged("a compressed chunk is damaged");
+                    }
+                    plain
+                }
+                _ => unshuffle(&bytes, self.element as usize),
+            };
+        }
+        if bytes.len() != size {
+            return damaged(format!("a chunk has {} bytes, but {size} are expected", bytes.len()));
+        }
+        Ok(bytes)
+    }
+}
+
+impl Chunked for Chunks {
+    /// Chunks that were never written are zero.
+    fn read_into(&self, shape: &[u64], at: u64, out: &mut [u8], held: &mut HeldChunk) -> Result<()> {
         let mut done = 0;
         while done < out.len() {
             let (byte, first) = ((at + done as u64) % self.element, (at + done as u64) / self.element);
@@ -135,32 +162,6 @@ impl Chunks {
             done += length;
         }
         Ok(())
-    }
-
-    fn decode(&self, chunk: &Chunk) -> Result<Vec<u8>> {
-        let size = self.size();
-        // Incompressible data grows by a few bytes per block.
-        let mut bytes = chunk.stored.read_all(MAX_CHUNK + MAX_CHUNK / 64 + 1024, "a compressed chunk")?;
-        for (index, filter) in self.filters.iter().enumerate().rev() {
-            if chunk.skipped >> index & 1 != 0 {
-                continue;
-            }
-            bytes = match *filter {
-                DEFLATE => {
-                    let mut plain = Vec::with_capacity(size);
-                    let done = ZlibDecoder::new(&bytes[..]).take(size as u64 + 1).read_to_end(&mut plain);
-                    if done.is_err() || plain.len() != size {
-                        return damaged("a compressed chunk is damaged");
-                    }
-                    plain
-                }
-                _ => unshuffle(&bytes, self.element as usize),
-            };
-        }
-        if bytes.len() != size {
-            return damaged(format!("a chunk has {} bytes, but {size} are expected", bytes.len()));
-        }
-        Ok(bytes)
     }
 }
 

@@ -14,7 +14,7 @@ mod write;
 use crate::error::{Result, damaged, unsupported};
 use crate::source::{Fields, Metadata, Region};
 use crate::tensor::{DType, Data, Tensor};
-pub(crate) use chunks::Chunks;
+use chunks::Chunks;
 use header::Header;
 use std::collections::BTreeMap;
 use std::sync::Arc;

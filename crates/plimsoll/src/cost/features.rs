@@ -8,6 +8,9 @@ use plimsoll_core::{DType, Op};
 /// The suffix of classes that read or write 16-bit floats.
 pub(super) const HALF_PRECISION: &str = " in 16 bits";
 
+/// The suffix of classes whose products may round to TF32.
+pub(super) const TF32: &str = " in TF32";
+
 /// The features of a node that determine its run time.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Features {
@@ -113,7 +116,11 @@ pub(super) fn features(graph: &Graph, node: &Node, rows: usize) -> Features {
             (op.rules().name().to_string(), vec![bytes as f64, last.min(256.0)], false)
         }
     };
-    let class = if narrow { class + HALF_PRECISION } else { class };
+    let class = match () {
+        () if narrow => class + HALF_PRECISION,
+        () if compute_bound && graph.tf32() => class + TF32,
+        () => class,
+    };
     Features { class, sizes: sizes.into_iter().map(|size| size.max(1.0).ln()).collect(), work, bytes: bytes as f64, compute_bound }
 }
 

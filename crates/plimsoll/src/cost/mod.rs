@@ -215,9 +215,9 @@ impl CostTable {
 
     /// The correction factor by inverse-distance weighting of the nearest samples.
     fn factor(&self, features: &Features) -> Option<f64> {
-        // Classes without 16-bit samples use those in 32 bits.
-        let known =
-            self.samples.get(&features.class).or_else(|| self.samples.get(features.class.trim_end_matches(features::HALF_PRECISION)));
+        // Classes without samples in 16 bits or TF32 use those in 32 bits.
+        let single = features.class.trim_end_matches(features::HALF_PRECISION).trim_end_matches(features::TF32);
+        let known = self.samples.get(&features.class).or_else(|| self.samples.get(single));
         let mut nearest = [(f64::INFINITY, 0.0); NEIGHBOURS];
         for sample in known? {
             let distance = sample.weighted_distance(features);

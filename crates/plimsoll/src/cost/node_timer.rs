@@ -109,7 +109,7 @@ impl<'a> NodeTimer<'a> {
         if graph.moved(node, rows) > self.most.0 {
             return None;
         }
-        let mut alone = Graph::new();
+        let mut alone = Graph::new().with_tf32(graph.tf32());
         let mut inputs = Vec::new();
         let doing = graph.effective_op(node);
         for (i, value) in doing.inputs.iter().enumerate() {

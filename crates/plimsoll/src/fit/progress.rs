@@ -104,8 +104,8 @@ impl Progress {
         (session.step, session.epochs) = (record.step, record.epoch);
         progress.rows = record.data.rows;
         progress.tally.restore(&record.sums);
-        let bits = record.memories.get("class_counts").and_then(Value::as_array);
-        progress.counts = bits.into_iter().flatten().filter_map(Value::as_f64).collect();
+        let counts = record.memories.get("class_counts").and_then(Value::as_str).unwrap_or_default();
+        progress.counts = counts.split_ascii_whitespace().filter_map(|count| count.parse().ok()).collect();
         let schedule = record.memories.get("schedule").cloned().and_then(|state| serde_json::from_value(state).ok());
         session.learning_rate.state = schedule.unwrap_or_default();
         progress.epochs = record.epochs.iter().filter_map(Epoch::from_json).collect();
@@ -169,7 +169,10 @@ impl Progress {
         memories.insert("stopped".to_string(), self.stopped.into());
         memories.insert("schedule".to_string(), serde_json::json!(session.learning_rate.state));
         if self.rows > 0 {
-            memories.insert("class_counts".to_string(), session.counts().into());
+            // One text: as a list of values, the counts of very many classes would take several times as much.
+            let mut counts = String::new();
+            session.counts().iter().for_each(|count| counts.push_str(&format!("{count} ")));
+            memories.insert("class_counts".to_string(), counts.into());
         }
         let preprocessing = Preprocessing::of(&spec.data);
         if !preprocessing.is_empty() {

@@ -8,12 +8,13 @@ use crate::output_loss::{OutputLoss, OutputLosses};
 use crate::spec::Optimization;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError, State, StateKind};
-use plimsoll_core::passes::{Columns, optimize, split_concats};
+use plimsoll_core::passes::{Columns, optimize, pad_classes, split_concats};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::plan::offload::candidates;
+use plimsoll_core::plan::split::logits_in_blocks;
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_core::step::{Role, accumulators_resume};
-use plimsoll_core::{Bytes, DType, ValueId};
+use plimsoll_core::{Bytes, DType, ValueId, verify};
 use plimsoll_data::Schema;
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -24,6 +25,9 @@ pub(crate) const ROW_SHARE: &str = "row_share";
 /// The scalar with the share of the weight regularization that a micro-batch includes: the last one of a training step
 /// includes all of it, so that it is the same in any micro-batches.
 pub(crate) const PENALTY_SHARE: &str = "penalty_share";
+
+/// The size of a block of logits on a GPU: large enough for matrix products at full speed.
+const LOGIT_BLOCK: Bytes = Bytes::mib(512);
 
 /// The maximum number of columns a model reads.
 const MAX_INPUTS: usize = 8;
@@ -204,6 +208,19 @@ impl Programs {
         let large = |state: &State| matches!(state.kind, StateKind::Optimizer) && state.ty.bytes(1) >= SMALLEST_OFFLOADED;
         let value = |graph: &Graph| candidates(graph, batch).first().is_some_and(|(_, size)| *size >= SMALLEST_OFFLOADED);
         self.whole.first().is_some_and(|(_, step)| step.states().iter().any(large) || value(step))
+    }
+
+    /// Computes the losses over large vocabularies in blocks of rows, with their classes padded to whole vectors.
+    pub fn compute_logits_in_blocks(&mut self, rows: usize) -> Result<(), GraphError> {
+        // Predictions are returned whole.
+        for (_, graph) in self.whole.iter_mut().filter(|(role, _)| *role != Role::Predict) {
+            *graph = pad_classes(graph);
+            if let Some(blocks) = logits_in_blocks(graph, rows, LOGIT_BLOCK) {
+                *graph = blocks;
+            }
+            verify(graph)?;
+        }
+        Ok(())
     }
 
     /// Whether micro-batches of any size give the same bits as whole batches: every sum over rows resumes where the

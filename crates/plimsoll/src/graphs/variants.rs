@@ -8,6 +8,7 @@ use crate::precision::Precision;
 use crate::spec::{Optimization, RunSpec};
 use plimsoll_core::GraphError;
 use plimsoll_core::passes::Columns;
+use plimsoll_core::plan::Capabilities;
 use plimsoll_data::Schema;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -57,13 +58,25 @@ pub(crate) struct Variants<'a> {
     losses: OutputLosses,
     columns: Columns,
     resumes: bool,
+    /// The rows of a batch for which losses over large vocabularies are computed in blocks; none on the CPU.
+    logit_blocks: Option<usize>,
     built: RefCell<Vec<(Variant, Rc<Programs>)>>,
 }
 
 impl<'a> Variants<'a> {
-    /// Builds the graphs as specified.
-    pub fn new(spec: &'a RunSpec, schema: &'a Schema, columns: Columns, resumes: bool) -> Result<Variants<'a>> {
-        let variants = Variants { spec, schema, losses: spec.losses_with_metrics()?, columns, resumes, built: Default::default() };
+    /// Builds the graphs as specified, for batches of `rows`.
+    pub fn new(spec: &'a RunSpec, schema: &'a Schema, rows: usize, device: &Capabilities) -> Result<Variants<'a>> {
+        // Matrix products on the CPU read any types; GPU libraries require equal types.
+        let columns = if device.shares_host_memory { Columns::AsTheyAre } else { Columns::Narrowed };
+        let variants = Variants {
+            spec,
+            schema,
+            losses: spec.losses_with_metrics()?,
+            columns,
+            resumes: device.resumes_sums,
+            logit_blocks: (!device.shares_host_memory).then_some(rows),
+            built: Default::default(),
+        };
         variants.programs(Variant::default())?;
         Ok(variants)
     }
@@ -79,7 +92,7 @@ impl<'a> Variants<'a> {
     /// optimizer has 8-bit state.
     fn differs(&self, variant: Variant) -> bool {
         let trains = !self.spec.inference_only;
-        let narrows = trains && self.spec.optimization.precision == Precision::F32;
+        let narrows = trains && matches!(self.spec.optimization.precision, Precision::F32 | Precision::Tf32);
         let shrinks = trains && self.spec.optimization.optimizer.eight_bit_state().is_some();
         (!variant.activations || narrows) && (!variant.state || shrinks)
     }
@@ -93,7 +106,10 @@ impl<'a> Variants<'a> {
         self.built.borrow_mut().truncate(1);
         let optimization = variant.apply(&self.spec.optimization);
         let predicts_only = self.spec.inference_only;
-        let programs = programs(&self.spec.model, self.schema, &self.losses, optimization, self.columns, self.resumes, predicts_only)?;
+        let mut programs = programs(&self.spec.model, self.schema, &self.losses, optimization, self.columns, self.resumes, predicts_only)?;
+        if let Some(rows) = self.logit_blocks {
+            programs.compute_logits_in_blocks(rows)?;
+        }
         let programs = Rc::new(programs);
         self.built.borrow_mut().push((variant, Rc::clone(&programs)));
         Ok(programs)

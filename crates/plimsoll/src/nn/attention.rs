@@ -168,7 +168,8 @@ impl Layer for MultiHeadAttention {
                 vec![self.project(lowering, "query_key_value", x, (q.saturating_add(kv.saturating_mul(2)), q), self.initializer)?],
             )
         };
-        operands.extend(self.masked.then(|| inputs[wanted - 1]));
+        let own = lowering.mask.filter(|_| !self.cross);
+        operands.extend(if self.masked { Some(inputs[wanted - 1]) } else { own });
         let dropout = drops(lowering, self.dropout)?.then(|| WeightDropout::new(self.dropout, lowering.graph.stream()));
         let attention = Attention { kv_heads, causal: self.causal, dropout, ..Attention::new(packing, heads, depth) };
         let seen = lowering.graph.add(Op::Attention(attention), &operands)?[0];

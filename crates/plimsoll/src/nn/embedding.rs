@@ -14,6 +14,7 @@ pub struct Embedding {
     vocabulary: usize,
     width: usize,
     initializer: Initializer,
+    mask_zero: bool,
 }
 
 /// Logits over the vocabulary: the product with the vectors of an [`Embedding`], which it shares.
@@ -36,12 +37,17 @@ pub struct TakeStep {
 impl Embedding {
     /// Vectors of size `width` for `vocabulary` tokens, initialized uniformly in ±0.05.
     pub fn new(vocabulary: usize, width: usize) -> Embedding {
-        Embedding { vocabulary, width, initializer: Initializer::Uniform(0.05) }
+        Embedding { vocabulary, width, initializer: Initializer::Uniform(0.05), mask_zero: false }
     }
 
     /// Sets the embeddings initializer.
     pub fn initializer(self, initializer: Initializer) -> Embedding {
         Embedding { initializer, ..self }
+    }
+
+    /// Token 0 is padding: recurrent layers, attention and global pooling after it skip those steps.
+    pub fn mask_zero(self) -> Embedding {
+        Embedding { mask_zero: true, ..self }
     }
 
     /// The layer that computes logits with the same vectors.
@@ -65,10 +71,11 @@ impl TakeStep {
 /// `type = "embedding"`.
 pub(super) const EMBEDDING: LayerDef = LayerDef {
     name: "embedding",
-    about: "Looks up a trainable vector for every token ID.",
+    about: "Looks up a trainable vector for every token ID; with `mask_zero`, layers after it skip token 0, which is padding.",
     example: "vocabulary = 10000\nwidth = 128",
     from_config: |config| {
         let layer = Embedding::new(config.vocabulary()?, config.required_count("width", 1, "the size of a token's vector")?);
+        let layer = if config.flag_or("mask_zero", false)? { layer.mask_zero() } else { layer };
         Ok(Arc::new(layer.initializer(config.choice_or("initializer", Initializer::NAMES, "random_uniform")?)))
     },
 };
@@ -86,6 +93,13 @@ impl Layer for Embedding {
         let ty = lowering.graph.ty(tokens).clone();
         if !matches!(ty.dtype, DType::I32 | DType::U8) {
             return Err(lowering.graph.error(format!("expects token IDs of type i32 or u8, but received {ty}")));
+        }
+        if self.mask_zero {
+            if ty.shape.rank() != 2 {
+                return Err(lowering.graph.error(format!("masks sequences of token IDs [batch, time], but received {ty}")));
+            }
+            let real = lowering.graph.cast(tokens, DType::F32)?;
+            lowering.new_mask = Some(lowering.graph.map(real, |e, x| e.select(x, e.constant(1.0), e.constant(0.0)))?);
         }
         let init = self.initializer.init(self.vocabulary, self.width);
         let table = lowering.parameter("embeddings", [self.vocabulary, self.width], init)?;

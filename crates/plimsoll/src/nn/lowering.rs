@@ -20,6 +20,10 @@ pub struct Lowering<'a> {
     pub(super) name: &'a str,
     /// Whether a layer of this name was lowered before, whose weights it shares.
     pub(super) shared: bool,
+    /// The mask `[batch, time]` of the first input, if an embedding before it made one: zero for padding.
+    pub(super) mask: Option<ValueId>,
+    /// The mask that the layer makes.
+    pub(super) new_mask: Option<ValueId>,
     /// Regularization losses, as scalars.
     pub(super) penalties: &'a mut Vec<ValueId>,
 }

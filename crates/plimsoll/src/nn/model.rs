@@ -90,6 +90,22 @@ impl Model {
         &self.layers
     }
 
+    pub(super) fn layers_mut(&mut self) -> &mut [LayerCall] {
+        &mut self.layers
+    }
+
+    pub(super) fn outputs_mut(&mut self) -> &mut [(String, SymbolicTensor)] {
+        &mut self.outputs
+    }
+
+    /// The final activation of each output, if a layer has one.
+    pub(crate) fn last_activations(&self) -> impl Iterator<Item = Option<Activation>> {
+        self.outputs.iter().map(|(_, tensor)| match tensor.0 {
+            Source::Layer(i) => self.layers[i].layer.last_activation(),
+            Source::Input(_) => None,
+        })
+    }
+
     /// Whether training depends on which rows are computed together, so that micro-batches change the result.
     pub fn has_batch_statistics(&self) -> bool {
         self.layers.iter().any(|call| call.trainable && call.layer.uses_batch_statistics())
@@ -126,6 +142,7 @@ impl Model {
         self.check_connected()?;
         let mut converted: Vec<Option<ValueId>> = vec![None; inputs.len()];
         let mut results: Vec<ValueId> = Vec::with_capacity(self.layers.len());
+        let mut masks: Vec<Option<ValueId>> = Vec::with_capacity(self.layers.len());
         let mut penalties = Vec::new();
         for call in &self.layers {
             let mut read = Vec::with_capacity(call.inputs.len());
@@ -136,11 +153,18 @@ impl Model {
                     Source::Input(i) => real(graph, inputs, &mut converted, i)?,
                 });
             }
-            let result = graph.in_scope(&call.name, |graph| {
+            let of_input = |tensor: &SymbolicTensor| if let Source::Layer(i) = tensor.0 { masks[i] } else { None };
+            let mask = call.inputs.iter().find_map(of_input);
+            let (result, new_mask) = graph.in_scope(&call.name, |graph| {
                 let LayerCall { name, layer, trainable, shared, .. } = call;
                 let (trainable, shared) = (*trainable, *shared);
-                layer.lower(&mut Lowering { graph, training, trainable, name, shared, penalties: &mut penalties }, &read)
+                let mut lowering = Lowering { graph, training, trainable, name, shared, mask, new_mask: None, penalties: &mut penalties };
+                let result = layer.lower(&mut lowering, &read)?;
+                Ok((result, lowering.new_mask))
             })?;
+            // A mask stays with a sequence as long as its steps are the same ones.
+            let kept = mask.filter(|mask| same_steps(graph, *mask, result));
+            masks.push(new_mask.or(kept));
             results.push(result);
         }
         let mut total = None;
@@ -162,8 +186,32 @@ impl Model {
         Ok(Lowered { outputs, penalty: total, results })
     }
 
-    /// An error if a layer does not reach an output.
-    fn check_connected(&self) -> Result<(), GraphError> {
+    /// The same model without layers that reach no output.
+    pub(crate) fn without_unused_layers(mut self) -> Model {
+        let used = self.used_layers();
+        let mut places = Vec::with_capacity(used.len());
+        let mut kept = 0;
+        for used in &used {
+            places.push(kept);
+            kept += usize::from(*used);
+        }
+        let moved = |tensor: &mut SymbolicTensor| {
+            if let Source::Layer(i) = &mut tensor.0 {
+                *i = places[*i];
+            }
+        };
+        let mut index = 0;
+        self.layers.retain(|_| {
+            index += 1;
+            used[index - 1]
+        });
+        self.layers.iter_mut().flat_map(|call| &mut call.inputs).for_each(moved);
+        self.outputs.iter_mut().for_each(|(_, tensor)| moved(tensor));
+        self
+    }
+
+    /// Which layers reach an output.
+    fn used_layers(&self) -> Vec<bool> {
         let mut reaches = vec![false; self.layers.len()];
         let mut open: Vec<SymbolicTensor> = self.outputs.iter().map(|(_, tensor)| *tensor).collect();
         while let Some(tensor) = open.pop() {
@@ -173,6 +221,12 @@ impl Model {
                 open.extend(&self.layers[i].inputs);
             }
         }
+        reaches
+    }
+
+    /// An error if a layer does not reach an output.
+    fn check_connected(&self) -> Result<(), GraphError> {
+        let reaches = self.used_layers();
         match reaches.iter().position(|reaches| !reaches) {
             None => Ok(()),
             Some(i) => {
@@ -205,6 +259,12 @@ impl Model {
         let lowered = self.lower(&mut graph, &values, training)?;
         Ok((graph, lowered))
     }
+}
+
+/// Whether a value is a sequence of as many steps as a mask has.
+fn same_steps(graph: &Graph, mask: ValueId, value: ValueId) -> bool {
+    let (mask, value) = (graph.shape(mask), graph.shape(value));
+    value.rank() == 3 && value.dims()[..2] == mask.dims()[..2]
 }
 
 /// Casts an input from its stored type to float, once.

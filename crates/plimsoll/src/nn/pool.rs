@@ -121,6 +121,19 @@ fn global(lowering: &mut Lowering<'_>, inputs: &[ValueId], kind: Reduction) -> R
     Ok((reduced, Shape::new(between.iter().copied()).elements().factor()))
 }
 
+/// The mean over the steps that a mask keeps.
+fn masked_mean(lowering: &mut Lowering<'_>, x: ValueId, mask: ValueId) -> Result<ValueId, GraphError> {
+    let g = &mut *lowering.graph;
+    let &[batch, time] = g.shape(mask).dims() else { return Err(g.error("a mask has the shape [batch, time]")) };
+    let steps = g.reshape(mask, Shape::new([batch, time, 1.into()]))?;
+    let kept = g.pointwise(Expr::build(|e| e.select(e.input(1), e.input(0), e.constant(0.0))), &[x, steps])?;
+    let count = g.reduce(Reduction::Sum, mask, &[1])?;
+    let (sum, _) = global(lowering, &[kept], Reduction::Sum)?;
+    // A row of padding only has a mean of zero.
+    let mean = Expr::build(|e| e.div(e.input(0), e.binary(Binary::Max, e.input(1), e.constant(1.0))));
+    lowering.graph.pointwise(mean, &[sum, count])
+}
+
 /// `type = "global_average_pool"`.
 pub(super) const GLOBAL_AVERAGE_POOL: LayerDef = LayerDef {
     name: "global_average_pool",
@@ -135,6 +148,9 @@ impl Layer for GlobalAveragePool {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        if let Some(mask) = lowering.mask.filter(|_| inputs.len() == 1) {
+            return masked_mean(lowering, inputs[0], mask);
+        }
         let (sum, count) = global(lowering, inputs, Reduction::Sum)?;
         lowering.graph.map(sum, |e, x| e.mul(x, e.constant(1.0 / count as f32)))
     }
@@ -155,6 +171,39 @@ impl Layer for GlobalMaxPool {
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         global(lowering, inputs, Reduction::Max).map(|(largest, _)| largest)
+    }
+}
+
+/// The mean over the time steps that a mask counts. Inputs: the sequence `[batch, time, channels]`, then the mask `[batch, time]`.
+#[derive(Clone, Debug, Default)]
+pub struct MaskedAveragePool;
+
+/// `type = "masked_average_pool"`.
+pub(super) const MASKED_AVERAGE_POOL: LayerDef = LayerDef {
+    name: "masked_average_pool",
+    about: "Mean over the time steps that count; its second input is the mask.",
+    example: "",
+    from_config: |_| Ok(Arc::new(MaskedAveragePool)),
+};
+
+impl Layer for MaskedAveragePool {
+    fn kind(&self) -> &'static str {
+        MASKED_AVERAGE_POOL.name
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let g = &mut *lowering.graph;
+        let &[x, mask] = inputs else { return Err(g.error("expects two inputs: the sequence and its mask")) };
+        let (shape, masked) = (g.shape(x).clone(), g.shape(mask).clone());
+        let (&[batch, time, channels], true) = (shape.dims(), shape.rank() == 3 && masked.dims() == &shape.dims()[..2]) else {
+            return Err(g.error(format!("expects [batch, time, channels] and [batch, time], but received {shape} and {masked}")));
+        };
+        let mask = g.cast(mask, plimsoll_core::DType::F32)?;
+        let mask = g.reshape(mask, Shape::new([batch, time, 1.into()]))?;
+        let kept = g.times(x, mask)?;
+        let (sum, count) = (g.reduce(Reduction::Sum, kept, &[1])?, g.reduce(Reduction::Sum, mask, &[1])?);
+        let mean = g.binary(Binary::Div, sum, count)?;
+        g.reshape(mean, Shape::new([batch, channels]))
     }
 }
 

@@ -165,13 +165,12 @@ impl Layer for Bidirectional {
         let backward = self.0.lower(lowering, inputs, "backward_", true)?;
         let axis = lowering.graph.shape(forward).rank() - 1;
         let both = lowering.graph.add_one(Op::Concat(Concat { axis }), &[forward, backward])?;
-        if !(self.0.masked && self.0.sequence) {
-            return Ok(both);
-        }
+        let mask = if self.0.masked { Some(inputs[1]) } else { lowering.mask };
+        let Some(mask) = mask.filter(|_| self.0.sequence) else { return Ok(both) };
         // The two directions carry different states over masked steps, so both are zeroed there.
         let (batch, time, _) = sequence_dims(lowering, both)?;
         let g = &mut *lowering.graph;
-        let mask = g.reshape(inputs[1], Shape::new([batch, time.into(), 1.into()]))?;
+        let mask = g.reshape(mask, Shape::new([batch, time.into(), 1.into()]))?;
         g.pointwise(Expr::build(|e| e.select(e.input(1), e.input(0), e.constant(0.0))), &[both, mask])
     }
 }
@@ -194,7 +193,8 @@ impl Recurrence {
             let hint = if self.masked { " (the sequence and its mask)" } else { "" };
             return Err(lowering.graph.error(format!("expects {wanted} inputs{hint}, but received {}", inputs.len())));
         }
-        let Recurrence { cell, units, masked, .. } = *self;
+        let Recurrence { cell, units, .. } = *self;
+        let steps = if self.masked { Some(inputs[1]) } else { lowering.mask };
         let (batch, time, features) = sequence_dims(lowering, inputs[0])?;
         let wide = units.saturating_mul(cell.gates());
         if units == 0 {
@@ -217,7 +217,8 @@ impl Recurrence {
         let projected = g.matmul(x, kernel)?;
         let projected = g.plus(projected, bias)?;
         let projected = g.reshape(projected, Shape::new([batch, time.into(), wide.into()]))?;
-        let mask = if masked { Some(mask(g, inputs[1])?) } else { None };
+        let mask = steps.map(|steps| mask(g, steps)).transpose()?;
+        let masked = mask.is_some();
         let operands: Vec<ValueId> = [Some(projected), Some(recurrent), recurrent_bias, mask].into_iter().flatten().collect();
         let walk = Recurrent { cell, units, reverse, masked, initial: false };
         let hidden = g.add(Op::Recurrent(walk), &operands)?[0];

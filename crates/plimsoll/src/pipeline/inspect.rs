@@ -75,6 +75,11 @@ impl Pipeline {
 }
 
 impl Sample {
+    /// The elements of a column of one row.
+    pub fn values(&self, column: usize, row: usize) -> &[f32] {
+        self.row(column, row)
+    }
+
     /// The elements of one row. Rows padded to the longest of the batch are shorter than the declared shape.
     fn row(&self, column: usize, row: usize) -> &[f32] {
         let elements = self.values[column].len() / self.sampled.max(1);

@@ -2,6 +2,7 @@
 //! whichever has the shortest predicted step.
 
 use super::candidate::{Candidate, candidate, compared, finish, needs_no_search, planning};
+use super::economy::economical;
 use super::least::{infeasible, minimum, recalled, smallest_plan};
 use super::offload;
 use super::pipelines::{Pipelines, pipelines};
@@ -21,6 +22,11 @@ use plimsoll_core::{Bytes, Graph};
 use std::borrow::Cow;
 use std::sync::Arc;
 
+/// What planning may take whatever the budget is, so that the answer to a budget that is too small is the minimum; and its heap, for programs
+/// that are larger themselves.
+const SMALL_PLANNING: Bytes = Bytes::mib(32);
+const SMALL_PLANNING_HEAP: Bytes = Bytes::mib(20);
+
 /// How many micro-batch sizes are tried with recomputation.
 const MAX_RECOMPUTED: usize = 2;
 
@@ -36,7 +42,7 @@ const VARIANT_THRESHOLD: f64 = 0.98;
 /// Finds the fastest plan within the budgets; budgets below the minimum are refused before the search.
 pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     let budgets = request.machine.budgets(request.budget);
-    refuse_planning_beyond_free_memory(request)?;
+    refuse_planning_beyond_memory(request)?;
     let minimum = minimum_of(request, budgets)?;
     if !minimum.fits(budgets) {
         return Err(Error::Infeasible(Box::new(infeasible(request, budgets, minimum)?)));
@@ -65,6 +71,7 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
         let request = varied(request, minimum.variant)?;
         return described(&request, run_plan(&request, budgets, minimum.clone())?);
     };
+    let candidate = if on_the_way.iter().any(|whole| candidate.untouched(whole)) { economical(&request, candidate)? } else { candidate };
     // The plan states their exact sizes.
     let tightened = |whole: Candidate| {
         let variant = whole.variant;
@@ -78,7 +85,7 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
 /// The plan of the minimum budget, whatever the budgets of the run are. A minimum that a refusal found is not searched again.
 pub(crate) fn smallest(request: &Request<'_>, known: Option<&(Numerics, CheckedPlan)>) -> Result<RunPlan> {
     let budgets = request.machine.budgets(request.budget);
-    refuse_planning_beyond_free_memory(request)?;
+    refuse_planning_beyond_memory(request)?;
     if let Some((choices, memory)) = known {
         let _ = request.minimum.set(recalled(request, choices, memory)?);
     }
@@ -87,20 +94,36 @@ pub(crate) fn smallest(request: &Request<'_>, known: Option<&(Numerics, CheckedP
 
 /// The host and device memory of micro-batches without recomputation, splitting or offload, and the predicted seconds per batch.
 pub(crate) fn plain(request: &Request<'_>, micro_batch: usize) -> Result<(Bytes, Bytes, f64)> {
-    refuse_planning_beyond_free_memory(request)?;
+    refuse_planning_beyond_memory(request)?;
     let plain = candidate(request, micro_batch, None)?;
     Ok((plain.least, plain.device_total(), plain.seconds(request)))
 }
 
-/// Refuses to plan a run whose planning would not fit into the free memory. A run that fits as it is specified needs no search for strategies.
-fn refuse_planning_beyond_free_memory(request: &Request<'_>) -> Result<()> {
-    let (free, process) = (request.machine.free_host, request.machine.process);
-    let refuse = |planning: Bytes| Err(Error::PlanningInfeasible(PlanningInfeasible { free, planning }));
+/// Host memory that planning may take, the process included: what is free, but no more than the budget or a little.
+pub(super) fn planning_limit(request: &Request<'_>) -> Bytes {
+    let free = request.machine.free_host;
+    match request.spec.count {
+        Count::Everything => {
+            let small = SMALL_PLANNING.max(request.machine.process + SMALL_PLANNING_HEAP);
+            request.machine.budgets(request.budget).host.max(small).min(free)
+        }
+        Count::WeightsAndActivations => free,
+    }
+}
+
+/// Refuses to plan a run whose planning would not fit into the free memory or the budget. No run fits where its planning does not. A run that
+/// fits as it is specified needs no search for strategies.
+fn refuse_planning_beyond_memory(request: &Request<'_>) -> Result<()> {
+    let (free, process, limit) = (request.machine.free_host, request.machine.process, planning_limit(request));
+    let refuse = |planning: Bytes| {
+        let budget = (planning <= free).then(|| request.machine.budgets(request.budget).host);
+        Err(Error::PlanningInfeasible(PlanningInfeasible { free, budget, planning }))
+    };
     let as_specified = process + request.programs.planning_heap_as_specified();
-    if as_specified > free {
+    if as_specified > limit {
         return refuse(as_specified);
     }
-    if process + request.programs.search_heap_at_most(compared(request)) <= free {
+    if process + request.programs.search_heap_at_most(compared(request)) <= limit {
         return Ok(());
     }
     let whole = ways(request, request.allow)[0];
@@ -108,7 +131,7 @@ fn refuse_planning_beyond_free_memory(request: &Request<'_>) -> Result<()> {
         return Ok(());
     }
     let planning = planning(request, 0, request.batch)?;
-    if planning > free { refuse(planning) } else { Ok(()) }
+    if planning > limit { refuse(planning) } else { Ok(()) }
 }
 
 /// The minimum of the run, computed once.

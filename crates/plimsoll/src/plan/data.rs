@@ -43,7 +43,7 @@ impl DataSummary {
     pub fn read(spec: &RunSpec) -> Result<DataSummary> {
         let training = DatasetSummary::read(&spec.data)?;
         let validation = spec.fit.validation.as_ref().map(DatasetSummary::read).transpose()?;
-        Ok(DataSummary { training, validation, names: Preprocessing::footprint(&spec.data) })
+        Ok(DataSummary { training, validation, names: Preprocessing::footprint(&spec.data, spec.fit.validation.is_some()) })
     }
 }
 

@@ -4,6 +4,7 @@
 mod candidate;
 mod choose;
 mod data;
+mod economy;
 mod explain;
 mod largest;
 mod least;
@@ -25,7 +26,6 @@ use candidate::Candidate;
 use choose::plan_run;
 use plimsoll_core::budget::Owner;
 use plimsoll_core::device::Device;
-use plimsoll_core::passes::Columns;
 use plimsoll_core::plan::recompute::{Effort, Recomputation};
 use plimsoll_core::plan::{Certificate, CheckedPlan, CostModel};
 use plimsoll_core::step::Role;
@@ -241,9 +241,8 @@ impl RunSpec {
 
     fn search<T>(&self, machine: &Machine, data: &DataSummary, run: impl FnOnce(&Request<'_>) -> Result<T>) -> Result<T> {
         data.training.check_fixed_shapes()?;
-        // Matrix products on the CPU read any types; GPU libraries require equal types.
-        let columns = if machine.device.capabilities().shares_host_memory { Columns::AsTheyAre } else { Columns::Narrowed };
-        let variants = Variants::new(self, &data.training.schema, columns, machine.device.capabilities().resumes_sums)?;
+        let batch = data.training.batch_rows()?;
+        let variants = Variants::new(self, &data.training.schema, batch, &machine.device.capabilities())?;
         run(&Request {
             spec: self,
             machine,
@@ -251,7 +250,7 @@ impl RunSpec {
             variant: Variant::default(),
             programs: variants.programs(Variant::default())?,
             variants: &variants,
-            batch: data.training.batch_rows()?,
+            batch,
             micro_batch: self.numerics.as_ref().map(|fixed| fixed.micro_batch).or(self.micro_batch),
             budget: self.budget,
             allow: self.allow,

@@ -10,7 +10,6 @@ use crate::plan::{DataSummary, is_as_specified};
 use crate::precision::Precision;
 use crate::spec::{Count, MAX_THREADS, RunSpec};
 use plimsoll_core::Graph;
-use plimsoll_core::passes::Columns;
 use plimsoll_core::plan::{self, Certificate, Plan};
 use plimsoll_core::step::Role;
 use serde_json::{Map, Value};
@@ -89,10 +88,8 @@ impl Subject {
 
     /// Proves the certificate against the graphs of the run.
     pub fn prove(&self, certificate: &Certificate) -> Result<Proven> {
-        // Matrix products on the CPU read any types; GPU libraries require equal types.
         let capabilities = self.opened.device.capabilities();
-        let columns = if capabilities.shares_host_memory { Columns::AsTheyAre } else { Columns::Narrowed };
-        let variants = Variants::new(&self.spec, &self.data.training.schema, columns, capabilities.resumes_sums)?;
+        let variants = Variants::new(&self.spec, &self.data.training.schema, self.batch, &capabilities)?;
         let allowed: Vec<Variant> = variants.allowed(self.spec.allow).collect();
         if !allowed.contains(&self.variant) {
             return Err(untrue("it states a precision that its configuration has not and does not allow"));

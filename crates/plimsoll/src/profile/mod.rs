@@ -13,13 +13,20 @@ use crate::trainer::Trainer;
 use plimsoll_core::Bytes;
 use plimsoll_core::device::NodeSpan;
 use plimsoll_core::step::Role;
-use plimsoll_data::{Feed, Options, Schema};
+use plimsoll_data::{Feed, Options, Schema, WorkerSpan};
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Instant;
 
 /// Batches of which every node is in the trace, at most.
 const TRACED: u64 = 20;
+
+/// Times of one node that are kept, at most: their median is its time.
+const SAMPLES: usize = 32;
+
+/// Spans of pipeline workers that are recorded, at most.
+const WORKER_SPANS: usize = 16 << 10;
 
 /// Nodes on the screen.
 const LINES: usize = 16;
@@ -40,7 +47,7 @@ pub struct Profile {
     pub plan: RunPlan,
     /// The steps, in order.
     pub steps: Vec<StepSpan>,
-    /// Every node of a whole batch, in order of execution, with its mean time.
+    /// Every node of a whole batch, in order of execution, with its median time.
     pub ops: Vec<ProfiledOp>,
     /// The roofline: the most operations and bytes per second that were seen on this device.
     pub peak_flops_per_s: f64,
@@ -52,8 +59,14 @@ pub struct Profile {
     pub memory: Vec<MemorySample>,
     /// When each node of the last batches ran.
     spans: Vec<Span>,
+    /// Where the spans of the last batch begin.
+    last_batch: usize,
+    /// The program and the position in its order of every entry of `ops`.
+    places: Vec<(Role, usize)>,
     /// Time that each stage of the pipeline took within each step.
     stages: Vec<StageTime>,
+    /// When the worker threads of the pipeline produced rows.
+    workers: Vec<WorkerTime>,
 }
 
 /// One step, in seconds since the profile began.
@@ -76,7 +89,7 @@ pub struct ProfiledOp {
     pub op: &'static str,
     /// The layer.
     pub scope: String,
-    /// Mean seconds per batch, over all micro-batches.
+    /// Median seconds per run, times the runs per batch.
     pub seconds: f64,
     /// Operations per batch.
     pub flops: u64,
@@ -84,6 +97,8 @@ pub struct ProfiledOp {
     pub bytes: u64,
     /// How often it ran per batch.
     pub calls: u64,
+    /// Planned memory of weights, optimizer state and live buffers while it runs.
+    pub planned: Bytes,
 }
 
 /// Memory at one instant.
@@ -114,6 +129,14 @@ struct StageTime {
     busy_s: f64,
 }
 
+/// Rows that a worker thread of the pipeline produced.
+struct WorkerTime {
+    worker: usize,
+    rows: usize,
+    start_s: f64,
+    end_s: f64,
+}
+
 impl ProfiledOp {
     /// The share of the roofline it reaches: its shortest possible time over the measured one.
     pub fn roofline(&self, flops_per_s: f64, bytes_per_s: f64) -> f64 {
@@ -134,11 +157,12 @@ impl Trainer {
         let plan = run.plan().clone();
         let session = run.session();
         let schema = data.output_schema()?;
-        let options = Options { epochs: None, ..Options::default() };
+        let options = Options { recorded_spans: WORKER_SPANS, ..Options::default() };
         let fed = data.clone().rebatch(plan.feed_rows);
+        let begin = Instant::now();
         let feed = feed::start(&fed, &plan.pipeline, &session.ledger, options, session.executor.device())?;
         let rows = epoch_rows(&data);
-        let mut profiler = Profiler { begin: Instant::now(), session, schema: &schema, feed, batch: plan.batch as u64, epoch_rows: rows };
+        let mut profiler = Profiler { begin, session, schema: &schema, feed, batch: plan.batch as u64, epoch_rows: rows };
         let (mut spans, mut memory, mut stages) = (Vec::new(), Vec::new(), Vec::new());
         let mut before = Vec::new();
         // The first step touches memory for the first time.
@@ -155,10 +179,12 @@ impl Trainer {
             tracing = Some(Traced::new(&plan));
             profiler.step(&mut tracing)?;
         }
-        let traced = tracing.map_or((Vec::new(), Vec::new()), |traced| traced.finish(&plan));
+        let traced = tracing.unwrap_or_else(|| Traced::new(&plan));
+        let (ops, places) = traced.ops(&plan);
+        let workers = profiler.worker_times();
         let activity = profiler.feed.activity();
         let pipeline = Explain::new(&plan.pipeline_stages, plan.pipeline.slots(), &activity);
-        let most = |of: &dyn Fn(&ProfiledOp) -> f64| traced.0.iter().map(of).fold(0.0, f64::max);
+        let most = |of: &dyn Fn(&ProfiledOp) -> f64| ops.iter().map(of).fold(0.0, f64::max);
         let seen = (most(&|op| op.flops as f64 / op.seconds.max(1e-9)), most(&|op| op.bytes as f64 / op.seconds.max(1e-9)));
         let known = costs.map_or((0.0, 0.0), |costs| {
             costs
@@ -168,13 +194,16 @@ impl Trainer {
         });
         Ok(Profile {
             steps: spans,
-            ops: traced.0,
+            ops,
+            places,
             peak_flops_per_s: seen.0.max(known.0),
             peak_bytes_per_s: seen.1.max(known.1),
             pipeline,
             memory,
-            spans: traced.1,
+            spans: traced.spans,
+            last_batch: traced.last_batch,
             stages,
+            workers,
             plan,
         })
     }
@@ -198,6 +227,14 @@ impl Profiler<'_> {
     fn memory(&self) -> MemorySample {
         let on_device = self.session.executor.device().memory_info().map(|memory| memory.in_use);
         MemorySample { time_s: self.now(), resident: system::resident(), on_device }
+    }
+
+    /// What the worker threads of the pipeline did, in seconds since the profile began.
+    fn worker_times(&self) -> Vec<WorkerTime> {
+        let since = |instant: Instant| instant.saturating_duration_since(self.begin).as_secs_f64();
+        let time =
+            |span: WorkerSpan| WorkerTime { worker: span.worker, rows: span.rows, start_s: since(span.start), end_s: since(span.end) };
+        self.feed.spans().into_iter().map(time).collect()
     }
 
     /// Trains on one batch, or traces it.
@@ -252,28 +289,55 @@ impl Profiler<'_> {
     }
 }
 
-/// Times of nodes, summed over batches.
+/// Times of nodes.
 struct Traced {
-    /// Of every program and node: seconds, and runs with whole micro-batches.
-    sums: Vec<Vec<(f64, u64)>>,
+    /// Of every program and node: its runs with whole micro-batches.
+    runs: Vec<Vec<NodeRuns>>,
     batches: u64,
-    /// The nodes of the last batches.
+    /// The nodes of the last batches, and where those of the last one begin.
     spans: Vec<Span>,
+    last_batch: usize,
+}
+
+/// The runs of one node, with the seconds of the last of them.
+#[derive(Clone, Default)]
+struct NodeRuns {
+    count: u64,
+    seconds: Vec<f32>,
+}
+
+impl NodeRuns {
+    fn add(&mut self, seconds: f64) {
+        let at = (self.count % SAMPLES as u64) as usize;
+        match self.seconds.get_mut(at) {
+            Some(oldest) => *oldest = seconds as f32,
+            None => self.seconds.push(seconds as f32),
+        }
+        self.count += 1;
+    }
+
+    /// A pause of the machine within a step does not change the median.
+    fn median(&self) -> f64 {
+        let mut sorted = self.seconds.clone();
+        sorted.sort_by(f32::total_cmp);
+        sorted.get(sorted.len() / 2).map_or(0.0, |seconds| f64::from(*seconds))
+    }
 }
 
 impl Traced {
     fn new(plan: &RunPlan) -> Traced {
-        let sums = plan.memory.programs.iter().map(|program| vec![(0.0, 0); program.order.len()]).collect();
-        Traced { sums, batches: 0, spans: Vec::new() }
+        let runs = plan.memory.programs.iter().map(|program| vec![NodeRuns::default(); program.order.len()]).collect();
+        Traced { runs, batches: 0, spans: Vec::new(), last_batch: 0 }
     }
 
-    /// Adds the nodes of a micro-batch that began at `start_s`; only those of `whole` ones are averaged.
+    /// Adds the nodes of a micro-batch that began at `start_s`; only those of `whole` ones are counted.
     fn add(&mut self, plan: &RunPlan, role: Role, start_s: f64, spans: Vec<NodeSpan>, whole: bool) {
         if matches!(role, Role::Step | Role::First) {
             self.batches += 1;
             if self.batches > TRACED {
                 self.spans.clear();
             }
+            self.last_batch = self.spans.len();
         }
         let Some(program) = plan.memory.programs.iter().position(|program| program.role == role) else { return };
         let order = &plan.memory.programs[program].order;
@@ -283,32 +347,34 @@ impl Traced {
             let Some(found) = order[place..].iter().position(|id| *id == span.node) else { break };
             place += found;
             if whole {
-                let sum = &mut self.sums[program][place];
-                *sum = (sum.0 + span.end_s - span.start_s, sum.1 + 1);
+                self.runs[program][place].add(span.end_s - span.start_s);
             }
             self.spans.push(Span { role, at: place, start_s: start_s + span.start_s, end_s: start_s + span.end_s });
         }
     }
 
-    /// Mean times of nodes per batch, and the spans of the last batches.
-    fn finish(self, plan: &RunPlan) -> (Vec<ProfiledOp>, Vec<Span>) {
-        let mut ops = Vec::new();
-        for (program, sums) in plan.memory.programs.iter().zip(&self.sums) {
-            for (id, (seconds, runs)) in program.order.iter().zip(sums).filter(|(_, (_, runs))| *runs > 0) {
+    /// Every node with its time per batch, and its program and place in the order.
+    fn ops(&self, plan: &RunPlan) -> (Vec<ProfiledOp>, Vec<(Role, usize)>) {
+        let (mut ops, mut places) = (Vec::new(), Vec::new());
+        for (program, runs) in plan.memory.programs.iter().zip(&self.runs) {
+            let live = trace::live_by_kind(program);
+            for (at, (id, runs)) in program.order.iter().zip(runs).enumerate().filter(|(_, (_, runs))| runs.count > 0) {
                 let node = program.graph.node(*id);
-                let calls = runs.div_ceil(self.batches.max(1));
+                let calls = runs.count.div_ceil(self.batches.max(1));
+                places.push((program.role, at));
                 ops.push(ProfiledOp {
                     role: program.role,
                     op: node.op.rules().name(),
                     scope: node.scope.to_string(),
-                    seconds: seconds / *runs as f64 * calls as f64,
+                    seconds: runs.median() * calls as f64,
                     flops: program.graph.node_flops(node, plan.micro_batch) * calls,
                     bytes: program.graph.moved(node, plan.micro_batch) * calls,
                     calls,
+                    planned: Bytes(plan.memory.resident.0 + live[at].iter().sum::<u64>()),
                 });
             }
         }
-        (ops, self.spans)
+        (ops, places)
     }
 }
 
@@ -326,8 +392,14 @@ impl Profile {
             let roofline = op.roofline(self.peak_flops_per_s, self.peak_bytes_per_s);
             json!({ "role": op.role.name(), "op": op.op, "scope": op.scope, "seconds": op.seconds, "flops": op.flops, "bytes": op.bytes,
                     "calls": op.calls, "flops_per_s": op.flops as f64 / op.seconds, "bytes_per_s": op.bytes as f64 / op.seconds,
-                    "roofline": roofline })
+                    "roofline": roofline, "planned_bytes": op.planned.0 })
         };
+        // The last batch, on the time axis of the steps: which op ran when.
+        let index: HashMap<(Role, usize), usize> = self.places.iter().enumerate().map(|(i, place)| (*place, i)).collect();
+        let spans = self.spans[self.last_batch.min(self.spans.len())..].iter();
+        let spans: Vec<Value> =
+            spans.filter_map(|span| Some(json!([index.get(&(span.role, span.at))?, span.start_s, span.end_s]))).collect();
+        let worker = |time: &WorkerTime| json!([time.worker, time.start_s, time.end_s, time.rows]);
         let step = |step: &StepSpan| json!({ "begin_s": step.begin_s, "waited_s": step.waited_s, "end_s": step.end_s });
         let memory = |sample: &MemorySample| json!({ "time_s": sample.time_s, "resident_bytes": sample.resident.0, "device_bytes": sample.on_device.map(|bytes| bytes.0) });
         json!({
@@ -345,6 +417,8 @@ impl Profile {
             "peak_bytes_per_s": self.peak_bytes_per_s,
             "ops": self.ops.iter().map(op).collect::<Vec<_>>(),
             "timeline": self.steps.iter().map(step).collect::<Vec<_>>(),
+            "spans": spans,
+            "workers": self.workers.iter().map(worker).collect::<Vec<_>>(),
             "memory": self.memory.iter().map(memory).collect::<Vec<_>>(),
             "pipeline": self.pipeline.to_json(),
         })

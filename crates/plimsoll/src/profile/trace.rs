@@ -1,6 +1,6 @@
 //! The profile as a trace for Chrome and Perfetto: steps, ops, pipeline stages and copies on their threads, and memory as counters.
 
-use super::{Profile, StageTime};
+use super::{Profile, StageTime, WorkerTime};
 use plimsoll_core::plan::{BufferKind, Program, state_owner};
 use plimsoll_formats::trace::TraceWriter;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ const STEPS: u32 = 1;
 const INPUT: u32 = 2;
 const OPS: u32 = 3;
 const COPIES: u32 = 4;
-const STAGES: u32 = 10;
+const WORKERS: u32 = 10;
 
 impl Profile {
     /// Writes a trace that `ui.perfetto.dev` and `chrome://tracing` open: steps, ops, copies and pipeline stages as slices, memory as counters.
@@ -25,19 +25,22 @@ impl Profile {
             trace.name_thread(PROCESS, thread, name)?;
         }
         let stages: Vec<&str> = self.pipeline.stages.iter().filter(|stage| !stage.time.is_empty()).map(|stage| &stage.time[..]).collect();
-        for (thread, stage) in (STAGES..).zip(&stages) {
-            trace.name_thread(PROCESS, thread, &format!("pipeline · {stage}"))?;
+        let workers = self.workers.iter().map(|time| time.worker + 1).max().unwrap_or(0);
+        for (thread, worker) in (WORKERS..).zip(1..=workers) {
+            trace.name_thread(PROCESS, thread, &format!("pipeline worker {worker}"))?;
         }
         for (i, step) in self.steps.iter().enumerate() {
             trace.slice(&format!("step {}", i + 1), (PROCESS, STEPS), us(step.begin_s), us(step.end_s - step.begin_s), &[])?;
             trace.slice("wait", (PROCESS, INPUT), us(step.begin_s), us(step.waited_s), &[])?;
         }
+        for WorkerTime { worker, rows, start_s, end_s } in &self.workers {
+            let track = (PROCESS, WORKERS + *worker as u32);
+            trace.slice("produce rows", track, us(*start_s), us(end_s - start_s), &[("rows", *rows as f64)])?;
+        }
+        // How long a stage worked within a step is known, not when: the threads it kept busy on average.
         for StageTime { stage, from_s, to_s, busy_s } in &self.stages {
             let Some(name) = stages.get(*stage) else { continue };
-            // Only how long a stage worked within a step is known, not when.
-            let shown = busy_s.min(to_s - from_s);
-            let arguments = [("busy_s", *busy_s), ("threads", *busy_s / (to_s - from_s).max(1e-12))];
-            trace.slice(name, (PROCESS, STAGES + *stage as u32), us(*from_s), us(shown), &arguments)?;
+            trace.counter("pipeline, busy threads", PROCESS, us(*from_s), &[(name, busy_s / (to_s - from_s).max(1e-12))])?;
         }
         self.write_ops(&mut trace)?;
         for sample in &self.memory {

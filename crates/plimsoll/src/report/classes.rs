@@ -38,6 +38,8 @@ pub(crate) struct Classes {
     /// By label, then prediction; empty if there are many classes.
     matrix: Vec<u32>,
     rows: u64,
+    /// Every how manyth row was predicted.
+    pub every: u64,
     worst: Vec<Worst>,
     thumbnails: Option<Thumbnails>,
 }
@@ -72,7 +74,20 @@ impl Classes {
         let matrix = if classes <= MATRIX { vec![0; classes * classes] } else { Vec::new() };
         let (labels, right) = (vec![0; classes], vec![0; classes]);
         let worst = Vec::with_capacity(WORST + 1);
-        Some(Classes { names, classes, label, image, dtype: column.dtype, labels, right, matrix, rows: 0, worst, thumbnails: None })
+        Some(Classes {
+            names,
+            classes,
+            label,
+            image,
+            dtype: column.dtype,
+            labels,
+            right,
+            matrix,
+            rows: 0,
+            every: 1,
+            worst,
+            thumbnails: None,
+        })
     }
 
     /// The memory it takes.
@@ -108,7 +123,7 @@ impl Classes {
                 _ => Vec::new(),
             };
             let at = self.worst.partition_point(|other| other.loss >= loss);
-            let row = predicted.first_row + row as u64;
+            let row = (predicted.first_row + row as u64) * self.every;
             self.worst.insert(at, Worst { row, loss, label, predicted: best, probability: probability(values, best), pixels });
             self.worst.truncate(WORST);
         }
@@ -116,7 +131,7 @@ impl Classes {
 
     /// Writes the counts as one JSON document.
     pub fn write(&self, writer: &mut impl Write) -> io::Result<()> {
-        write!(writer, "{{\"rows\":{},\"names\":[", self.rows)?;
+        write!(writer, "{{\"rows\":{},\"every\":{},\"names\":[", self.rows, self.every)?;
         for (i, name) in self.names.iter().enumerate() {
             writer.write_all(if i > 0 { b"," } else { b"" })?;
             write_string(writer, name)?;
@@ -192,6 +207,9 @@ mod tests {
         assert_eq!((&worst["row"], &worst["label"], &worst["predicted"]), (&11.into(), &1.into(), &0.into()));
         assert_eq!(worst["name"], "row 11");
         assert!(worst["pixels"].as_str().unwrap().len() == 8);
+        let mut sampled = Classes { every: 3, ..Classes::new(&schema, vec![], 1, &[2]).unwrap() };
+        sampled.add(&schema, &predicted, |index| if index == 1 { &labels } else { &pixels });
+        assert_eq!(sampled.worst[0].row, 33, "every third row was predicted");
         assert!(Classes::new(&schema, vec![], 0, &[2]).is_none(), "labels are integers");
         assert!(Classes::new(&schema, vec![], 1, &[4, 2]).is_none(), "one prediction per row");
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 const HTML: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/style.css");
-const SCRIPTS: [&str; 8] = [
+const SCRIPTS: [&str; 9] = [
     include_str!("page/base.js"),
     include_str!("page/charts.js"),
     include_str!("page/budget.js"),
@@ -18,6 +18,7 @@ const SCRIPTS: [&str; 8] = [
     include_str!("page/arena.js"),
     include_str!("page/training.js"),
     include_str!("page/tables.js"),
+    include_str!("page/profile.js"),
     include_str!("page/main.js"),
 ];
 

@@ -139,7 +139,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Counts predictions by class over the first rows of a dataset, in the memory of the session; none if the model is no classifier with one
+    /// Counts predictions by class over rows of a dataset, in the memory of the session: all rows, or where that takes long, every nth, since
+    /// data may be sorted by class. None if the model is no classifier with one
     /// output, or the memory does not suffice.
     pub(crate) fn count_classes(&mut self, data: &Dataset) -> Result<Option<Classes>> {
         let session = self.opened()?;
@@ -150,6 +151,11 @@ impl Trainer {
         let Some(mut classes) = Classes::new(&schema, data.class_names(), labels.column, shape) else { return Ok(None) };
         let Ok(_reserved) = session.ledger.reserve(Owner::Predictions, classes.footprint()) else { return Ok(None) };
         let (stop, rows) = (StopHandle::new(), rows_to_count(session.plan.predicted_s / session.plan.batch as f64));
+        let every = data.size().map_or(1, |all| all.div_ceil(rows));
+        // A stream is counted from its first row.
+        let sample = data.every_nth(every).filter(|_| every > 1);
+        classes.every = if sample.is_some() { every } else { 1 };
+        let data = sample.as_ref().unwrap_or(data);
         let sizes: Vec<usize> = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
         let counted = self.predict_pieces(data, Vec::new(), &stop, |prediction, piece| {
             let predicted = PredictedRows { first_row: prediction.first_row, rows: prediction.rows, values: prediction.values };

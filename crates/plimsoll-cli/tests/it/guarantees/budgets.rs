@@ -70,3 +70,48 @@ fn planning_a_deep_network_stays_within_its_minimum_and_takes_linear_memory() {
     }
     assert!(large.0 < 5 * small.0, "{} bytes for four times the layers of {}", large.0, small.0);
 }
+
+/// Planning takes no more than the budget, or 32 MiB: where it would, the answer is the bytes that it takes, at once.
+#[test]
+fn planning_that_would_exceed_the_budget_is_refused_with_the_bytes_it_takes() {
+    let sandbox = Sandbox::new("planning-refused");
+    let layers = vec!["{ type = \"dense\", units = 8, activation = \"tanh\" }"; 900].join(", ");
+    let data = "[data]\nsource = \"random\"\nrows = 64\nx = [8]\ny = [8]\n";
+    sandbox.write("deep.toml", format!("{data}[model]\nlayers = [{layers}]\n[train]\nbatch = 16\nloss = \"mse\"\n"));
+    let plan = |budget: &str| {
+        let output = sandbox.run(&["plan", "deep.toml", "--json", "--host-memory", budget]);
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), document)
+    };
+    let (code, refused) = plan("1MiB");
+    let planning = refused["planning_bytes"].as_u64().unwrap();
+    assert!(code == Some(3) && planning > 32 << 20, "{refused}");
+    let error = refused["error"].as_str().unwrap();
+    assert!(error.contains(&format!("({planning} bytes), more than the budget of 1.00 MiB")), "{error}");
+    // That much is enough to be told the minimum, which is no smaller.
+    let (_, answer) = plan(&planning.to_string());
+    assert!(answer["min_bytes"].as_u64().unwrap() >= planning, "{answer}");
+}
+
+/// What is planned is what is taken: at least as much, and not much more.
+#[test]
+fn a_plan_states_little_more_than_the_run_takes() {
+    let sandbox = Sandbox::new("over-statement");
+    let rows: String = (0..600).map(|row| format!("{}.5,{},{}\n", row % 7, row % 11, row % 2)).collect();
+    sandbox.write("table.csv", format!("a,b,class\n{rows}"));
+    sandbox.write(
+        "table.toml",
+        "[data]\nsource = \"csv\"\npath = \"table.csv\"\ntarget = \"class\"\nholdout = 0.25\nbatch = 32\n\
+         [model]\nlayers = [{ type = \"dense\", units = 2 }]\n[train]\nepochs = 3\nmetrics = [\"accuracy\", \"f1\"]\n",
+    );
+    let runs: [&[&str]; 4] =
+        [&[], &["table.toml"], &["--zoo", "mlp", "--batch", "512"], &["--zoo", "cifar-cnn", "--batch", "16", "--set", "data.rows=64"]];
+    for (number, run) in runs.iter().enumerate() {
+        let out = format!("run{number}");
+        let report = sandbox.json(&[&["train", "--json", "--quiet", "--epochs", "2", "--threads", "1", "--out", &out], *run].concat());
+        let bytes = |key: &str| report[key].as_u64().unwrap();
+        let (measured, planned) = (bytes("measured_peak_rss_bytes"), bytes("planned_bytes"));
+        assert!(measured <= planned, "{run:?}: {measured} measured, {planned} planned");
+        assert!(planned <= (measured + (4 << 20)).max(measured / 4 * 5), "{run:?}: {planned} planned, {measured} measured");
+    }
+}

@@ -14,45 +14,45 @@ fn i32s(rows: i32) -> Vec<u8> {
     (0..rows).flat_map(|row| (row % 2).to_le_bytes()).collect()
 }
 
-/// The error of planning a Parquet table whose column `odd` has a logical type.
-fn refused(sandbox: &Sandbox, odd: ParquetColumn) -> String {
+/// A Parquet table whose column `odd` has a logical type, and its configuration.
+fn write_odd(sandbox: &Sandbox, odd: ParquetColumn) {
     sandbox.write("t.parquet", parquet(8, &[ParquetColumn::new("a", 5, f64s(8)), odd, ParquetColumn::new("y", 1, i32s(8))], None));
     sandbox.write("run.toml", format!("[data]\nsource = \"parquet\"\npath = \"t.parquet\"\ntarget = \"y\"\n{DENSE}"));
-    let (code, error) = sandbox.fail(&["plan", "run.toml"]);
-    assert_eq!(code, 1, "{error}");
-    error
 }
 
 #[test]
-fn parquet_columns_that_would_be_misread_are_refused_by_name_and_type() {
+fn parquet_columns_are_read_as_their_logical_type_or_refused_by_name() {
     let sandbox = Sandbox::new("g-logical");
-    let column = |kind, converted, logical| ParquetColumn { converted, logical, ..ParquetColumn::new("odd", kind, f64s(8)) };
-    let words = |kind, converted, logical| ParquetColumn { converted, logical, ..ParquetColumn::new("odd", kind, i32s(8)) };
-    for (odd, name) in [
-        (words(1, Some(13), None), "UINT32"),
-        (column(2, Some(14), None), "UINT64"),
+    let longs = |value: i64| std::iter::repeat_n(value.to_le_bytes(), 8).flatten().collect::<Vec<u8>>();
+    let words = |value: i32| std::iter::repeat_n(value.to_le_bytes(), 8).flatten().collect::<Vec<u8>>();
+    let long = |value, converted, logical| ParquetColumn { converted, logical, ..ParquetColumn::new("odd", 2, longs(value)) };
+    let word = |value, converted, logical| ParquetColumn { converted, logical, ..ParquetColumn::new("odd", 1, words(value)) };
+    for (odd, value, date) in [
+        (word(-1, Some(13), None), 4_294_967_295.0, false),
+        (long(-1, Some(14), None), 18_446_744_073_709_551_615.0, false),
         // INTEGER { bitWidth: 32, isSigned: false }
-        (words(1, None, Some((10, vec![0x13, 32, 0x12]))), "UINT32"),
-        (words(1, Some(5), None), "DECIMAL"),
-        (column(2, Some(5), None), "DECIMAL"),
-        (words(1, Some(6), None), "DATE"),
-        (words(1, None, Some((6, vec![]))), "DATE"),
-        (column(2, Some(10), None), "TIMESTAMP"),
-        (column(2, None, Some((8, vec![]))), "TIMESTAMP"),
-        (column(2, Some(8), None), "TIME"),
+        (word(-1, None, Some((10, vec![0x13, 32, 0x12]))), 4_294_967_295.0, false),
+        (word(7, Some(11), None), 7.0, false),
+        (word(7, Some(5), None), 7.0, false),
+        (word(7, Some(6), None), 7.0, true),
+        (word(7, None, Some((6, vec![]))), 7.0, true),
+        (long(43_200_000_000, Some(10), None), 0.5, true),
+        (long(21_600_000_000, Some(8), None), 0.25, true),
     ] {
-        let error = refused(&sandbox, odd);
-        let wanted =
-            format!("its column `odd` is {name}, which is not read yet; cast it to float or to a signed integer when writing the file");
-        assert!(error.contains(&wanted), "{error}");
+        write_odd(&sandbox, odd);
+        let plan = sandbox.succeed(&["plan", "run.toml"]);
+        assert!(plan.contains("reads          a, odd → y"), "{plan}");
+        assert_eq!(plan.contains("encoded        odd (date)"), date, "{plan}");
+        let sample = sandbox.json(&["data", "inspect", "run.toml", "--json"]);
+        let found = sample["samples"][0]["x"]["max"].as_f64().unwrap();
+        assert!((found - value).abs() <= value * 1e-6, "{found}, not {value}");
     }
-    // Small unsigned integers are read as they are, and a column that is not named does no harm.
-    let small = ParquetColumn { converted: Some(11), ..ParquetColumn::new("odd", 1, i32s(8)) };
-    sandbox.write("t.parquet", parquet(8, &[ParquetColumn::new("a", 5, f64s(8)), small, ParquetColumn::new("y", 1, i32s(8))], None));
+    write_odd(&sandbox, ParquetColumn { converted: Some(20), ..ParquetColumn::new("odd", 6, Vec::new()) });
     let plan = sandbox.succeed(&["plan", "run.toml"]);
-    assert!(plan.contains("reads          a, odd → y"), "{plan}");
-    let odd = words(1, Some(6), None);
-    sandbox.write("t.parquet", parquet(8, &[ParquetColumn::new("a", 5, f64s(8)), odd, ParquetColumn::new("y", 1, i32s(8))], None));
+    assert!(plan.contains("not read       odd (BSON)"), "{plan}");
+    let (code, error) = sandbox.fail(&["plan", "run.toml", "--set", "data.features=[\"a\", \"odd\"]"]);
+    assert!(code == 1 && error.contains("its column `odd` is not read (BSON)"), "{error}");
+    write_odd(&sandbox, word(7, Some(6), None));
     let plan = sandbox.succeed(&["plan", "run.toml", "--set", "data.features=[\"a\"]"]);
     assert!(plan.contains("not read       odd (not among the features)"), "{plan}");
 }
@@ -63,21 +63,21 @@ fn what_is_read_and_what_is_not_is_listed() {
     let rows: String = (0..8).map(|row| format!("{row},{}.5,red,{},{}\n", row, row % 2 == 0, row % 2)).collect();
     sandbox.write("t.csv", format!(",size,colour,is_new,class\n{rows}"));
     sandbox.write("csv.toml", format!("[data]\nsource = \"csv\"\npath = \"t.csv\"\ntarget = \"class\"\n{DENSE}"));
-    let reads = "reads          size → class\n";
-    let not = "not read       \"\" (index column), colour (text), is_new (boolean; write 0 and 1 to read it)\n";
+    let reads = "reads          size, is_new → class\n";
+    let not = "encoded        is_new (boolean)\n  not read       \"\" (index column), colour (constant)\n";
     let plan = sandbox.succeed(&["plan", "csv.toml"]);
     assert!(plan.contains(reads) && plan.contains(not), "{plan}");
     let output = sandbox.run(&["train", "csv.toml", "--out", "run"]);
     let progress = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success() && progress.contains(reads) && progress.contains(not), "{progress}");
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(sandbox.path("run/report.json")).unwrap()).unwrap();
-    assert_eq!(report["data"]["training"]["unused"][1], serde_json::json!({ "name": "colour", "reason": "text" }));
+    assert_eq!(report["data"]["training"]["unused"][1], serde_json::json!({ "name": "colour", "reason": "constant" }));
     let inspected = sandbox.succeed(&["data", "inspect", "csv.toml"]);
     assert!(
-        inspected.contains("reads     size → class") && inspected.contains("not read  \"\" (index column), colour (text)"),
+        inspected.contains("reads     size, is_new → class") && inspected.contains("not read  \"\" (index column), colour (constant)"),
         "{inspected}"
     );
-    assert_eq!(sandbox.json(&["data", "inspect", "csv.toml", "--json"])["used"], serde_json::json!(["size"]));
+    assert_eq!(sandbox.json(&["data", "inspect", "csv.toml", "--json"])["used"], serde_json::json!(["size", "is_new"]));
 }
 
 #[test]
@@ -85,14 +85,15 @@ fn index_columns_of_pandas_are_no_features() {
     let sandbox = Sandbox::new("g-index");
     let columns = || {
         let long = |name| ParquetColumn::new(name, 2, f64s(8));
-        let text = ParquetColumn { converted: Some(0), ..ParquetColumn::new("name", 6, Vec::new()) };
+        let names = (0..8u8).flat_map(|row| [1, 0, 0, 0, b'a' + row]).collect();
+        let text = ParquetColumn { converted: Some(0), ..ParquetColumn::new("name", 6, names) };
         vec![ParquetColumn::new("a", 5, f64s(8)), text, ParquetColumn::new("y", 1, i32s(8)), long("id"), long("__index_level_1__")]
     };
     sandbox.write("t.parquet", parquet(8, &columns(), Some(r#"{"index_columns": ["id", "__index_level_1__"], "columns": []}"#)));
     sandbox.write("run.toml", format!("[data]\nsource = \"parquet\"\npath = \"t.parquet\"\ntarget = \"y\"\n{DENSE}"));
     let plan = sandbox.succeed(&["plan", "run.toml"]);
     assert!(plan.contains("reads          a → y\n"), "{plan}");
-    assert!(plan.contains("not read       name (STRING), id (index column), __index_level_1__ (index column)\n"), "{plan}");
+    assert!(plan.contains("not read       name (text), id (index column), __index_level_1__ (index column)\n"), "{plan}");
     let named = sandbox.succeed(&["plan", "run.toml", "--set", "data.features=[\"a\", \"id\"]"]);
     assert!(named.contains("reads          a, id → y\n"), "{named}");
 }

@@ -83,7 +83,8 @@ impl OffloadWriter<'_> {
         (graph.nodes, graph.values, graph.outputs, graph.updates) = (Arc::new(self.nodes), Arc::new(self.made), outputs, updates);
         (graph.inputs, graph.states, graph.scalars, graph.streams) =
             (old.inputs.clone(), old.states.clone(), old.scalars.clone(), old.streams);
-        graph.pieces = old.pieces;
+        (graph.pieces, graph.tf32, graph.logits_in_blocks) = (old.pieces, old.tf32, old.logits_in_blocks);
+        graph.shrink();
         crate::verify(&graph)?;
         Ok(graph)
     }

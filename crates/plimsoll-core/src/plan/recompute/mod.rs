@@ -13,6 +13,7 @@ pub(super) mod simulate;
 mod starts;
 pub(super) mod write;
 
+use super::arena::{Block, Layout};
 use super::{Plan, Program, Resident, as_written, backing, modest, nearly_tight, place_states, placed, schedule};
 use crate::Bytes;
 use crate::ir::graph::{Graph, GraphError, Node, NodeId};
@@ -25,6 +26,13 @@ use problem::Problem;
 /// How long to search, in simulated steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort(pub u64);
+
+impl Effort {
+    /// Whether it is a fraction of the default: few targets are tried then, and layouts are not searched for thoroughly.
+    fn is_short(self) -> bool {
+        self.0 < Effort::default().0 / 4
+    }
+}
 
 impl Default for Effort {
     /// At most a few seconds for networks of some thousand nodes.
@@ -101,6 +109,8 @@ pub enum FitError {
 
 /// Thousandths by which the target peak is lowered in successive attempts, to compensate for fragmentation.
 const LOWER: [u64; 7] = [0, 10, 25, 50, 80, 120, 170];
+/// The number of attempts of a short search.
+const SHORT_ATTEMPTS: usize = 3;
 
 /// Schedules an optimized graph for `rows` rows on the device such that its arena takes at most `limit` bytes, with the
 /// lowest predicted time.
@@ -165,7 +175,8 @@ fn fit_from(
     // runners-up; the cheapest sequence that packs within the limit wins.
     let mut packed: Option<(f64, Program)> = None;
     let mut seed: Option<Vec<u32>> = from.map(<[u32]>::to_vec);
-    for (attempt, lower) in LOWER.into_iter().enumerate() {
+    let attempts = if effort.is_short() { SHORT_ATTEMPTS } else { LOWER.len() };
+    for (attempt, lower) in LOWER.into_iter().take(attempts).enumerate() {
         let share = if attempt == 0 { effort.0 / 2 } else { effort.0 / 8 };
         let target = limit.0 - limit.0 / 1000 * lower;
         let pool = search::search(&problem, target, share, seed.as_deref());
@@ -196,7 +207,8 @@ fn fit_from(
     let smallest = search::squeeze(&problem, 0, 0, effort.0 / 4);
     let mut unbound = sequenced(&graph, &smallest.sequence, rows, limit, cost_model);
     unbound.limit = None;
-    let program = placed(Role::Step, unbound, rows, device, &states, &nearly_tight)?;
+    let packing: &dyn Fn(&[Block]) -> Layout = if effort.is_short() { &|blocks| modest(blocks, limit) } else { &nearly_tight };
+    let program = placed(Role::Step, unbound, rows, device, &states, packing)?;
     if program.arena > limit {
         let least = least_joined.map_or(program.arena, |joined| joined.min(program.arena));
         return Err(FitError::TooSmall { limit, least });

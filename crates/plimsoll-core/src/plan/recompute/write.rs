@@ -33,6 +33,7 @@ pub(in crate::plan) fn write(old: &Graph, sequence: &[u32]) -> Written {
     let mut graph = Graph::new();
     (graph.nodes, graph.values, graph.outputs, graph.updates) = (Arc::new(nodes), Arc::new(values), outputs, updates);
     (graph.inputs, graph.states, graph.scalars, graph.streams) = (old.inputs.clone(), old.states.clone(), old.scalars.clone(), old.streams);
+    (graph.tf32, graph.logits_in_blocks) = (old.tf32, old.logits_in_blocks);
     (graph.pieces, graph.joining, graph.joined, graph.concats_fused) = (old.pieces, old.joining, old.joined.clone(), old.concats_fused);
     Written { graph, order, repeated }
 }

@@ -15,8 +15,11 @@ mod single_pass;
 mod write;
 
 use super::updates::{root, runs};
+use crate::Bytes;
 use crate::base::shape::Dim;
 use crate::ir::graph::{Graph, Node, NodeId, ValueId};
+use crate::ir::op::Op;
+use crate::ir::ops::Reduction;
 use crate::ir::rules::{RowContext, RowRule};
 use crate::plan::{RowSplit, Target};
 
@@ -31,7 +34,7 @@ const MOST_OF_BATCH: usize = 8;
 pub fn pieces(graph: &Graph, rows: usize, device: &dyn Target, most: usize) -> Option<usize> {
     seeds(graph, rows).find_map(|seed| {
         let most = if row_count(graph, seed) > 1 { most } else { most.min(MOST_OF_BATCH) }.min(extent(graph, seed, rows));
-        (2..=most).rev().find(|pieces| Cut::around(graph, seed, rows, device, *pieces).is_some())
+        (2..=most).rev().find(|pieces| Cut::around(graph, seed, rows, Some(device), *pieces).is_some())
     })
 }
 
@@ -39,7 +42,26 @@ pub fn pieces(graph: &Graph, rows: usize, device: &dyn Target, most: usize) -> O
 ///
 /// The result is bit-identical, which [`check_equivalence`](super::check_equivalence) verifies.
 pub fn split(graph: &Graph, rows: usize, device: &dyn Target, pieces: usize) -> Option<Graph> {
-    seeds(graph, rows).find_map(|seed| Cut::around(graph, seed, rows, device, pieces)).map(|cut| cut.write(graph))
+    seeds(graph, rows).find_map(|seed| Cut::around(graph, seed, rows, Some(device), pieces)).map(|cut| cut.write(graph))
+}
+
+/// The graph with its logits and their gradient in blocks of rows of about `most` bytes for `rows` rows, if they are the largest
+/// tensors and larger than two blocks: a loss over a large vocabulary. Sums over rows are those of the blocks in order, so that
+/// results depend on the size of the blocks up to the order of sums. It is a property of the graph, not a strategy of the planner:
+/// it does not depend on budgets.
+pub fn logits_in_blocks(graph: &Graph, rows: usize, most: Bytes) -> Option<Graph> {
+    let seed = seeds(graph, rows).next()?;
+    let (bytes, count) = (graph.ty(seed).bytes(rows), row_count(graph, seed));
+    let is_softmax = |op: &Op| matches!(op, Op::Reduce(op) if op.kind == Reduction::LogSumExp && op.shape == *graph.shape(seed));
+    let is_logits = graph.nodes().any(|(_, node)| is_softmax(&node.op));
+    let pieces = usize::try_from(bytes.0.div_ceil(most.0.max(1))).ok()?.next_power_of_two();
+    if !is_logits || pieces < 2 || count < 2 {
+        return None;
+    }
+    let cut = Cut::around(graph, seed, rows, None, pieces)?;
+    let mut blocks = cut.write(graph);
+    (blocks.pieces, blocks.logits_in_blocks) = (graph.pieces, true);
+    Some(blocks)
 }
 
 /// The largest tensors with a batch dimension.
@@ -81,8 +103,8 @@ struct Cut {
 }
 
 impl Cut {
-    /// Splits the layers around a large tensor into this many pieces.
-    fn around(graph: &Graph, seed: ValueId, rows: usize, device: &dyn Target, pieces: usize) -> Option<Cut> {
+    /// Splits the layers around a large tensor into this many pieces; bit-identical on the device, if one is given.
+    fn around(graph: &Graph, seed: ValueId, rows: usize, device: Option<&dyn Target>, pieces: usize) -> Option<Cut> {
         let (count, extent) = (row_count(graph, seed), extent(graph, seed, rows));
         let axis = if count > 1 { Axis::Multiple(count) } else { Axis::Batch };
         if pieces < 2 || pieces > extent {
@@ -117,12 +139,12 @@ impl Cut {
     }
 
     /// Whether the device computes bit-identical results for pieces.
-    fn allows(&self, graph: &Graph, id: NodeId, rows: usize, device: &dyn Target) -> bool {
+    fn allows(&self, graph: &Graph, id: NodeId, rows: usize, device: Option<&dyn Target>) -> bool {
         let piece = match self.axis {
             Axis::Multiple(_) => RowSplit::Multiple(self.length),
             Axis::Batch => RowSplit::Rows(self.length),
         };
-        !runs(graph.node(id)) || device.can_split_rows(graph, graph.node(id), piece, rows)
+        !runs(graph.node(id)) || device.is_none_or(|device| device.can_split_rows(graph, graph.node(id), piece, rows))
     }
 
     /// The rows of a piece as a dimension.

@@ -14,7 +14,7 @@ const MOST_PASSES: usize = 8;
 
 impl Cut {
     /// Splits all producers and consumers of tensors larger than half the seed, where a whole tensor is not required.
-    pub(super) fn in_passes(mut self, graph: &Graph, seed: ValueId, rows: usize, device: &dyn Target) -> Option<Cut> {
+    pub(super) fn in_passes(mut self, graph: &Graph, seed: ValueId, rows: usize, device: Option<&dyn Target>) -> Option<Cut> {
         let passing = self.passing(graph, seed, rows, device);
         if !passing[seed.index()] {
             return None;
@@ -59,7 +59,7 @@ impl Cut {
     }
 
     /// Transient values, which never exist as a whole: large ones whose producer and consumers can all be split.
-    fn passing(&self, graph: &Graph, seed: ValueId, rows: usize, device: &dyn Target) -> Vec<bool> {
+    fn passing(&self, graph: &Graph, seed: ValueId, rows: usize, device: Option<&dyn Target>) -> Vec<bool> {
         let large = |value: ValueId| {
             let made = !graph.producer(root(graph, value)).op.is_leaf();
             made && row_count(graph, value) > 0 && 2 * graph.ty(value).bytes(rows).0 > graph.ty(seed).bytes(rows).0

@@ -9,7 +9,7 @@ const SHARE: u64 = 4;
 
 impl Cut {
     /// Tries to include large layers on both sides of the seed; falls back to a smaller set if those cannot be split.
-    pub(super) fn in_one_pass(mut self, graph: &Graph, seed: ValueId, rows: usize, device: &dyn Target) -> Option<Cut> {
+    pub(super) fn in_one_pass(mut self, graph: &Graph, seed: ValueId, rows: usize, device: Option<&dyn Target>) -> Option<Cut> {
         let least = graph.ty(seed).bytes(rows).0 / SHARE;
         let nodes =
             self.hanging_together(graph, seed, least, rows, true).or_else(|| self.hanging_together(graph, seed, least, rows, false))?;

@@ -12,7 +12,7 @@ impl Cut {
     pub(super) fn write(&self, old: &Graph) -> Graph {
         let mut new = Graph::new();
         (new.inputs, new.states, new.scalars, new.streams) = (old.inputs.clone(), old.states.clone(), old.scalars.clone(), old.streams);
-        new.pieces = self.pieces;
+        (new.pieces, new.tf32, new.logits_in_blocks) = (self.pieces, old.tf32, old.logits_in_blocks);
         let inside: HashSet<NodeId> = self.passes.iter().flatten().copied().collect();
         let kept = self.kept(old, &inside);
         let mut writer = SplitWriter { old, new, whole: vec![None; old.values.len()] };

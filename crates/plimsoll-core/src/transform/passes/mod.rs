@@ -1,6 +1,7 @@
 //! Optimization passes that preserve results (folding, common subexpressions, dead code, fusion), and one that changes
 //! types: mixed precision.
 
+mod classes;
 mod dce;
 mod epilogue;
 mod fuse;
@@ -14,6 +15,7 @@ mod split;
 use crate::ir::graph::{Graph, GraphError};
 use crate::verify;
 
+pub use classes::pad_classes;
 pub use dce::remove_dead;
 pub use epilogue::fuse_epilogues;
 pub use fuse::{fuse_pointwise, read_what_is_kept};

@@ -44,7 +44,7 @@ pub(crate) fn shell(old: &Graph) -> Graph {
     new.inputs = old.inputs.clone();
     new.states = old.states.clone();
     new.scalars = old.scalars.clone();
-    new.streams = old.streams;
+    (new.streams, new.tf32, new.logits_in_blocks) = (old.streams, old.tf32, old.logits_in_blocks);
     (new.pieces, new.joining, new.joined, new.concats_fused) = (old.pieces, old.joining, old.joined.clone(), old.concats_fused);
     new
 }
@@ -61,4 +61,5 @@ pub(crate) fn finish(new: &mut Graph, old: &Graph, renamed: &[Option<ValueId>]) 
     let rename = |value: ValueId| renamed[value.index()].expect("what is kept is made");
     new.outputs = old.outputs.iter().map(|(name, value)| (name.clone(), rename(*value))).collect();
     new.updates = old.updates.iter().map(|(state, value)| (*state, rename(*value))).collect();
+    new.shrink();
 }

@@ -6,6 +6,7 @@
 use super::constants::{CORRELATION, HEURISTICS, attribute, kind, note, ty};
 use super::descriptor::Descriptor;
 use super::library::{Cudnn, Functions, Raw};
+use crate::algorithms::ComputeType;
 use crate::algorithms::convolution::ConvPass;
 use crate::kernels::ConvShape;
 use plimsoll_core::DType;
@@ -23,7 +24,7 @@ const NOTES: usize = 32;
 pub(crate) struct ConvRequest {
     pub kind: ConvPass,
     pub conv: ConvShape,
-    pub dtype: DType,
+    pub ty: ComputeType,
 }
 
 /// A convolution with its execution plan.
@@ -68,7 +69,7 @@ impl Convolution {
         for heuristics in HEURISTICS {
             let asked = dnn.with(|handle| EngineQuery::new(dnn.functions, request, heuristics, Target::open(handle)))?;
             for config in &asked.configs {
-                let Some(way) = dnn.with(|handle| ExecutionPlan::new(config, request.dtype, workspace, Target::open(handle))) else {
+                let Some(way) = dnn.with(|handle| ExecutionPlan::new(config, request.ty, workspace, Target::open(handle))) else {
                     continue;
                 };
                 // SAFETY: guaranteed by the caller.
@@ -95,11 +96,11 @@ impl Convolution {
 
 impl ExecutionPlan {
     /// The execution plan of an engine, if it is deterministic, precise and small enough.
-    fn new(config: &Descriptor, dtype: DType, workspace: usize, target: Target<'_>) -> Option<ExecutionPlan> {
+    fn new(config: &Descriptor, ty: ComputeType, workspace: usize, target: Target<'_>) -> Option<ExecutionPlan> {
         let engine = config.get_descriptor(attribute::CONFIG_ENGINE, kind::ENGINE).ok()?;
         let numerical = engine.get_enums(attribute::ENGINE_NUMERICAL_NOTES, ty::NUMERICAL_NOTE, NOTES);
         let behaviour = engine.get_enums(attribute::ENGINE_BEHAVIOUR_NOTES, ty::BEHAVIOUR_NOTE, NOTES);
-        if !is_wanted(dtype, &numerical, &behaviour) {
+        if !is_wanted(ty, &numerical, &behaviour) {
             return None;
         }
         let plan = Descriptor::new(config.functions, kind::PLAN).ok()?.set_descriptor(attribute::PLAN_CONFIG, config).ok()?;
@@ -128,11 +129,11 @@ impl ExecutionPlan {
 }
 
 /// Whether an engine with these notes is deterministic and preserves the requested precision: single precision without
-/// tensor cores, which would round to TF32, and 16 bits with them.
-fn is_wanted(dtype: DType, numerical: &[i32], behaviour: &[i32]) -> bool {
+/// tensor cores, which would round to TF32, unless that is allowed; 16 bits with them.
+fn is_wanted(ty: ComputeType, numerical: &[i32], behaviour: &[i32]) -> bool {
     let tensor_cores = numerical.contains(&note::TENSOR_CORES);
     numerical.iter().all(|note| *note == note::TENSOR_CORES)
-        && tensor_cores == dtype.is_half()
+        && tensor_cores == ty.on_tensor_cores()
         && !behaviour.contains(&note::COMPILED_LATER)
 }
 
@@ -145,7 +146,7 @@ struct EngineQuery {
 
 impl EngineQuery {
     fn new(functions: &'static Functions, request: &ConvRequest, heuristics: i32, target: Target<'_>) -> Result<EngineQuery, String> {
-        let ConvRequest { kind, conv, dtype } = *request;
+        let ConvRequest { kind, conv, ty: ComputeType { dtype, .. } } = *request;
         let number = |n: usize| n as i64;
         let (window, [n, h, w, c], [_, oh, ow, out]) = (conv.window, conv.image.map(number), conv.result.map(number));
         let (inner, kh, kw) = (c / number(conv.groups), number(window.size.0), number(window.size.1));
@@ -250,9 +251,13 @@ mod tests {
             (DType::F32, vec![77], false),
         ];
         for (dtype, numerical, wanted) in cases {
-            assert_eq!(is_wanted(dtype, &numerical, &[]), wanted, "{dtype} {numerical:?}");
+            assert_eq!(is_wanted(ComputeType::new(dtype, false), &numerical, &[]), wanted, "{dtype} {numerical:?}");
         }
-        assert!(!is_wanted(DType::F32, &[], &[note::COMPILED_LATER]));
+        assert!(!is_wanted(ComputeType::new(DType::F32, false), &[], &[note::COMPILED_LATER]));
+        let tf32 = ComputeType::new(DType::F32, true);
+        assert!(
+            is_wanted(tf32, &[note::TENSOR_CORES], &[]) && !is_wanted(tf32, &[], &[]) && !is_wanted(tf32, &[note::TENSOR_CORES, 4], &[])
+        );
     }
 
     /// An H200 as cuDNN describes it.
@@ -281,7 +286,7 @@ mod tests {
         HEURISTICS.into_iter().any(|heuristics| {
             let configs = EngineQuery::new(functions, request, heuristics, target);
             configs.is_ok_and(|asked| {
-                asked.configs.iter().any(|config| ExecutionPlan::new(config, request.dtype, scratch as usize, target).is_some())
+                asked.configs.iter().any(|config| ExecutionPlan::new(config, request.ty, scratch as usize, target).is_some())
             })
         })
     }
@@ -301,18 +306,18 @@ mod tests {
             ("3×3 on 7", conv(7, 512, 512, same(7, 3, 1))),
         ];
         for (name, conv) in layers {
-            for dtype in [DType::F32, DType::F16, DType::BF16] {
+            for (dtype, tf32) in [(DType::F32, false), (DType::F32, true), (DType::F16, false), (DType::BF16, false)] {
                 for kind in [ConvPass::Forward, ConvPass::GradInput, ConvPass::GradFilter] {
                     let types = [dtype, DType::F32, dtype];
-                    let convolution::ConvAlgorithm::Cudnn(way) = convolution::select(kind, &conv, types, Convolutions::Auto) else {
-                        assert!(dtype == DType::F32, "{name}: in two bytes all of them are worth it");
+                    let convolution::ConvAlgorithm::Cudnn(ty) = convolution::select(kind, &conv, types, tf32, Convolutions::Auto) else {
+                        assert!(dtype == DType::F32 && !tf32, "{name}: on tensor cores all of them are worth it");
                         continue;
                     };
-                    assert_eq!(way, dtype, "{name}");
-                    let (conv, taken) = convolution::copies(kind, &conv, dtype);
-                    let scratch = convolution::workspace(kind, &conv, types, Convolutions::Auto) - taken;
-                    let found = has_way(functions, &device, &ConvRequest { kind, conv, dtype }, scratch);
-                    assert!(found, "{name}, {dtype}, {kind:?}: in {scratch} bytes");
+                    assert_eq!(ty, ComputeType::new(dtype, tf32), "{name}");
+                    let scratch = convolution::workspace(kind, &conv, types, tf32, Convolutions::Auto);
+                    let (conv, taken) = convolution::copies(kind, &conv, ty);
+                    let found = has_way(functions, &device, &ConvRequest { kind, conv, ty }, scratch - taken);
+                    assert!(found, "{name}, {ty:?}, {kind:?}: in {scratch} bytes");
                 }
             }
         }
@@ -324,16 +329,17 @@ mod tests {
         let Some((functions, device)) = described() else { return println!("not asked: there is no cuDNN that answers without a GPU") };
         let mut reached = std::collections::BTreeMap::<String, [usize; 2]>::new();
         for case in selftest::cases(0).iter().filter(|case| case.op.starts_with("conv2d")) {
+            let tf32 = case.graph.tf32();
             for (_, node) in case.graph.nodes().filter(|(_, node)| selftest::name_in_table(&node.op).starts_with("conv2d")) {
                 let (kind, conv, types) = convolution::of_node(&case.graph, node, case.rows);
-                let convolution::ConvAlgorithm::Cudnn(dtype) = convolution::select(kind, &conv, types, Convolutions::Libraries) else {
+                let convolution::ConvAlgorithm::Cudnn(ty) = convolution::select(kind, &conv, types, tf32, Convolutions::Libraries) else {
                     continue;
                 };
-                let scratch = convolution::workspace(kind, &conv, types, Convolutions::Libraries);
-                let (conv, taken) = convolution::copies(kind, &conv, dtype);
-                let scratch = scratch - taken;
-                let found = has_way(functions, &device, &ConvRequest { kind, conv, dtype }, scratch);
+                let scratch = convolution::workspace(kind, &conv, types, tf32, Convolutions::Libraries);
                 let window = conv.window;
+                let (conv, taken) = convolution::copies(kind, &conv, ty);
+                let scratch = scratch - taken;
+                let found = has_way(functions, &device, &ConvRequest { kind, conv, ty }, scratch);
                 let traits = [
                     ("", true),
                     (" strided", window.stride != (1, 1)),
@@ -342,12 +348,14 @@ mod tests {
                     (" padded on one side", window.pad_rows.0 != window.pad_rows.1 || window.pad_columns.0 != window.pad_columns.1),
                 ];
                 for (name, _) in traits.into_iter().filter(|(_, has)| *has) {
-                    reached.entry(format!("{kind:?} {dtype}{name}")).or_default()[usize::from(found)] += 1;
+                    reached
+                        .entry(format!("{kind:?} {}{name}", if ty.tf32 { "tf32".to_string() } else { ty.dtype.to_string() }))
+                        .or_default()[usize::from(found)] += 1;
                 }
             }
         }
         println!("refused and taken: {reached:#?}");
-        assert_eq!(reached.len(), 3 * 3 * 5, "{:?}", reached.keys());
+        assert_eq!(reached.len(), 3 * 4 * 5, "{:?}", reached.keys());
         assert!(reached.iter().all(|(_, [_, taken])| *taken > 0), "{reached:#?}");
     }
 }

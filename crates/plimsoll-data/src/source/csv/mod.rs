@@ -232,12 +232,7 @@ impl Csv {
 
     /// Whether anything of its columns was fitted to rows.
     pub fn is_fitted(&self) -> bool {
-        let is_fitted = |column: &FittedColumn| match &column.encoding {
-            Encoding::Normalize { mean, std } => (*mean, *std) != (0.0, 1.0) || column.fill.is_some(),
-            Encoding::Integer | Encoding::Rescale { .. } | Encoding::List { .. } => column.fill.is_some(),
-            _ => true,
-        };
-        self.table.columns.encoders.iter().any(|encoder| is_fitted(&encoder.column))
+        self.table.columns.encoders.iter().any(|encoder| encoder.column.is_fitted())
     }
 
     /// The columns as they were fitted.
@@ -272,8 +267,7 @@ impl Csv {
         let count = rows.end - rows.start;
         let refuse = |problem: String| DataError::csv(&table.files[0].path, 1, problem);
         let Some(window) = &spec.window else {
-            let schema = table.columns.schema()?;
-            let schema = with_classes(schema, &table)?;
+            let schema = table.columns.schema_with_classes()?;
             return Ok(Csv { schema, table, spec, rows, len: count, matrix: None });
         };
         if let Some(problem) = window.problem(targets) {
@@ -389,18 +383,6 @@ pub fn table_files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     if path.exists() || !is_pattern { Ok(vec![path.to_path_buf()]) } else { files(path) }
 }
 
-/// The schema with the class names of labels.
-fn with_classes(schema: Schema, table: &TextTable) -> Result<Schema, DataError> {
-    let classes = table.columns.classes();
-    match schema.index_of("y").filter(|_| !classes.is_empty()) {
-        Some(at) => {
-            let column = schema.columns()[at].clone().with_classes(classes);
-            schema.with(at, column)
-        }
-        None => Ok(schema),
-    }
-}
-
 impl Source for Csv {
     fn takes_little_stack(&self) -> bool {
         true
@@ -506,14 +488,13 @@ impl Source for Csv {
 
     fn file_use(&self) -> FileUse {
         let unused = self.table.unused().map(|(name, reason)| (name.to_string(), reason.to_string()));
-        let encoded =
-            self.table.columns.encoders.iter().filter_map(|encoder| Some((encoder.column.name.clone(), encoder.column.describe()?)));
-        FileUse {
+        let file_use = FileUse {
             used: self.names(&self.table.chosen.features),
             targets: self.names(&self.table.chosen.targets),
-            encoded: encoded.collect(),
+            encoded: Vec::new(),
             unused: unused.collect(),
-        }
+        };
+        file_use.with_encoded(self.table.columns.encoders.iter().map(|encoder| &encoder.column))
     }
 
     fn scales(&self) -> Vec<ColumnScale> {

@@ -1,53 +1,63 @@
 //! The footer of a Parquet file: columns, row groups, and the offsets of column chunks.
 
 use super::thrift::{Compact, Malformed};
+use super::values::ValueType;
+use crate::table::ColumnKind;
 
 /// A leaf column.
 #[derive(Clone, Debug)]
 pub(super) struct Leaf {
+    /// The column of the table; of a struct, with the names of its fields after points.
     pub name: String,
-    /// The format's number of the physical type.
+    /// The format's number of the physical type, and the bytes of a value of fixed length.
     pub kind: i64,
-    /// Whether values may be missing.
-    pub optional: bool,
-    /// Whether each row has at most one value, that is, the column is not nested or repeated.
-    pub plain: bool,
-    /// The column of the table that it belongs to, if it is nested in one.
-    pub column: String,
+    pub length: usize,
+    /// The definition level of a value, and of an element of a list.
+    pub defined: u8,
+    pub element: u8,
+    /// How often it is repeated: never, or once for a list.
+    pub repeated: u8,
     /// How its values are to be understood, if not as its physical type.
     pub logical: Option<LogicalType>,
 }
 
 /// How the values of a column are to be understood.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum LogicalType {
     /// Unsigned integers of this many bits.
     Unsigned(u64),
-    /// Numbers that are stored as other numbers, such as DECIMAL or DATE.
-    Stored(&'static str),
-    /// Values that are no numbers.
+    /// Integers, divided by a power of ten.
+    Decimal(u32),
+    /// Days since 1970.
+    Date,
+    /// Units since 1970, or of the day; so many are a day.
+    Time(f64),
+    Float16,
+    /// Texts.
+    Text,
+    /// Values that are not read.
     Other(&'static str),
 }
 
+const DAY: f64 = 86_400.0;
+
 impl LogicalType {
     /// From the older annotation of a column, by the format's number.
-    fn converted(number: i64) -> Option<LogicalType> {
+    fn converted(number: i64, scale: u32) -> Option<LogicalType> {
         Some(match number {
-            0 => LogicalType::Other("STRING"),
+            0 | 4 | 19 => LogicalType::Text,
             1 | 2 => LogicalType::Other("MAP"),
             3 => LogicalType::Other("LIST"),
-            4 => LogicalType::Other("ENUM"),
-            5 => LogicalType::Stored("DECIMAL"),
-            6 => LogicalType::Stored("DATE"),
-            7 | 8 => LogicalType::Stored("TIME"),
-            9 | 10 => LogicalType::Stored("TIMESTAMP"),
+            5 => LogicalType::Decimal(scale),
+            6 => LogicalType::Date,
+            7 | 9 => LogicalType::Time(DAY * 1e3),
+            8 | 10 => LogicalType::Time(DAY * 1e6),
             11 => LogicalType::Unsigned(8),
             12 => LogicalType::Unsigned(16),
             13 => LogicalType::Unsigned(32),
             14 => LogicalType::Unsigned(64),
-            19 => LogicalType::Other("JSON"),
             20 => LogicalType::Other("BSON"),
-            21 => LogicalType::Stored("INTERVAL"),
+            21 => LogicalType::Other("INTERVAL"),
             _ => return None,
         })
     }
@@ -57,14 +67,36 @@ impl LogicalType {
         let mut found = None;
         from.fields(|from, number, _| {
             found = match number {
-                1 => Some(LogicalType::Other("STRING")),
+                1 | 4 | 12 => Some(LogicalType::Text),
                 2 => Some(LogicalType::Other("MAP")),
                 3 => Some(LogicalType::Other("LIST")),
-                4 => Some(LogicalType::Other("ENUM")),
-                5 => Some(LogicalType::Stored("DECIMAL")),
-                6 => Some(LogicalType::Stored("DATE")),
-                7 => Some(LogicalType::Stored("TIME")),
-                8 => Some(LogicalType::Stored("TIMESTAMP")),
+                5 => {
+                    let mut scale = 0;
+                    from.fields(|from, number, _| {
+                        if number == 1 {
+                            scale = from.count()?;
+                        }
+                        Ok(number == 1)
+                    })?;
+                    found = Some(LogicalType::Decimal(u32::try_from(scale).map_err(|_| Malformed::Nonsense)?));
+                    return Ok(true);
+                }
+                6 => Some(LogicalType::Date),
+                7 | 8 => {
+                    let mut units = 1e6;
+                    from.fields(|from, number, _| {
+                        if number != 2 {
+                            return Ok(false);
+                        }
+                        from.fields(|_, number, _| {
+                            units = [1e3, 1e6, 1e9][usize::try_from(number - 1).unwrap_or(0).min(2)];
+                            Ok(false)
+                        })?;
+                        Ok(true)
+                    })?;
+                    found = Some(LogicalType::Time(DAY * units));
+                    return Ok(true);
+                }
                 10 => {
                     let (mut bits, mut signed) = (64, true);
                     from.fields(|from, number, kind| {
@@ -79,31 +111,70 @@ impl LogicalType {
                     return Ok(true);
                 }
                 11 => Some(LogicalType::Other("NULL")),
-                12 => Some(LogicalType::Other("JSON")),
                 13 => Some(LogicalType::Other("BSON")),
                 14 => Some(LogicalType::Other("UUID")),
-                15 => Some(LogicalType::Stored("FLOAT16")),
+                15 => Some(LogicalType::Float16),
                 _ => Some(LogicalType::Other("unknown")),
             };
             Ok(false)
         })?;
         Ok(found)
     }
+}
 
-    /// Its name, if reading the physical type would give other numbers.
-    pub fn misread(&self) -> Option<String> {
-        match self {
-            LogicalType::Unsigned(8 | 16) | LogicalType::Other(_) => None,
-            LogicalType::Unsigned(bits) => Some(format!("UINT{bits}")),
-            LogicalType::Stored(name) => Some(name.to_string()),
+impl Leaf {
+    /// What its values become; `Err` with the reason why they are not read.
+    pub fn value_type(&self) -> Result<ValueType, &'static str> {
+        use ValueType as Of;
+        if self.repeated > 1 || self.defined > 100 {
+            return Err("nested");
+        }
+        let value = match (self.kind, self.logical) {
+            (_, Some(LogicalType::Other(name))) if name != "LIST" => return Err(name),
+            (0, _) => Of::Boolean,
+            (1, Some(LogicalType::Unsigned(32))) => Of::U32,
+            (1, Some(LogicalType::Decimal(scale))) => Of::I32(10f64.powi(scale as i32)),
+            (1, Some(LogicalType::Time(day))) => Of::I32(day),
+            (1, _) => Of::I32(1.0),
+            (2, Some(LogicalType::Unsigned(64))) => Of::U64,
+            (2, Some(LogicalType::Decimal(scale))) => Of::I64(10f64.powi(scale as i32)),
+            (2, Some(LogicalType::Time(day))) => Of::I64(day),
+            (2, _) => Of::I64(1.0),
+            (3, _) => Of::I96,
+            (4, _) => Of::F32,
+            (5, _) => Of::F64,
+            (6, Some(LogicalType::Decimal(scale))) => Of::Decimal(None, 10f64.powi(scale as i32)),
+            (7, Some(LogicalType::Decimal(scale))) if self.length > 0 => Of::Decimal(Some(self.length), 10f64.powi(scale as i32)),
+            (7, Some(LogicalType::Float16)) if self.length == 2 => Of::F16,
+            (6, Some(LogicalType::Text)) => Of::Text,
+            (6, None) => Of::Text,
+            _ => return Err("bytes"),
+        };
+        match (self.repeated, value) {
+            (1, Of::Text) => Err("list of texts"),
+            (_, value) => Ok(value),
         }
     }
 
-    pub fn name(&self) -> String {
-        match self {
-            LogicalType::Unsigned(bits) => format!("UINT{bits}"),
-            LogicalType::Stored(name) | LogicalType::Other(name) => name.to_string(),
-        }
+    /// What its cells hold.
+    pub fn cells(&self) -> Option<ColumnKind> {
+        Some(match (self.value_type().ok()?, self.logical) {
+            _ if self.repeated == 1 => ColumnKind::List,
+            (ValueType::Boolean, _) => ColumnKind::Boolean,
+            (ValueType::Text, _) => ColumnKind::Text,
+            (ValueType::I96, _) | (_, Some(LogicalType::Date | LogicalType::Time(_))) => ColumnKind::Date,
+            _ => ColumnKind::Number,
+        })
+    }
+
+    /// Whether all of its values are integers.
+    pub fn is_whole(&self) -> bool {
+        let whole = |value| match value {
+            ValueType::Boolean | ValueType::U32 | ValueType::U64 => true,
+            ValueType::I32(by) | ValueType::I64(by) | ValueType::Decimal(_, by) => by == 1.0,
+            _ => false,
+        };
+        self.value_type().is_ok_and(whole)
     }
 }
 
@@ -199,44 +270,71 @@ fn index_columns(json: &str) -> Vec<String> {
     names
 }
 
+/// A group of columns that is being read.
+struct Open {
+    /// Children that are left.
+    left: u64,
+    name: String,
+    defined: u8,
+    element: u8,
+    repeated: u8,
+    /// Whether it is a list, whose inner names are not part of the column's.
+    list: bool,
+    logical: Option<LogicalType>,
+}
+
 /// The schema tree is stored in preorder, each element with its number of children; only leaves have values.
 fn leaves(from: &mut Compact<'_>) -> Result<Vec<Leaf>, Malformed> {
     let count = from.list()?;
     let mut leaves = Vec::new();
-    // Children left at each depth; the first is the root.
-    let mut open: Vec<u64> = Vec::new();
-    let mut column = (String::new(), None);
+    // The first is the root.
+    let mut open: Vec<Open> = Vec::new();
     for index in 0..count {
-        let (mut name, mut kind, mut repetition, mut children) = (String::new(), -1, 0, 0);
-        let (mut converted, mut logical) = (None, None);
+        let (mut name, mut kind, mut repetition, mut children, mut length) = (String::new(), -1, 0, 0, 0);
+        let (mut converted, mut logical, mut scale) = (None, None, 0);
         from.fields(|from, number, _| {
             match number {
                 1 => kind = from.int()?,
+                2 => length = from.count()?,
                 3 => repetition = from.int()?,
                 4 => name = String::from_utf8_lossy(from.binary()?).into_owned(),
                 5 => children = from.count()?,
-                6 => converted = LogicalType::converted(from.int()?),
+                6 => converted = Some(from.int()?),
+                7 => scale = from.count()?,
                 10 => logical = LogicalType::read(from)?,
                 _ => return Ok(false),
             }
             Ok(true)
         })?;
-        let logical = logical.or(converted);
-        if open.len() == 1 {
-            column = (name.clone(), logical.clone());
-        }
+        let scale = u32::try_from(scale).map_err(|_| Malformed::Nonsense)?;
+        let logical = logical.or_else(|| LogicalType::converted(converted?, scale));
+        let above = open.last();
+        let defined =
+            above.map_or(0, |above| above.defined).checked_add(u8::from(repetition != 0 && index > 0)).ok_or(Malformed::Nonsense)?;
+        let repeated = above.map_or(0, |above| above.repeated).checked_add(u8::from(repetition == 2)).ok_or(Malformed::Nonsense)?;
+        let element = if repetition == 2 { defined } else { above.map_or(0, |above| above.element) };
+        let inner = above.is_some_and(|above| above.list);
+        let full = match above {
+            Some(above) if inner => above.name.clone(),
+            Some(above) if open.len() > 1 => format!("{}.{name}", above.name),
+            _ => name,
+        };
+        let is_list = logical == Some(LogicalType::Other("LIST"));
+        let list = inner || is_list;
         if children == 0 && index > 0 {
-            let plain = open.len() == 1 && repetition != 2;
-            let logical = if plain { logical } else { column.1.clone().or(Some(LogicalType::Other("nested"))) };
-            leaves.push(Leaf { name, kind, optional: repetition == 1, plain, column: column.0.clone(), logical });
+            let outer = above.and_then(|above| above.logical).filter(|logical| *logical != LogicalType::Other("LIST"));
+            let length = usize::try_from(length).unwrap_or(0);
+            leaves.push(Leaf { name: full.clone(), kind, length, defined, element, repeated, logical: outer.or(logical) });
         }
-        if let Some(left) = open.last_mut() {
-            *left = left.checked_sub(1).ok_or(Malformed::Nonsense)?;
+        if let Some(above) = open.last_mut() {
+            above.left = above.left.checked_sub(1).ok_or(Malformed::Nonsense)?;
         }
         if children > 0 {
-            open.push(children);
+            let inherited = open.last().and_then(|above| above.logical);
+            let logical = inherited.or(logical.filter(|_| !is_list));
+            open.push(Open { left: children, name: full, defined, element, repeated, list, logical });
         }
-        while open.len() > 1 && open.last() == Some(&0) {
+        while open.len() > 1 && open.last().is_some_and(|open| open.left == 0) {
             open.pop();
         }
     }

@@ -6,14 +6,14 @@ use super::{InputKind, Opened, SourceArgs, SourceKind, only_path};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_data::Dataset;
-use plimsoll_data::source::{Csv, CsvSpec, ParquetSpec, Window, table_files};
-use std::path::PathBuf;
+use plimsoll_data::source::{Csv, CsvSpec, ParquetSpec, Window, parquet_files, table_files};
+use std::path::{Path, PathBuf};
 use toml::Value;
 
 pub(super) const CSV: SourceKind = SourceKind {
     name: "csv",
     keys: "`path`: a file, a pattern or a list; `target`, `features`, `types`, `columns`, `missing`, `window`, `standardize`, `rows` or `split` \
-           (see [tables](#tables)); `delimiter`, `decimal`, `header = false`, `names`",
+           (see [tables](tables.md)); `delimiter`, `decimal`, `header = false`, `names`",
     rows: "a table, or windows of a time series; gzip and Zstandard are decompressed as a stream",
     paths: &["path"],
     unchecked_floats: false,
@@ -37,9 +37,9 @@ pub(super) const JSON_LINES: SourceKind = SourceKind {
 
 pub(super) const PARQUET: SourceKind = SourceKind {
     name: "parquet",
-    keys: "`path`, `target`, `features` as for `csv`; `row_groups = [0, 8]`",
-    rows: "columns of numbers, page by page, as a stream; only these columns and row groups are read. \
-           Plain or dictionary encoding; Snappy, gzip or no compression",
+    keys: "`path`: a file, a folder, a pattern or a list; `target`, `features` and the others as for `csv`; `row_groups = [0, 8]`",
+    rows: "columns of numbers, texts, dates and lists of numbers, page by page, as a stream; only these columns and row groups are \
+           read. All encodings; Snappy, gzip, zstd, LZ4, Brotli or no compression",
     paths: &["path"],
     unchecked_floats: true,
     has_masks: false,
@@ -50,13 +50,8 @@ pub(super) const PARQUET: SourceKind = SourceKind {
 
 fn parquet(args: &SourceArgs<'_>) -> Result<Opened> {
     let table = args.table;
-    let path = args.path("path", "the path of a Parquet file")?;
-    // Rows can be inspected without labels; training requires them.
-    let mut spec = ParquetSpec::new().targets(table.texts("target")?.unwrap_or_default());
-    let fitted = args.fitted.map(|fitted| fitted.features.clone()).filter(|features| !features.is_empty());
-    if let Some(features) = table.texts("features")?.or(fitted) {
-        spec = spec.features(features);
-    }
+    let files = paths(args, "the path of a Parquet file or folder, a pattern, or a list of paths", parquet_files)?;
+    let mut spec = ParquetSpec::from(table_spec(args)?);
     if let Some(value) = table.value("row_groups") {
         let groups = table.counts("row_groups").ok().flatten().unwrap_or_default();
         let [start, end] = groups[..] else {
@@ -64,7 +59,14 @@ fn parquet(args: &SourceArgs<'_>) -> Result<Opened> {
         };
         spec = spec.row_groups(start..end);
     }
-    Ok(Opened::new(Dataset::parquet(path, &spec)?))
+    let whole = Dataset::parquet_of(&files, &spec)?;
+    let fits = args.fitted.is_none_or(|fitted| fitted.columns.is_empty());
+    let opened = Opened::new(whole.clone());
+    match whole.size().filter(|_| fits && whole.is_fitted()) {
+        // What is fitted is fitted to the rows that are trained on.
+        Some(rows) => Ok(opened.with_refit(move |keep| Ok(Dataset::parquet_of(&files, &spec.clone().fitted_to(rows, keep))?))),
+        None => Ok(opened),
+    }
 }
 
 fn csv(args: &SourceArgs<'_>) -> Result<Opened> {
@@ -100,18 +102,22 @@ fn byte(table: &Reader<'_>, key: &'static str, wanted: &str) -> Result<Option<u8
 }
 
 /// The files of `path`: one, those that match a pattern, or a list of either.
-fn paths(args: &SourceArgs<'_>, what: &str) -> Result<Vec<PathBuf>> {
+fn paths(
+    args: &SourceArgs<'_>,
+    what: &str,
+    list: fn(&Path) -> std::result::Result<Vec<PathBuf>, plimsoll_data::DataError>,
+) -> Result<Vec<PathBuf>> {
     let paths = args.table.texts("path")?.filter(|paths| !paths.is_empty()).ok_or_else(|| args.table.missing("path", what))?;
     let mut files = Vec::new();
     for path in paths {
-        files.extend(table_files(&args.folder.join(path))?);
+        files.extend(list(&args.folder.join(path))?);
     }
     Ok(files)
 }
 
 fn text_table(args: &SourceArgs<'_>, mut spec: CsvSpec) -> Result<Opened> {
     let table = args.table;
-    let files = paths(args, "the path of a table, a pattern, or a list of paths")?;
+    let files = paths(args, "the path of a table, a pattern, or a list of paths", table_files)?;
     if args.lenient {
         spec = spec.lenient();
     }

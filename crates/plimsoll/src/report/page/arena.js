@@ -32,19 +32,22 @@ function arenaView(timeline, detail) {
     context.fillStyle = css("--soft");
     context.textBaseline = "middle";
     context.textAlign = "right";
-    const span = view.a1 - view.a0;
-    for (const tick of roundTicks(span, 4, true)) context.fillText(bytes(view.a0 + tick), L - 8, Y(view.a0 + tick, height));
+    for (const tick of roundTicks(view.a0, view.a1, 4, true)) context.fillText(bytes(tick), L - 8, Y(tick, height));
     context.textBaseline = "alphabetic";
     context.textAlign = "left";
-    for (const tick of roundTicks(view.t1 - view.t0, Math.min(8, width / 80)).slice(0, -1)) context.fillText(short(Math.round(view.t0 + tick)), X(view.t0 + tick, width), height - 6);
+    for (const tick of opTicks(view.t0, view.t1, width)) context.fillText(count(tick), X(tick, width), height - 6);
     context.textAlign = "right";
-    context.fillText("step", width - R, height - 6);
+    context.fillText("op", width - R, height - 6);
   }, { tabindex: 0, role: "application", "aria-label": "Packing of the arena. Arrow keys move, plus and minus zoom, zero shows all, N and P pick the next and the previous buffer." });
-  canvas.style.touchAction = "none";
+  // A finger scrolls the page until the view is zoomed; two fingers zoom.
+  const touch = () => { canvas.style.touchAction = view.t1 - view.t0 < steps || view.a1 - view.a0 < arena ? "none" : "pan-y"; };
+  touch();
+  const fingers = new Map();
   const clamp = next => {
     const t = Math.min(next.t1 - next.t0, steps), a = Math.min(next.a1 - next.a0, arena);
     const t0 = Math.max(0, Math.min(next.t0, steps - t)), a0 = Math.max(0, Math.min(next.a0, arena - a));
     view = { t0, t1: t0 + Math.max(t, 1), a0, a1: a0 + Math.max(a, 1) };
+    touch();
     canvas.paint();
   };
   const zoom = (factor, ft = 0.5, fa = 0.5) => {
@@ -68,9 +71,22 @@ function arenaView(timeline, detail) {
     canvas.paint();
   };
   canvas.addEventListener("wheel", event => { if (!event.ctrlKey && document.activeElement !== canvas) return; event.preventDefault(); const [ft, fa] = place(event); zoom(event.deltaY > 0 ? 1.2 : 1 / 1.2, ft, fa); }, { passive: false });
-  canvas.addEventListener("pointerdown", event => { drag = [event.clientX, event.clientY, { ...view }]; canvas.setPointerCapture(event.pointerId); });
-  canvas.addEventListener("pointerup", () => { drag = null; });
+  const apart = () => { const [a, b] = [...fingers.values()]; return Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY); };
+  canvas.addEventListener("pointerdown", event => {
+    drag = [event.clientX, event.clientY, { ...view }];
+    if (event.pointerType === "touch") fingers.set(event.pointerId, event);
+    canvas.setPointerCapture(event.pointerId);
+  });
+  const lift = event => { drag = null; fingers.delete(event.pointerId); };
+  canvas.addEventListener("pointerup", lift);
+  canvas.addEventListener("pointercancel", lift);
   canvas.addEventListener("pointermove", event => {
+    if (fingers.size === 2 && fingers.has(event.pointerId)) {
+      const before = apart();
+      fingers.set(event.pointerId, event);
+      zoom(before / Math.max(apart(), 1), ...place(event));
+      return;
+    }
     if (drag) {
       const box = canvas.getBoundingClientRect(), from = drag[2], t = from.t1 - from.t0, a = from.a1 - from.a0;
       const dt = -(event.clientX - drag[0]) / (box.width - L - R) * t, da = (event.clientY - drag[1]) / (HEIGHT - T - B) * a;
@@ -79,7 +95,7 @@ function arenaView(timeline, detail) {
     }
     const i = find(event);
     if (i !== picked) pick(i);
-    if (i >= 0) showTip(`${bufferName(timeline, i)}\n${bytes(timeline.size[i])}\nproduced by ${opName(timeline, timeline.first[i])}\nlast read by ${opName(timeline, timeline.last[i])}`, event.clientX, event.clientY); else hideTip();
+    if (i >= 0) showTip(bufferLines(timeline, i).join("\n"), event.clientX, event.clientY); else hideTip();
   });
   canvas.addEventListener("pointerleave", hideTip);
   const order = () => [...Array(timeline.N).keys()].sort((a, b) => timeline.first[a] - timeline.first[b] || timeline.offset[a] - timeline.offset[b]);
@@ -100,5 +116,5 @@ function arenaView(timeline, detail) {
   pick(-1);
   const button = (text, label, act) => h("button", { type: "button", "aria-label": label, onclick: act }, text);
   canvas.chartData = { buffers: timeline.N, arena };
-  return h("div", {}, h("div", { class: "tools" }, button("+", "Zoom in", () => zoom(1 / 1.6)), button("−", "Zoom out", () => zoom(1.6)), button("All", "Show all", () => clamp({ t0: 0, t1: steps, a0: 0, a1: arena })), h("span", { class: "soft hide-small" }, "Drag to move; click it, then scroll to zoom.")), canvas);
+  return h("div", {}, h("div", { class: "tools" }, button("+", "Zoom in", () => zoom(1 / 1.6)), button("−", "Zoom out", () => zoom(1.6)), button("All", "Show all", () => clamp({ t0: 0, t1: steps, a0: 0, a1: arena })), h("span", { class: "soft hide-small" }, "Drag to move. Click it, then scroll to zoom, or use + and −.")), canvas);
 }

@@ -83,14 +83,14 @@ function showTip(text, x, y) {
 function hideTip() { tip.hidden = true; }
 
 // A table whose headers sort it. Columns: [title, cell of a row, value to sort by or null, numeric].
-const captions = new Map();
+const captions = new Map(), ROWS_SHOWN = 500;
 function table(rows, columns, options = {}) {
   // Two runs have the same tables; their names have to differ.
   const named = options.caption || "Table", before = captions.get(named) || 0;
   captions.set(named, before + 1);
   const caption = before ? `${named}, ${before + 1}` : named;
   const body = h("tbody", {});
-  const fill = list => body.replaceChildren(...list.slice(0, options.limit || 4000).map(row => h("tr", {}, columns.map(([, cell, , numeric], i) =>
+  const fill = list => body.replaceChildren(...list.slice(0, ROWS_SHOWN).map(row => h("tr", {}, columns.map(([, cell, , numeric], i) =>
     h(i === 0 ? "th" : "td", { class: (numeric ? "n" : "") + (options.wrap === i ? " wrapany" : ""), scope: i === 0 ? "row" : null }, cell(row))))));
   const heads = columns.map(([title, , value, numeric]) => {
     if (!value || rows.length < 3) return h("th", { scope: "col", class: numeric ? "n" : "" }, title);
@@ -107,7 +107,8 @@ function table(rows, columns, options = {}) {
   fill(rows);
   const element = h("table", {}, h("caption", { class: "soft", style: "text-align:left;position:absolute;left:-9999px" }, caption), h("thead", {}, h("tr", {}, heads)), body);
   const tall = rows.length > 14;
-  return h("div", { class: tall ? "scroll tall" : "scroll", tabindex: 0, role: "region", "aria-label": caption }, element);
+  const region = h("div", { class: tall ? "scroll tall" : "scroll", tabindex: 0, role: "region", "aria-label": caption }, element);
+  return rows.length <= ROWS_SHOWN ? region : h("div", {}, region, h("p", { class: "soft small" }, `The first ${count(ROWS_SHOWN)} of ${count(rows.length)} rows. Sort by a column to see others.`));
 }
 function legend(entries) {
   return h("ul", { class: "key" }, entries.map(([name, text, fill, dash]) => h("li", {}, h("span", { class: dash ? "swatch dash" : "swatch", style: (dash ? "border-color:" : "background:") + fill }), h("span", {}, h("b", {}, name), text ? " " + text : ""))));

@@ -8,7 +8,7 @@ function gauge(name, budget, byOwner, minimum, measured) {
   const bar = h("div", { class: "bar", role: "img", "aria-label": `${name}: ${bytes(total)} of ${bytes(budget)}: ${text}` },
     list.map(([owner, size], i) => h("i", { style: `width:${100 * size / full}%;background:${colour(i)}`, title: `${owner} ${bytes(size)}` })));
   const marks = h("div", { class: "marks", "aria-hidden": "true" });
-  const mark = (size, label) => { if (size) marks.append(h("span", { style: `left:clamp(2.5rem, ${100 * size / full}%, calc(100% - 2.5rem))` }, label)); };
+  const mark = (size, label) => { if (size) marks.append(h("i", { style: `left:${100 * size / full}%` }), h("span", { style: `left:clamp(2rem, ${100 * size / full}%, calc(100% - 2rem))` }, label)); };
   const apart = measured && Math.abs(measured - minimum) / full > 0.16;
   if (minimum && minimum < full) mark(minimum, "minimum");
   if (apart || !minimum) mark(measured, "measured");
@@ -21,10 +21,13 @@ function gauge(name, budget, byOwner, minimum, measured) {
 
 function budgetSection(run) {
   const plan = run.plan, measured = run.report && run.report.measured_peak_rss_bytes;
-  const parts = [];
-  if (plan.device_by_owner) parts.push(gauge(`Device · ${plan.device}`, plan.device_budget_bytes, plan.device_by_owner, plan.min_device_bytes));
-  parts.push(gauge(plan.device_by_owner ? "Host" : "Host memory", plan.host_budget_bytes, plan.by_owner, plan.min_bytes, measured));
-  return parts;
+  if (!plan.device_by_owner) return [gauge("Host memory", plan.host_budget_bytes, plan.by_owner, plan.min_bytes, measured)];
+  // The minimum of the device offloads to the host, which then needs more than this plan: it is no minimum of the host by itself.
+  return [
+    gauge(`Device memory · ${plan.device}`, plan.device_budget_bytes, plan.device_by_owner, plan.min_device_bytes),
+    plan.min_device_bytes ? h("p", { class: "soft small" }, `The minimum of the device, ${bytes(plan.min_device_bytes)}, takes ${bytes(plan.min_bytes)} of host memory.`) : null,
+    gauge("Host memory", plan.host_budget_bytes, plan.by_owner, null, measured),
+  ];
 }
 
 const STRATEGIES = {
@@ -69,8 +72,8 @@ function strategySection(run) {
   parts.push(h("p", { class: "soft" }, changed, ` Allowed: ${plan.allow.replaceAll(",", ", ")}.`));
   if (run.curve) {
     const points = run.curve.points.map(p => [p.budget_bytes, p.predicted_step_s]).reverse();
-    const chart = lineChart({ id: "curve", title: "Step time under smaller budgets", unit: "predicted", xName: "budget", xFormat: bytes, ratio: 0.36, wide: true, series: [{ name: "step time", points, colour: colour(0) }], format: seconds });
-    parts.push(h("h3", {}, "Budget against step time"), chart, table(run.curve.points, [
+    const chart = lineChart({ id: "curve", title: "Step time under smaller budgets", unit: "predicted", xName: `${run.curve.space} memory budget`, xFormat: bytes, steps: true, ratio: 0.36, wide: true, series: [{ name: "step time", points, colour: colour(0) }], format: seconds });
+    parts.push(h("h3", {}, "Smaller budgets"), chart, table(run.curve.points, [
       [`${run.curve.space} budget`, p => bytes(p.budget_bytes), p => p.budget_bytes, true],
       ["step time", p => seconds(p.predicted_step_s), p => p.predicted_step_s, true],
       ["micro-batch", p => count(p.micro_batch), p => p.micro_batch, true],
@@ -86,12 +89,13 @@ function refusalSection(run) {
   const budget = refusal.host_budget_bytes || refusal.device_budget_bytes;
   return [
     h("div", { class: "stats" }, stat(bytes(budget), `budget of ${refusal.space}`), stat(bytes(refusal.min_bytes), "minimum budget"), stat(bytes(refusal.min_bytes - budget), "missing")),
-    h("h3", {}, "What holds the memory at the minimum"), gauge("At the minimum", refusal.min_bytes, refusal.by_owner),
+    h("h3", {}, "What holds the memory at the minimum"), gauge("Smallest plan", refusal.min_bytes, refusal.by_owner),
     h("h3", {}, "The cheapest changes"),
     table(refusal.changes, [
-      ["change", c => c.what], ["flag", c => h("code", {}, c.flag)],
+      ["change", c => c.what],
       ["new peak", c => `${bytes(c.peak_bytes)} (${count(c.peak_bytes)} bytes)`, c => c.peak_bytes, true],
-      ["fits", c => c.fits ? h("span", { class: "good" }, "yes") : "with that budget"],
+      [`fits ${bytes(budget)}`, c => c.fits ? h("span", { class: "good" }, "yes") : "no"],
+      ["flag", c => h("code", {}, c.flag)],
       ["results", c => c.same_results ? "unchanged" : "change"],
       ["time per row", c => seconds(c.seconds_per_row), c => c.seconds_per_row, true],
     ], { caption: "Changes and their exact peaks", wrap: 0 }),

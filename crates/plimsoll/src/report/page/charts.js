@@ -1,47 +1,49 @@
 // Line charts as SVG, with round ticks and a cursor that the pointer and the arrow keys move.
-function roundTicks(max, target, base2) {
-  if (!(max > 0)) return [0];
-  const rough = max / target;
-  let step;
-  if (base2) {
-    const power = Math.pow(1024, Math.floor(Math.log(Math.max(rough, 1)) / Math.log(1024)));
-    step = power * ([1, 2, 4, 8, 16, 32, 64, 128, 256, 512].find(s => s * power >= rough) || 1024);
-  } else {
-    const power = Math.pow(10, Math.floor(Math.log10(rough)));
-    step = power * [1, 2, 2.5, 5, 10].find(s => s * power >= rough * 0.999999);
-  }
+
+// Round numbers from `low` to `high`, about `target` of them; of bytes, multiples of powers of two.
+function roundTicks(low, high, target, base2) {
+  if (!(high > low)) return [low];
+  const rough = (high - low) / target;
+  const base = base2 ? 1024 : 10, factors = base2 ? [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024] : [1, 2, 2.5, 5, 10];
+  const power = Math.pow(base, Math.floor(Math.log(base2 ? Math.max(rough, 1) : rough) / Math.log(base)));
+  const step = power * factors.find(factor => factor * power >= rough * 0.999999);
   const ticks = [];
-  for (let i = 0; i * step <= max * 1.0000001; i++) ticks.push(i * step);
+  for (let i = Math.ceil(low / step - 1e-7); i * step <= high + (high - low) * 1e-7; i++) ticks.push(i * step + 0);
   return ticks;
 }
+// Smallest and largest of many numbers.
+function extent(numbers) {
+  let low = Infinity, high = -Infinity;
+  for (const number of numbers) if (isFinite(number)) { if (number < low) low = number; if (number > high) high = number; }
+  return [low, high];
+}
 
-// Series: { name, points: [[x, y], …], colour, dash }. Limits: { name, y } are drawn as horizontal lines.
-function lineChart({ title, unit, series, limits = [], xName = "epoch", xFormat = short, format = short, base2 = false, ratio = 0.52, wide = false, id }) {
+// Series: { name, points: [[x, y], …], colour, dash }; with `steps`, a value holds until the next point. Limits: { name, y } are drawn as
+// horizontal lines.
+function lineChart({ title, unit, series, limits = [], xName = "epoch", xFormat = short, format = short, base2 = false, steps = false, ratio = 0.52, wide = false, id }) {
   series = series.filter(s => s.points.length > 0);
   if (series.length === 0) return null;
   // As wide as it is shown, so that text has its size on a phone too.
-  const W = Math.min(wide ? 1090 : 520, Math.max(280, document.getElementById("content").clientWidth - (innerWidth > 760 ? 60 : 32))), H = Math.round(W < 480 ? W * Math.max(ratio, 0.6) : W * ratio), L = 58, R = 12, T = 10, B = 26;
-  const xs = series.flatMap(s => s.points.map(p => p[0])), ys = series.flatMap(s => s.points.map(p => p[1])).concat(limits.map(l => l.y)).filter(isFinite);
-  const x0 = Math.min(...xs), x1 = Math.max(...xs), low = Math.min(0, ...ys), top = Math.max(...ys, 1e-30);
-  const yTicks = roundTicks(top * 1.02, 4, base2), y1 = Math.max(top * 1.04, yTicks[yTicks.length - 1]);
+  const W = Math.min(wide ? 1090 : 520, Math.max(280, document.getElementById("content").clientWidth - (innerWidth > 760 ? 60 : 32))), H = Math.round(W < 480 ? W * Math.max(ratio, 0.6) : W * ratio), L = 62, R = 12, T = 10, B = 40;
+  const xs = series.flatMap(s => s.points.map(p => p[0])), [x0, x1] = extent(xs), [least, most] = extent(series.flatMap(s => s.points.map(p => p[1])).concat(limits.map(l => l.y)));
+  const low = Math.min(0, least), top = most > low ? most : low + 1;
+  const yTicks = roundTicks(low, top + (top - low) * 0.02, 4, base2), bottom = Math.min(low, yTicks[0]), y1 = Math.max(top + (top - low) * 0.04, yTicks[yTicks.length - 1]);
   const X = x => L + (x1 > x0 ? (x - x0) / (x1 - x0) : 0.5) * (W - L - R);
-  const Y = y => T + (1 - (y - low) / (y1 - low)) * (H - T - B);
+  const Y = y => T + (1 - (y - bottom) / (y1 - bottom)) * (H - T - B);
   const chart = svg("svg", { viewBox: `0 0 ${W} ${H}`, "aria-hidden": "true" });
   for (const tick of yTicks) {
     chart.append(svg("path", { class: "axis", d: `M${L} ${Y(tick)}H${W - R}` }), svg("text", { x: L - 8, y: Y(tick) + 4, "text-anchor": "end" }, format(tick)));
   }
-  const span = x1 - x0, whole = Number.isInteger(x0) && Number.isInteger(x1) && span >= 1;
-  const inBytes = xFormat === bytes;
-  const ticks = inBytes ? roundTicks(x1, Math.min(5, W / 100), true) : span > 0 ? roundTicks(x1, 6 * x1 / span).filter(t => !whole || Number.isInteger(t)) : [x0];
-  const xTicks = ticks.filter(t => t >= x0);
-  if (!inBytes && xTicks[0] > x0 + span / 12) xTicks.unshift(x0);
-  if (inBytes && xTicks.length < 3) xTicks.splice(0, 2, x0, x1);
-  for (const tick of xTicks) chart.append(svg("text", { x: X(tick), y: H - 7, "text-anchor": X(tick) > W - 40 ? "end" : "middle" }, xFormat(tick)));
+  const inBytes = xFormat === bytes, whole = !inBytes && Number.isInteger(x0) && Number.isInteger(x1);
+  let xTicks = roundTicks(x0, x1, Math.min(6, W / 110), inBytes).filter(tick => !whole || Number.isInteger(tick));
+  if (xTicks.length < 2) xTicks = x1 > x0 ? [x0, x1] : [x0];
+  for (const tick of xTicks) chart.append(svg("text", { x: X(tick), y: H - 22, "text-anchor": X(tick) > W - 40 ? "end" : "middle" }, xFormat(tick)));
+  chart.append(svg("text", { x: L + (W - L - R) / 2, y: H - 4, "text-anchor": "middle" }, xName));
   for (const limit of limits) chart.append(svg("path", { class: "line", d: `M${L} ${Y(limit.y)}H${W - R}`, style: `stroke:var(--bad)`, "stroke-dasharray": "5 4", "stroke-width": 1.4 }));
   for (const s of series) {
-    const d = s.points.map((p, i) => (i ? "L" : "M") + X(p[0]).toFixed(1) + " " + Y(p[1]).toFixed(1)).join("");
+    const d = s.points.map(([x, y], i) => i === 0 ? `M${X(x).toFixed(1)} ${Y(y).toFixed(1)}` : steps ? `H${X(x).toFixed(1)}V${Y(y).toFixed(1)}` : `L${X(x).toFixed(1)} ${Y(y).toFixed(1)}`).join("");
     chart.append(svg("path", { class: "line", d, style: `stroke:${s.colour}`, "stroke-dasharray": s.dash ? "6 4" : "none" }));
-    for (const p of s.points.length < 2 || inBytes ? s.points : []) chart.append(svg("circle", { cx: X(p[0]), cy: Y(p[1]), r: 3.5, style: `fill:${s.colour}` }));
+    for (const p of s.points.length < 2 || (inBytes && steps) ? s.points : []) chart.append(svg("circle", { cx: X(p[0]), cy: Y(p[1]), r: 3.5, style: `fill:${s.colour}` }));
   }
   const cursor = svg("path", { class: "cursor", d: "", visibility: "hidden" });
   chart.append(cursor);

@@ -26,18 +26,23 @@ function Timeline(memory, program) {
   for (const band of bands) for (let t = 1; t <= T; t++) band[t] += band[t - 1];
   return { memory, program, T, N, first, last, size, offset, live, peakStep, peak: live[peakStep] || 0, names, group, bands };
 }
-// At most twelve groups of layers: each layer by itself, or blocks by the beginning of their names, or stretches of the network with about
-// the same weight.
+// At most twelve groups of layers: each layer by itself; or the largest, if they hold most, and all others; or blocks by the beginning of their
+// names; or stretches of the network with about the same weight.
 function groupsOf(weight, begins) {
   const byWeight = [...weight.keys()].sort((a, b) => weight.get(b) - weight.get(a)), index = new Map();
   if (byWeight.length <= PALETTE) { byWeight.forEach((name, i) => index.set(name, i)); return { names: byWeight, index }; }
+  const total = [...weight.values()].reduce((sum, value) => sum + value, 0), large = byWeight.slice(0, PALETTE - 1);
+  if (large.reduce((sum, name) => sum + weight.get(name), 0) > 0.9 * total) {
+    byWeight.forEach((name, i) => index.set(name, Math.min(i, PALETTE - 1)));
+    return { names: [...large, "other layers"], index };
+  }
   const deepest = Math.max(...byWeight.map(name => name.split("/").length));
   for (let depth = deepest - 1; depth > 0; depth--) {
     const block = name => name.split("/").slice(0, depth).join("/");
     const blocks = [...new Set(byWeight.map(block))];
     if (blocks.length >= 3 && blocks.length <= PALETTE) { byWeight.forEach(name => index.set(name, blocks.indexOf(block(name)))); return { names: blocks, index }; }
   }
-  const inOrder = [...byWeight].sort((a, b) => begins.get(a) - begins.get(b)), total = [...weight.values()].reduce((sum, value) => sum + value, 0);
+  const inOrder = [...byWeight].sort((a, b) => begins.get(a) - begins.get(b));
   const stretches = [];
   let sum = 0;
   for (const name of inOrder) {
@@ -50,6 +55,8 @@ function groupsOf(weight, begins) {
   return { names: stretches.map(({ from, to }) => from === to ? from : `${from} … ${to}`), index };
 }
 function layerOf(owner) { return owner === "" ? "other" : owner; }
+// Numbers of ops on an axis; the last is left out for the name of the axis.
+function opTicks(from, to, width) { return roundTicks(from, to, Math.min(8, width / 80)).filter(tick => Number.isInteger(tick) && tick < to - (to - from) * 40 / width); }
 function opName(timeline, step) {
   const { memory, program } = timeline;
   if (step >= timeline.T) return "the end";
@@ -61,7 +68,10 @@ function bufferName(timeline, i) {
   return `${layerOf(memory.names[program.owner[i]])} ${memory.names[program.kind[i]]}${type ? " " + type : ""}`;
 }
 function bufferDetail(timeline, i) {
-  return [h("b", {}, bufferName(timeline, i)), ` · ${bytes(timeline.size[i])} at ${count(timeline.offset[i])}, steps ${timeline.first[i]}–${timeline.last[i]}, produced by ${opName(timeline, timeline.first[i])}, last read by ${opName(timeline, timeline.last[i])}`];
+  return [h("b", {}, bufferName(timeline, i)), ` · ${bytes(timeline.size[i])} at offset ${count(timeline.offset[i])}, live from op ${count(timeline.first[i])} to ${count(timeline.last[i])}, produced by ${opName(timeline, timeline.first[i])}, last read by ${opName(timeline, timeline.last[i])}`];
+}
+function bufferLines(timeline, i) {
+  return [bufferName(timeline, i), bytes(timeline.size[i]), `produced by ${opName(timeline, timeline.first[i])}`, `last read by ${opName(timeline, timeline.last[i])}`];
 }
 function liveAt(timeline, step) {
   const found = [];
@@ -79,7 +89,7 @@ function timelineChart(timeline, detail) {
     const Y = y => T + (1 - y / (high * 1.04)) * (height - T - B);
     context.font = `11px ${css("--font")}`;
     context.textBaseline = "middle";
-    for (const tick of roundTicks(high, 4, true)) {
+    for (const tick of roundTicks(0, high, 4, true)) {
       context.fillStyle = css("--line");
       context.fillRect(L, Math.round(Y(tick)), width - L - R, 1);
       context.fillStyle = css("--soft");
@@ -108,9 +118,9 @@ function timelineChart(timeline, detail) {
     context.textAlign = "left";
     context.fillStyle = css("--soft");
     context.textBaseline = "alphabetic";
-    for (const tick of roundTicks(timeline.T, Math.min(8, width / 80)).slice(0, -1)) context.fillText(count(tick), X(tick, width), height - 6);
+    for (const tick of opTicks(0, timeline.T, width)) context.fillText(count(tick), X(tick, width), height - 6);
     context.textAlign = "right";
-    context.fillText("step", width - R, height - 6);
+    context.fillText("op", width - R, height - 6);
     context.strokeStyle = css("--bad");
     context.setLineDash([5, 4]);
     context.beginPath();
@@ -135,20 +145,28 @@ function timelineChart(timeline, detail) {
     context.lineTo(cursorX, height - B);
     context.stroke();
     context.setLineDash([]);
-  }, { tabindex: 0, role: "slider", "aria-label": "Live memory over the steps of the program", "aria-valuemin": 0, "aria-valuemax": Math.max(timeline.T - 1, 0), "aria-valuenow": step });
+  }, { tabindex: 0, role: "slider", "aria-label": "Live memory over the ops of the program", "aria-valuemin": 0, "aria-valuemax": Math.max(timeline.T - 1, 0), "aria-valuenow": step });
   const select = (to, tell) => {
     step = Math.max(0, Math.min(timeline.T - 1, to));
     canvas.setAttribute("aria-valuenow", step);
-    canvas.setAttribute("aria-valuetext", `step ${step}, ${opName(timeline, step)}, ${bytes(timeline.live[step])} live`);
+    canvas.setAttribute("aria-valuetext", `op ${step}, ${opName(timeline, step)}, ${bytes(timeline.live[step])} live`);
     const live = liveAt(timeline, step);
-    detail.replaceChildren(h("p", {}, h("b", {}, `Step ${step}`), ` · ${opName(timeline, step)} · ${bytes(timeline.live[step])} live in ${count(live.length)} buffers`),
+    detail.replaceChildren(h("p", {}, h("b", {}, `Op ${count(step)}`), ` · ${opName(timeline, step)} · ${bytes(timeline.live[step])} live in ${count(live.length)} buffers`),
       h("ol", {}, live.slice(0, 5).map(i => h("li", {}, bufferDetail(timeline, i)))));
     canvas.paint();
-    if (tell) showTip(`step ${step}: ${opName(timeline, step)}\n${bytes(timeline.live[step])} live\n` + live.slice(0, 3).map(i => `${bufferName(timeline, i)} ${bytes(timeline.size[i])}`).join("\n"), tell[0], tell[1]);
+    if (!tell) return;
+    // The layer under the pointer, with its largest tensor; above all layers, the largest of all.
+    let under = -1, base = 0;
+    for (let g = 0; g < timeline.bands.length && under < 0; g++) { base += timeline.bands[g][step]; if (tell[2] < base) under = g; }
+    const shown = live.find(i => under < 0 || timeline.group[i] === under);
+    const lines = [`op ${count(step)}: ${opName(timeline, step)}`, `${bytes(timeline.live[step])} live in ${count(live.length)} buffers`];
+    if (under >= 0) lines.push(`${timeline.names[under]}: ${bytes(timeline.bands[under][step])}`);
+    showTip(lines.concat(shown == null ? [] : bufferLines(timeline, shown)).join("\n"), tell[0], tell[1]);
   };
   canvas.addEventListener("pointermove", event => {
     const box = canvas.getBoundingClientRect();
-    select(Math.floor((event.clientX - box.left - L) / (box.width - L - R) * timeline.T), [event.clientX, event.clientY]);
+    const size = (1 - (event.clientY - box.top - T) / (box.height - T - B)) * high * 1.04;
+    select(Math.floor((event.clientX - box.left - L) / (box.width - L - R) * timeline.T), [event.clientX, event.clientY, size]);
   });
   canvas.addEventListener("pointerleave", () => { hideTip(); select(timeline.peakStep); });
   canvas.addEventListener("keydown", event => {
@@ -175,7 +193,8 @@ function memorySection(run, prefix) {
     const detail = h("div", { class: "detail", "aria-live": "polite" }), picked = h("div", { class: "detail", "aria-live": "polite" });
     holder.replaceChildren(
       timelineChart(timeline, detail),
-      legend(timeline.names.map((name, g) => [name, bytes(timeline.bands[g][timeline.peakStep]), colour(g)]).concat([["arena", bytes(memory.programs[which].arena_bytes), "var(--bad)", true]])),
+      h("p", { class: "soft small" }, "Layers, with their bytes at the peak:"),
+      legend(timeline.names.map((name, g) => [name, timeline.bands[g][timeline.peakStep] > 0 ? bytes(timeline.bands[g][timeline.peakStep]) : "", colour(g)]).concat([["arena", bytes(memory.programs[which].arena_bytes), "var(--bad)", true]])),
       detail,
       h("h3", {}, "The arena: where every buffer is, and when"),
       arenaView(timeline, picked), picked);
@@ -185,6 +204,9 @@ function memorySection(run, prefix) {
   show(fullest);
   const states = {};
   memory.states.forEach(([, owner, , size]) => { states[owner] = (states[owner] || 0) + size; });
+  // On a GPU, the slots of the batches persist too.
+  const slots = memory.resident_bytes - Object.values(states).reduce((sum, size) => sum + size, 0);
+  if (slots > memory.resident_bytes / 100) states["batch slots and alignment"] = slots;
   return [
     h("div", { class: "tools" }, h("label", { for: prefix + "-program" }, "Program"), choice),
     holder,

@@ -1,14 +1,16 @@
-// Hot spots, the model, the profile, and two runs side by side.
+// Hot spots, the model, and two runs side by side.
+// What would shrink a tensor at the peak.
 function advice(timeline, i, plan) {
-  const { memory, program } = timeline, kind = memory.names[program.kind[i]], type = memory.names[program.type[i]];
+  const { memory, program } = timeline, kind = memory.names[program.kind[i]], type = memory.names[program.type[i]], size = timeline.size[i];
+  if (size < timeline.peak / 100) return "–";
   const long = timeline.last[i] - timeline.first[i] > timeline.T / 4, allowed = name => plan.allow.split(",").includes(name);
-  const byRows = type.includes("B"), half = byRows && plan.micro_batch > 1 ? `half the micro-batch: ${bytes(timeline.size[i] / 2)} less` : "";
-  if (timeline.size[i] < timeline.peak / 100) return ["–", ""];
-  if (kind === "workspace") return ["scratch memory of the kernel" + (half ? "; " + half : ""), ""];
-  if (kind === "gradient") return [half || "an optimizer with less state", ""];
-  if (long && !plan.used.includes("recompute")) return [allowed("recompute") ? `a smaller budget recomputes it: ${bytes(timeline.size[i])} less` : "allow recompute", ""];
-  if (!allowed("mixed_precision") && type.startsWith("f32")) return [`16 bits (--allow mixed_precision): ${bytes(timeline.size[i] / 2)} less` + (half ? "; or " + half : ""), ""];
-  return [half || "–", ""];
+  const rows = Math.floor(plan.micro_batch / 2), half = type.includes("B") && rows > 0 ? `--micro-batch ${rows}: ${bytes(size - size * rows / plan.micro_batch)} less` : "";
+  const advised = [];
+  if (kind === "workspace") advised.push("scratch memory, live during this op only");
+  else if (kind === "gradient" && !type.includes("B")) advised.push("the gradient of a weight: a smaller layer");
+  else if (kind === "activation" && long && !plan.used.includes("recompute")) advised.push(allowed("recompute") ? `recomputed under a smaller budget: up to ${bytes(size)} less` : `--allow recompute: up to ${bytes(size)} less`);
+  else if (!allowed("mixed_precision") && type.startsWith("f32") && type.includes("B")) advised.push(`--allow mixed_precision: ${bytes(size / 2)} less`);
+  return advised.concat(half || []).join("; or ") || "–";
 }
 
 function hotSpots(run) {
@@ -21,14 +23,14 @@ function hotSpots(run) {
   const ranked = [...layers.entries()].sort((a, b) => b[1] - a[1]).slice(0, 12);
   const share = value => [h("span", { class: "share", style: `width:${Math.max(2, Math.round(60 * value / total))}px`, "aria-hidden": "true" }), " " + percent(value / total)];
   const element = [
-    h("p", {}, `The ${ROLE_NAMES[program.role] || program.role} holds ${bytes(timeline.peak)} in ${count(live.length)} buffers at step ${timeline.peakStep}, ${opName(timeline, timeline.peakStep)}.`),
+    h("p", {}, `The ${ROLE_NAMES[program.role] || program.role} holds ${bytes(timeline.peak)} in ${count(live.length)} buffers at op ${count(timeline.peakStep)}, ${opName(timeline, timeline.peakStep)}.`),
     h("h3", {}, "Largest tensors at the peak"),
     table(live.slice(0, 12), [
       ["tensor", i => bufferName(timeline, i)],
       ["bytes", i => bytes(timeline.size[i]), i => timeline.size[i], true],
       ["share", i => share(timeline.size[i]), i => timeline.size[i]],
       ["produced by", i => opName(timeline, timeline.first[i])], ["last read by", i => opName(timeline, timeline.last[i])],
-      ["what would shrink it", i => advice(timeline, i, run.plan)[0]],
+      ["what would shrink it", i => advice(timeline, i, run.plan)],
     ], { caption: "Largest tensors at the peak", wrap: 0 }),
     h("h3", {}, "Largest layers at the peak"),
     table(ranked, [["layer", row => row[0]], ["bytes", row => bytes(row[1]), row => row[1], true], ["share", row => share(row[1]), row => row[1]]], { caption: "Largest layers at the peak", wrap: 0 }),
@@ -43,10 +45,11 @@ function modelSection(run) {
   if (!memory || !memory.layers.length) return [];
   const training = memory.programs.find(program => program.role === "step") || memory.programs[0];
   const flops = new Map(), moved = new Map(), held = new Map();
-  const add = (map, scope, value) => map.set(scope, (map.get(scope) || 0) + value);
+  // What a scope has counts for every layer it is in.
+  const add = (map, scope, value) => { for (let end = scope.length; end > 0; end = scope.lastIndexOf("/", end - 1)) { const layer = scope.slice(0, end); map.set(layer, (map.get(layer) || 0) + value); } };
   training.op.forEach((_, step) => { const scope = memory.names[training.scope[step]]; add(flops, scope, training.flops[step]); add(moved, scope, training.moved[step]); });
   training.size.forEach((size, i) => { if (memory.names[training.kind[i]] === "activation") add(held, memory.names[training.owner[i]], size); });
-  const within = (map, layer) => { let sum = 0; for (const [scope, value] of map) if (scope === layer || scope.startsWith(layer + "/")) sum += value; return sum; };
+  const within = (map, layer) => map.get(layer) || 0;
   const rows = memory.layers.map(([layer, kind, output, parameters, frozen]) => ({ layer, kind, output, parameters, frozen, flops: within(flops, layer), moved: within(moved, layer), held: within(held, layer) }));
   const sum = key => rows.reduce((total, row) => total + row[key], 0);
   const element = table(rows, [
@@ -56,27 +59,6 @@ function modelSection(run) {
   ], { caption: "Layers of the model", wrap: 0 });
   element.chartData = { layers: memory.layers.map(layer => layer[0]) };
   return [h("div", { class: "stats" }, stat(count(sum("parameters")), "trainable parameters"), stat(count(sum("frozen")), "other parameters"), stat(short(run.plan.flops_per_step), "FLOPs per step"), stat(count(rows.length), "layers")), element];
-}
-
-function profileSection(run) {
-  const profile = run.profile;
-  if (!profile) return [];
-  const total = profile.ops.reduce((sum, op) => sum + op.seconds, 0) || 1;
-  const kinds = new Map();
-  for (const op of profile.ops) { const kind = kinds.get(op.op) || { op: op.op, calls: 0, seconds: 0, flops: 0, bytes: 0 }; kind.calls += 1; kind.seconds += op.seconds; kind.flops += op.flops; kind.bytes += op.bytes; kinds.set(op.op, kind); }
-  const columns = [
-    ["time", op => seconds(op.seconds), op => op.seconds, true], ["share", op => [h("span", { class: "share", style: `width:${Math.max(2, Math.round(60 * op.seconds / total))}px`, "aria-hidden": "true" }), " " + percent(op.seconds / total)], op => op.seconds],
-    ["GFLOP/s", op => short(op.flops / op.seconds / 1e9), op => op.flops / op.seconds, true], ["GB/s", op => short(op.bytes / op.seconds / 1e9), op => op.bytes / op.seconds, true],
-    ["of the roofline", op => percent(Math.min(1, Math.max(op.flops / profile.peak_flops_per_s, op.bytes / profile.peak_bytes_per_s) / op.seconds)), op => Math.max(op.flops / profile.peak_flops_per_s, op.bytes / profile.peak_bytes_per_s) / op.seconds, true],
-  ];
-  const parts = [
-    h("div", { class: "stats" }, stat(seconds(profile.step_s), `per step, median of ${profile.steps}`), stat(seconds(total), "in ops, timed one by one"), stat(short(profile.peak_flops_per_s / 1e9) + " GFLOP/s", "roofline, compute"), stat(short(profile.peak_bytes_per_s / 1e9) + " GB/s", "roofline, memory")),
-    h("h3", {}, "By op"), table([...kinds.values()].sort((a, b) => b.seconds - a.seconds), [["op", kind => kind.op], ["calls", kind => count(kind.calls), kind => kind.calls, true], ...columns], { caption: "Time by op" }),
-    h("h3", {}, "The slowest nodes"), table([...profile.ops].sort((a, b) => b.seconds - a.seconds).slice(0, 200), [["node", op => `${op.op} of ${op.scope || "–"}`], ...columns], { caption: "Time by node", wrap: 0 }),
-  ];
-  if (profile.memory.length > 1) parts.push(h("h3", {}, "Memory over time"), lineChart({ id: "profile-memory", title: "Resident memory", unit: "and the planned peak", xName: "second", xFormat: short, ratio: 0.3, wide: true, base2: true, format: bytes, series: [{ name: "measured", points: profile.memory.map(sample => [sample.time_s, sample.resident_bytes]), colour: colour(0) }], limits: [{ name: "planned peak", y: profile.planned_bytes }] }));
-  parts[2].chartData = { ops: profile.ops.length };
-  return parts;
 }
 
 function compareSection(runs) {

@@ -27,7 +27,8 @@ function curveCharts(runs) {
   single("curve-step", "Step time", "with input", (line, run) => run.plan.batch / line.examples_per_s, seconds);
   const resident = runs.map((run, r) => ({ name: label(r, "resident"), points: points(run, "resident_bytes"), colour: colour(several ? 2 * r : 0) }));
   const limits = runs.flatMap((run, r) => [{ name: label(r, "budget"), y: run.plan.host_budget_bytes }].filter(limit => limit.y < 8 * Math.max(1, ...resident[r].points.map(p => p[1]))));
-  charts.push(lineChart({ id: "curve-memory", title: "Resident memory", unit: "against the host budget", series: resident, limits, format: bytes, base2: true }));
+  const far = runs.map((run, r) => limits.some(limit => limit.name === label(r, "budget")) ? null : label(r, `budget ${bytes(run.plan.host_budget_bytes)}`)).filter(Boolean);
+  charts.push(lineChart({ id: "curve-memory", title: "Resident memory", unit: far.length ? `of the process; ${far.join(", ")}` : "against the host budget", series: resident, limits, format: bytes, base2: true }));
   return charts.filter(Boolean);
 }
 
@@ -72,7 +73,7 @@ function sampleGrid(samples) {
 let matrices = 0;
 function confusion(classes) {
   const n = classes.labels.length, parts = [], right = classes.right.reduce((a, b) => a + b, 0);
-  parts.push(h("h3", {}, "Predictions by class"), h("p", { class: "soft" }, `${percent(right / Math.max(classes.rows, 1))} of ${count(classes.rows)} validation rows are predicted right. Rows are labels, columns predictions.`));
+  parts.push(h("h3", {}, "Predictions by class"), h("p", { class: "soft" }, `${percent(right / Math.max(classes.rows, 1))} of ${count(classes.rows)} validation rows${classes.every > 1 ? `, one of every ${count(classes.every)},` : ""} are predicted right. Rows are labels, columns predictions.`));
   if (classes.matrix.length && n <= 24) {
     const most = Math.max(...classes.matrix, 1);
     const cell = (i, j) => {
@@ -80,17 +81,19 @@ function confusion(classes) {
       const tint = value === 0 ? "" : `background:color-mix(in srgb, ${i === j ? "var(--c2)" : "var(--c7)"} ${Math.round(12 + 38 * share)}%, var(--card))`;
       return h("td", { style: tint }, value || "");
     };
-    parts.push(h("div", { class: "scroll matrix", tabindex: 0, role: "region", "aria-label": `Confusion matrix of ${count(classes.rows)} rows${++matrices > 1 ? ", " + matrices : ""}` }, h("table", {}, h("thead", {}, h("tr", {}, h("td", {}), classes.labels.map((_, j) => h("th", { scope: "col" }, className(classes.names, j))))), h("tbody", {}, classes.labels.map((_, i) => h("tr", {}, h("th", { scope: "row" }, className(classes.names, i)), classes.labels.map((_, j) => cell(i, j))))))));
+    const grid = h("div", { class: "scroll matrix", tabindex: 0, role: "region", "aria-label": `Confusion matrix of ${count(classes.rows)} rows${++matrices > 1 ? ", " + matrices : ""}` }, h("table", {}, h("thead", {}, h("tr", {}, h("td", {}), classes.labels.map((_, j) => h("th", { scope: "col" }, className(classes.names, j))))), h("tbody", {}, classes.labels.map((_, i) => h("tr", {}, h("th", { scope: "row" }, className(classes.names, i)), classes.labels.map((_, j) => cell(i, j)))))));
+    grid.chartData = { confusion: classes.matrix, classes: n };
+    parts.push(grid);
   } else {
     const rows = classes.labels.map((total, i) => ({ i, total, right: classes.right[i] })).filter(row => row.total > 0).sort((a, b) => a.right / a.total - b.right / b.total);
-    parts.push(table(rows, [["class", row => className(classes.names, row.i)], ["rows", row => count(row.total), row => row.total, true], ["right", row => percent(row.right / row.total), row => row.right / row.total, true]], { caption: "Accuracy by class", limit: 1000 }));
+    parts.push(table(rows, [["class", row => className(classes.names, row.i)], ["rows", row => count(row.total), row => row.total, true], ["right", row => percent(row.right / row.total), row => row.right / row.total, true]], { caption: "Accuracy by class" }));
   }
   return parts;
 }
 
 function worstRows(worst, names) {
   if (!worst.rows.length) return [];
-  const text = row => [h("b", {}, className(names, row.label)), ` read as ${className(names, row.predicted)}, ${percent(row.probability)}`];
+  const text = row => [h("b", {}, className(names, row.label)), row.label === row.predicted ? `: right, ${percent(row.probability)}` : `: predicted ${className(names, row.predicted)}, ${percent(row.probability)}`];
   const caption = row => `row ${row.row + 1}${row.name ? ", " + row.name : ""}: ${className(names, row.label)}, predicted ${className(names, row.predicted)}`;
   return [h("h3", {}, "Rows with the largest loss"), worst.image
     ? h("ul", { class: "samples" }, worst.rows.map(row => h("li", {}, picture(row.pixels, worst.image, caption(row)), text(row), h("br", {}), `loss ${short(row.loss)}`)))
@@ -98,14 +101,15 @@ function worstRows(worst, names) {
 }
 
 function pipelineSection(run) {
-  const parts = [], data = run.plan.data, measured = run.report && run.report.pipeline;
+  const parts = [], data = run.plan.data, measured = (run.report && run.report.pipeline) || (run.profile && run.profile.pipeline);
   if (data && data.training) parts.push(h("p", {}, h("b", {}, "Training: "), data.training.pipeline, data.validation ? [h("br", {}), h("b", {}, "Validation: "), data.validation.pipeline] : null));
   const stages = measured ? measured.stages : Object.entries(run.plan.pipeline || {}).map(([name, size]) => ({ name, bytes: size }));
-  if (stages.length) parts.push(table(stages, [
+  const listed = stages.length ? table(stages, [
     ["stage", stage => stage.name],
     ["memory", stage => bytes(stage.bytes), stage => stage.bytes, true],
     ...(measured ? [["time per row", stage => stage.row_s == null ? "–" : seconds(stage.row_s), stage => stage.row_s, true], ["busy", stage => stage.busy == null ? "–" : percent(stage.busy), stage => stage.busy, true], ["threads", stage => stage.threads ? count(stage.threads) : "–", stage => stage.threads, true]] : []),
-  ], { caption: "Stages of the input pipeline" }));
+  ], { caption: "Stages of the input pipeline" }) : null;
+  if (listed) { listed.chartData = { stages }; parts.push(listed); }
   if (measured) parts.push(h("p", { class: "soft" }, `Limited by ${measured.limit}. ${measured.active_workers} of ${measured.workers} threads and ${measured.slots_in_use} of ${measured.slots} slots were in use; the consumer waited ${percent(measured.consumer_waited)} of the time.`));
   if (run.samples) parts.push(h("h3", {}, "The first batch, as the model gets it"), sampleGrid(run.samples));
   if (run.classes) parts.push(...confusion(run.classes));

@@ -1,0 +1,140 @@
+//! Tables that pandas, pyarrow, polars and fastparquet wrote, read to the values that their writers report, or refused.
+//!
+//! `fixtures/make_tables.py` writes them. The list of results is part of the documentation; to write it again:
+//! `UPDATE_DOCS=1 cargo test -p plimsoll-data --test tables`.
+
+use collect::column;
+use plimsoll_data::ops::fill;
+use plimsoll_data::source::{ColumnKind, ColumnOptions, Csv, CsvSpec, Fill, Missing, ParquetSpec, TableSpec};
+use plimsoll_data::{DataError, Dataset};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+mod collect;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tables")
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    value.as_array().into_iter().flatten().map(|text| text.as_str().unwrap().to_string()).collect()
+}
+
+fn missing(value: &Value) -> Missing {
+    match value {
+        Value::Number(number) => Missing::Constant(Fill::Number(number.as_f64().unwrap())),
+        Value::String(word) if word == "mean" => Missing::Mean,
+        Value::String(word) if word == "most_frequent" => Missing::MostFrequent,
+        other => panic!("{other}"),
+    }
+}
+
+/// The table of a case.
+fn open(case: &Value) -> Result<Dataset, DataError> {
+    let (file, asked) = (case["file"].as_str().unwrap(), &case["spec"]);
+    let mut spec = TableSpec::new().targets(asked["target"].as_str().map(str::to_string));
+    for (key, value) in asked.as_object().unwrap() {
+        spec = match key.as_str() {
+            "features" => spec.features(texts(value)),
+            "drop" => spec.drop(texts(value)),
+            "missing" => spec.missing(missing(value)),
+            "missing_values" => spec.missing_values(texts(value)),
+            "indicator" => spec.indicator(),
+            "rename" => value.as_object().unwrap().iter().fold(spec, |spec, (old, new)| spec.rename_one(old, new.as_str().unwrap())),
+            "columns" => value.as_object().unwrap().iter().fold(spec, |spec, (name, how)| {
+                spec.column(name, ColumnOptions { missing: Some(missing(how)), ..ColumnOptions::default() })
+            }),
+            "formats" => value.as_object().unwrap().iter().fold(spec, |spec, (name, format)| {
+                let format = Some(format.as_str().unwrap().to_string());
+                spec.column(name, ColumnOptions { kind: Some(ColumnKind::Date), format, ..ColumnOptions::default() })
+            }),
+            _ => spec,
+        };
+    }
+    let path = folder().join(file);
+    if file.ends_with(".parquet") || asked["parquet"] == true {
+        let mut spec = ParquetSpec::from(spec);
+        if let Some(groups) = asked["row_groups"].as_array() {
+            spec = spec.row_groups(groups[0].as_u64().unwrap() as usize..groups[1].as_u64().unwrap() as usize);
+        }
+        return Dataset::parquet(path, &spec);
+    }
+    let mut spec = CsvSpec::from(spec);
+    let byte = |value: &Value| value.as_str().map(|text| text.as_bytes()[0]);
+    if let Some(delimiter) = byte(&asked["delimiter"]) {
+        spec = spec.delimiter(delimiter);
+    }
+    if let Some(mark) = byte(&asked["decimal"]) {
+        spec = spec.decimal(mark);
+    }
+    if asked["header"] == false {
+        spec = spec.no_header().names(texts(&asked["names"]));
+    }
+    if asked["json_lines"] == true {
+        spec = spec.json_lines();
+    }
+    Csv::open(&path, &spec)?.dataset()
+}
+
+/// The rows of a column as numbers.
+fn rows(data: &Dataset, name: &str) -> Result<Vec<Vec<f32>>, DataError> {
+    let schema = data.output_schema()?;
+    let at = schema.index_of(name).unwrap_or_else(|| panic!("no `{name}` in {schema}"));
+    let dtype = schema.columns()[at].dtype;
+    let row = |bytes: Vec<u8>| plimsoll_data::numbers(dtype, &bytes).map(|number| number as f32).collect();
+    Ok(column(data, at, 0, None)?.into_iter().map(row).collect())
+}
+
+/// What came of a case, in words.
+fn outcome(case: &Value) -> String {
+    let expected = |key: &str| -> Vec<Vec<f32>> {
+        let row = |row: &Value| row.as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32).collect();
+        case[key].as_array().unwrap().iter().map(row).collect()
+    };
+    let ragged = case["spec"]["ragged"] == true;
+    let read = open(case).and_then(|data| {
+        let data = if ragged { data.map("x", [fill(0.0)]) } else { data };
+        let data = data.batch(5);
+        Ok((rows(&data, "x")?, rows(&data, "y")?))
+    });
+    let name = format!("{} ({})", case["file"], case["about"]);
+    match (read, case["refused"].as_str()) {
+        (Err(error), Some(words)) => {
+            let error = error.to_string();
+            assert!(error.contains(words), "{name}: {error}");
+            format!("refused: {words} …")
+        }
+        (Ok(_), Some(words)) => panic!("{name}: read, but should be refused with {words}"),
+        (Err(error), None) => panic!("{name}: {error}"),
+        (Ok((x, y)), None) => {
+            let mut wanted = expected("x");
+            if ragged {
+                let longest = wanted.iter().map(Vec::len).max().unwrap_or(0);
+                wanted.iter_mut().for_each(|row| row.resize(longest, 0.0));
+            }
+            assert_eq!((x, y), (wanted, expected("y")), "{name}");
+            "read".to_string()
+        }
+    }
+}
+
+#[test]
+fn tables_are_read_as_their_writers_report_or_refused_in_words() {
+    let cases: Vec<Value> = serde_json::from_slice(&fs::read(folder().join("tables.json")).unwrap()).unwrap();
+    let mut list = "| file | written by | what | result |\n|---|---|---|---|\n".to_string();
+    for case in &cases {
+        let text = |key: &str| case[key].as_str().unwrap().replace('|', "\\|");
+        list += &format!("| `{}` | {} | {} | {} |\n", text("file"), text("writer"), text("about"), outcome(case));
+    }
+    assert!(cases.len() >= 80);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tables.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once("<!-- files -->\n").expect("the page has a place for the list");
+    let (found, after) = rest.split_once("<!-- end of files -->").expect("the list has an end");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&path, format!("{before}<!-- files -->\n{list}<!-- end of files -->{after}")).unwrap();
+        return;
+    }
+    assert!(found == list, "docs/tables.md has another list; write it again with UPDATE_DOCS=1");
+}
