@@ -109,7 +109,7 @@ fn malformed_data_files() {
     sandbox.write("x.npy", npy("<f4", "(4, 3)", &[0; 40]));
     insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: x.npy is truncated: its header promises 176 bytes and it has 168; copy or write it again");
     sandbox.write("x.npy", npy("<c8", "(4, 3)", &[0; 96]));
-    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: x.npy cannot be read as .npy: its elements are `<c8`, which is not supported; convert it with array.astype to one of f2, f4, f8, i1, u1, i2, u2, i4, u4, i8");
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: x.npy cannot be read as .npy: its elements are `<c8`, which is not supported; convert it with array.astype to one of f2, f4, f8, i1, u1, i2, u2, i4, u4, i8, bool");
     sandbox.write("x.npy", "nothing of the kind");
     insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: x.npy cannot be read as .npy: it does not begin with the .npy magic number; save it with numpy.save");
     sandbox.write("x.npy", npy("<f4", "(5, 3)", &[0; 60]));
