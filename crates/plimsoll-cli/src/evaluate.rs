@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::process::ExitCode;
 
-/// Evaluate the trained model of a run: loss, metrics, confusion matrix, and precision, recall, F1 and AUC of every class
+/// Evaluate the trained model of a run, with a report by class
 #[derive(Args)]
 pub struct Evaluate {
     #[command(flatten)]

@@ -265,7 +265,9 @@ fn anchor_all(table: &mut Table, folder: &Path) {
                 Some((false, files)) => files.iter_mut().for_each(|(_, file)| anchor(file, folder)),
                 None => anchor(value, folder),
             }
-            value.as_array_mut().into_iter().flatten().for_each(|file| anchor(file, folder));
+            // A list of files; other lists are names, such as those of classes.
+            let files = value.as_array_mut().filter(|_| key == "path");
+            files.into_iter().flatten().for_each(|file| anchor(file, folder));
         } else if let ("columns", Some(columns)) = (key.as_str(), value.as_table_mut()) {
             columns.iter_mut().filter_map(|(_, column)| column.get_mut("tokenizer")).for_each(|path| anchor(path, folder));
         } else if let ("parts", Value::Array(parts)) = (key.as_str(), &mut *value) {
