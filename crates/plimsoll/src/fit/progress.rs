@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 
 /// Checks that the data is still standardized as in the checkpoint, and has the same columns and classes.
 fn check_preprocessing(record: &Record, data: &Dataset) -> Result<()> {
-    let saved = record.memories.get("preprocessing").and_then(|saved| serde_json::from_value(saved.clone()).ok());
+    let saved = record.memories.get("preprocessing").and_then(Value::as_str).and_then(|saved| serde_json::from_str(saved).ok());
     match saved.is_none_or(|saved: Preprocessing| saved == Preprocessing::of(data)) {
         true => Ok(()),
         false => Err(Error::Config(
@@ -174,9 +174,9 @@ impl Progress {
             session.counts().iter().for_each(|count| counts.push_str(&format!("{count} ")));
             memories.insert("class_counts".to_string(), counts.into());
         }
-        let preprocessing = Preprocessing::of(&spec.data);
-        if !preprocessing.is_empty() {
-            memories.insert("preprocessing".to_string(), serde_json::json!(preprocessing));
+        // One text: as a tree of values, very many columns would take ten times as much.
+        if let Some((key, text)) = Preprocessing::of(&spec.data).metadata() {
+            memories.insert(key.to_string(), text.into());
         }
         if let Some(pending) = &self.validation_pending {
             memories.insert("validation_pending".to_string(), serde_json::json!(pending));
