@@ -60,7 +60,7 @@ fn bad_pictures_are_left_out_and_counted_within_the_plan() {
         FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 4.00 MiB; raise max_item, or make the image smaller
         FOLDER/data/cat/b-corrupt.png cannot be decoded: its data is broken (Corrupt deflate stream. InvalidCodeLengthRepeat); replace the file or take it out of the folder
         FOLDER/data/cat/c-empty.jpg cannot be decoded: it is empty; replace the file or take it out of the folder
-        FOLDER/data/cat/d-text.jpg cannot be decoded: it begins like no JPEG, PNG, WebP or GIF; replace the file or take it out of the folder
+        FOLDER/data/cat/d-text.jpg cannot be decoded: it begins like no JPEG, PNG, WebP, GIF, BMP or TIFF; replace the file or take it out of the folder
         FOLDER/data/dog/x-truncated.jpg cannot be decoded: it is truncated: the end of its data is missing; replace the file or take it out of the folder
         cannot open FOLDER/data/dog/z-gone.png: No such file or directory (os error 2)
         ") }

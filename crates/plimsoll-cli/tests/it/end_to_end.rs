@@ -27,7 +27,15 @@ fn progress_is_plain_lines_without_a_terminal() {
     let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(err.contains("host budget") && err.contains("epoch 1/2 loss ") && err.contains("epoch 2/2 loss "), "{err}");
     assert!(!err.contains('\r'), "no live line when nobody watches");
-    for word in ["trained 2 epochs, 90 steps", "validation  loss ", "accuracy", "examples/s", "planned", "measured peak", "here (report.html, weights"] {
+    for word in [
+        "trained 2 epochs, 90 steps",
+        "validation  loss ",
+        "accuracy",
+        "examples/s",
+        "planned",
+        "measured peak",
+        "here (report.html, weights",
+    ] {
         assert!(out.contains(word), "{word}: {out}");
     }
     let quiet = sandbox.run(&["train", "--epochs", "1", "--out", "there", "--quiet"]);

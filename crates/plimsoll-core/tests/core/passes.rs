@@ -352,7 +352,8 @@ fn logits_of_odd_vocabularies_are_padded_and_computed_in_blocks_without_changing
     let plain = language_step(classes, false).unwrap();
     let padded = pad_classes(&plain);
     verify(&padded).unwrap();
-    assert!(widths_of_products(&plain).contains(&classes) && !widths_of_products(&padded).contains(&classes));
+    let (before, after) = (widths_of_products(&plain), widths_of_products(&padded));
+    assert!(before.contains(&classes) && !after.contains(&classes), "{before:?}, then {after:?}");
     let bytes = Bytes((rows * 8 * 4104 * 2) as u64);
     let blocks = logits_in_blocks(&padded, rows, Bytes(bytes.0 / 4)).unwrap();
     verify(&blocks).unwrap();

@@ -26,6 +26,8 @@ impl Packing {
             _ if plain(&head[..count]) => Packing::None,
             [0x1F, 0x8B, ..] => Packing::Gzip,
             [method, flags, ..] if method & 0x8F == 8 && (u32::from(method) << 8 | u32::from(flags)).is_multiple_of(31) => Packing::Zlib,
+            // Damaged from the start.
+            _ if path.extension().is_some_and(|extension| extension == "gz") => Packing::Gzip,
             _ => Packing::None,
         })
     }

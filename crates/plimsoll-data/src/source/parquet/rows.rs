@@ -162,6 +162,8 @@ pub(super) struct ParquetRows {
     words: Vec<[u8; WORD]>,
     /// The errors of rows in the block.
     errors: Vec<(usize, DataError)>,
+    /// The error that ends the row group after the block.
+    damage: Option<DataError>,
     next: usize,
     rows: usize,
     /// For each column the offset of its word, if its numbers are only converted.
@@ -184,6 +186,7 @@ impl ParquetRows {
             text: vec![0; text],
             words: vec![[0; WORD]; BLOCK * table.words],
             errors: Vec::new(),
+            damage: None,
             next: 0,
             rows: 0,
             direct,
@@ -192,21 +195,27 @@ impl ParquetRows {
         }
     }
 
-    /// Decodes a block; `false` after the last row.
+    /// Decodes a block; `false` after the last row. Rows before a damaged page are part of the block.
     fn fill(&mut self) -> Result<bool, DataError> {
         (self.next, self.rows) = (0, 0);
+        if let Some(error) = self.damage.take() {
+            return Err(error);
+        }
         if !self.reader.advance() {
             return Ok(false);
         }
         let Reader { files, columns, unpacker, file, group, left } = &mut self.reader;
         let file = &files[*file];
-        let rows = (*left).min(BLOCK as u64) as usize;
+        let mut rows = (*left).min(BLOCK as u64) as usize;
         let width = self.table.words;
         for (at, (reader, column)) in columns.iter_mut().zip(&file.columns).enumerate() {
             let (encoder, offset) = (&self.table.encoders[at], self.table.offsets[at]);
             let mut row = 0;
             while row < rows {
-                reader.fill(file, column, *group, unpacker)?;
+                if let Err(error) = reader.fill(file, column, *group, unpacker) {
+                    (rows, self.damage) = (row, Some(error));
+                    break;
+                }
                 let run = reader.pages.left().min(rows - row);
                 if let Some(numbers) = self.direct[at].and_then(|_| reader.pages.numbers(run)) {
                     let out = self.words[row * width + offset..].iter_mut().step_by(width);
@@ -230,16 +239,24 @@ impl ParquetRows {
                         Cell::Missing => format!("has no value in its row {entry}; fill it in or leave the row out"),
                         _ => format!("has a value that {problem}"),
                     })
-                })?;
-                if let Err(problem) = encoded {
-                    self.errors.push((row, file.broken(&column.leaf.name, at, problem)));
+                });
+                match encoded {
+                    Ok(Ok(())) => {}
+                    Ok(Err(problem)) => self.errors.push((row, file.broken(&column.leaf.name, at, problem))),
+                    Err(error) => {
+                        (rows, self.damage) = (row, Some(error));
+                        break;
+                    }
                 }
                 row += 1;
             }
         }
         *left -= rows as u64;
         self.rows = rows;
-        Ok(true)
+        match self.damage.take_if(|_| rows == 0) {
+            Some(error) => Err(error),
+            None => Ok(true),
+        }
     }
 }
 
@@ -252,7 +269,7 @@ fn not_finite(errors: &mut Vec<(usize, DataError)>, numbers: &[f64], first: usiz
 impl RowIterator for ParquetRows {
     fn begin(&mut self, _epoch: u64) -> Result<(), Fault> {
         self.reader.begin();
-        (self.next, self.rows) = (0, 0);
+        (self.next, self.rows, self.damage) = (0, 0, None);
         self.errors.clear();
         Ok(())
     }
