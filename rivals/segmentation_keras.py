@@ -36,7 +36,7 @@ layers = [
   { type = "max_pool2d", size = 2 },
   { type = "conv2d", filters = 32, size = 3, padding = "same", activation = "relu" },
   { type = "conv2d", filters = 32, size = 3, padding = "same", activation = "relu" },
-  { type = "upsampling2d", size = 2 },
+  { type = "up_sampling2d", factor = 2 },
   { type = "conv2d", filters = 16, size = 3, padding = "same", activation = "relu" },
   { type = "conv2d", filters = 3, size = 1 },
 ]
@@ -109,7 +109,7 @@ def keras_run(folder, epochs):
     ])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     iou = keras.metrics.MeanIoU(CLASSES, sparse_y_pred=False)
-    model.compile(keras.optimizers.Adam(3e-3), loss, ["accuracy", iou])
+    model.compile(keras.optimizers.Adam(3e-3), loss, metrics=["accuracy", iou])
     model.fit(rows("train"), epochs=epochs, verbose=0)
     scores = model.evaluate(rows("validation"), verbose=0, return_dict=True)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -133,7 +133,8 @@ def pipeline(draw, shape, batch, rows, classes, folder):
     sources = ["random", "npy", "npy"] + {1: ["csv", "csv"], 2: [], 3: ["images", "images", MIXED]}[len(shape)]
     source = draw.choice(sources)
     lines, ops = SOURCES[source](draw, shape, rows, classes, folder)
-    if rows >= 8 and draw.random() < 0.4:
+    # Standardized rows share statistics with those that would be held out.
+    if rows >= 8 and draw.random() < 0.4 and not any("standardize" in line for line in lines):
         lines.append("holdout = 0.25")
     if draw.random() < 0.3:
         stages = list(ops)

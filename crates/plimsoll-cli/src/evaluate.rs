@@ -1,4 +1,4 @@
-//! `evaluate`: the scores of a trained model, and how well it tells classes apart.
+//! `evaluate`: the scores of a trained model, and how well it distinguishes classes.
 
 use crate::output::{print, say};
 use crate::trained::{TrainedArgs, name};
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::process::ExitCode;
 
-/// Evaluate the trained model of a run: loss, metrics, confusion matrix, and precision, recall, F1 and AUC of every class
+/// Evaluate the trained model of a run, with a report by class
 #[derive(Args)]
 pub struct Evaluate {
     #[command(flatten)]

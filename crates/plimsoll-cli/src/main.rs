@@ -9,6 +9,7 @@ mod data_progress;
 mod devices;
 mod evaluate;
 mod generate;
+mod import;
 mod kernel_profile;
 mod output;
 mod plan;
@@ -59,6 +60,7 @@ const COMMANDS: &[Entry] = &[
     Entry::of::<evaluate::Evaluate>(),
     Entry::of::<predict::Predict>(),
     Entry::of::<generate::Generate>(),
+    Entry::of::<import::Import>(),
     Entry::of::<zoo::Zoo>(),
     Entry::of::<arena::Arena>(),
     Entry::of::<devices::Devices>(),

@@ -13,7 +13,7 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Write the predictions of the trained model of a run, for new data or for rows of the run
+/// Write the predictions of a trained model, for new data or rows of the run
 #[derive(Args)]
 pub struct Predict {
     #[command(flatten)]

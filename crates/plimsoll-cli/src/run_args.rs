@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct RunArgs {
-    /// Configuration of the run (TOML) [default: the embedded digits]
+    /// Configuration of the run (TOML), or a Keras model (.keras, .h5) on synthetic data [default: the embedded digits]
     pub config: Option<PathBuf>,
 
     /// Network of the zoo on synthetic data, instead of a configuration (see `plimsoll zoo`)
@@ -114,6 +114,7 @@ impl RunArgs {
     pub fn config_or(&self, own: Option<&Path>) -> Result<Config> {
         let mut config = match (&self.zoo, self.config.as_deref().or(own)) {
             (Some(name), _) => Config::zoo(name)?,
+            (None, Some(path)) if Config::is_model_file(path) => Config::imported(path)?,
             (None, Some(path)) => Config::read(path)?,
             (None, None) => Config::digits(),
         };

@@ -9,11 +9,11 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub struct TrainedArgs {
-    /// Run folder
+    /// Run folder; for `predict` with new data also a Keras model (.keras, .h5)
     pub run: PathBuf,
 
     /// Rows to use: training, held-out (also: validation) or test [default: held-out, or training if there are none]
-    #[arg(long, value_name = "WHICH", alias = "split", value_parser = ["training", "held-out", "validation", "test"], hide_possible_values = true)]
+    #[arg(long, value_name = "WHICH", visible_alias = "split", value_parser = ["training", "held-out", "validation", "test"], hide_possible_values = true)]
     pub rows: Option<String>,
 
     /// Memory budget of the process [default: that of the run]

@@ -254,8 +254,7 @@ fn by_group(rows: u64, spec: &SplitSpec, groups: &[u64], bits: &mut Bits) {
     // A group is taken as long as that comes nearer to the share.
     let mut take = |share: f64, part: Part, rest: &mut std::iter::Peekable<std::vec::IntoIter<(u64, u64)>>| {
         let (wanted, mut taken) = (rows as f64 * share, 0.0);
-        while let Some((group, count)) =
-            rest.next_if(|(_, count)| taken == 0.0 && wanted > 0.0 || taken + *count as f64 / 2.0 <= wanted && wanted > 0.0)
+        while let Some((group, count)) = rest.next_if(|(_, count)| wanted > 0.0 && (taken == 0.0 || taken + *count as f64 / 2.0 <= wanted))
         {
             taken += count as f64;
             parts.insert(group, part);
@@ -329,7 +328,9 @@ mod tests {
         }
     }
 
-    fn values_of(values: &[String]) -> impl Fn(&str, &mut dyn FnMut(&[u8])) -> Result<bool, DataError> + '_ {
+    type Visit<'v> = &'v mut dyn FnMut(&[u8]);
+
+    fn values_of(values: &[String]) -> impl Fn(&str, Visit<'_>) -> Result<bool, DataError> + '_ {
         |name, visit| {
             values.iter().for_each(|value| visit(value.as_bytes()));
             Ok(name == "key")
@@ -398,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn splits_that_cannot_be_made_are_refused() {
+    fn impossible_splits_are_refused() {
         let refused = |spec: SplitSpec, rows| match split(rows, &spec, &|_| Ok(false), &values_of(&["x".into(), "1".into()])) {
             Err(error) => error.to_string(),
             Ok(_) => "made".into(),

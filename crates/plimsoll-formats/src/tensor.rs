@@ -1,7 +1,6 @@
 //! Tensors in files: type and shape, and their bytes, read piece by piece.
 
 use crate::error::{Result, damaged, unsupported};
-use crate::hdf5::Chunks;
 use crate::source::Region;
 use std::sync::Arc;
 
@@ -107,7 +106,16 @@ pub(crate) enum Data {
     /// One after the other.
     Stored(Region),
     /// In chunks, as HDF5 stores compressed datasets.
-    Chunked(Arc<Chunks>),
+    Chunked(Arc<dyn Chunked>),
+}
+
+/// The chunk that was decompressed last, by its index.
+pub(crate) type HeldChunk = Option<(usize, Vec<u8>)>;
+
+/// Elements in chunks that are decompressed one at a time.
+pub(crate) trait Chunked: std::fmt::Debug + Send + Sync {
+    /// Fills `out` with the bytes from `at` of a tensor of this shape.
+    fn read_into(&self, shape: &[u64], at: u64, out: &mut [u8], held: &mut HeldChunk) -> Result<()>;
 }
 
 impl Tensor {
@@ -180,7 +188,7 @@ const PIECE: usize = 16 << 10;
 pub struct TensorReader<'a> {
     tensor: &'a Tensor,
     /// The chunk that was decompressed last.
-    chunk: Option<(usize, Vec<u8>)>,
+    chunk: HeldChunk,
     piece: Vec<u8>,
 }
 

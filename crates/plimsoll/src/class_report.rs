@@ -1,4 +1,4 @@
-//! How well classes are told apart: a confusion matrix, and precision, recall, F1 and AUC of every class.
+//! How well classes are distinguished: a confusion matrix, and precision, recall, F1 and AUC of every class.
 
 use crate::output_kind::{OutputKind, top};
 use plimsoll_core::{Bytes, DType};

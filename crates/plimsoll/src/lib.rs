@@ -10,7 +10,7 @@
 //! |---|---|
 //! | values and errors | `suggest`, `named`, `system`, `precision`, `numerics`, `allow`, `infeasible`, `error`, `reader`, `files`, `stop`, `thumbnails` |
 //! | devices and files | `devices`, `offload_file`, `tensors`, `preprocessing`, `checkpoint`, `cost`, `image_scan`; `pipeline`: data without a model |
-//! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `zoo`, `history`, `callbacks` |
+//! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `zoo`, `import`, `history`, `callbacks` |
 //! | one description | `spec`: what the user wants, as plain data |
 //! | front end | `config`: TOML to a `RunSpec` |
 //! | one plan | `graphs`: the programs of a run; `output_kind`, `class_report`: what outputs mean; `plan`: a pure function of `RunSpec`, `Machine` and `DataSummary` |
@@ -32,6 +32,7 @@ mod generate;
 mod graphs;
 mod history;
 mod image_scan;
+mod import;
 mod infeasible;
 mod loss;
 mod metrics;
@@ -74,6 +75,7 @@ pub use error::{BadRow, Error, Result};
 pub use fit::{Event, FirstBatch, Fit};
 pub use generate::{Generator, Sampling};
 pub use history::{Epoch, History};
+pub use import::{Imported, ImportedInput, import};
 pub use infeasible::{Infeasible, PipelineInfeasible, PlanningInfeasible};
 pub use loss::{Loss, Objective};
 pub use metrics::{Metric, Scores};

@@ -56,7 +56,7 @@ impl Preprocessing {
         let copies = |name: &String| copies_of(if validation { 3 } else { 2 }, name);
         let classes = fitted.classes.iter().map(|name| copies_of(2, name)).sum::<u64>();
         let names = fitted.features.iter().chain(&fitted.targets).map(copies).sum::<u64>() + classes;
-        let scales = fitted.scales.iter().map(|scale| copies(&scale.name) + 400).sum::<u64>();
+        let scales = fitted.scales.iter().map(|scale| copies_of(3, &scale.name) + 640).sum::<u64>();
         let columns = fitted.columns.iter().map(|column| copies_of(3, &column.name) + column_bytes(column)).sum::<u64>();
         drop(fitted);
         let unused = data.file_use().unused.iter().map(|(name, reason)| copies(name) + copies(reason)).sum::<u64>();

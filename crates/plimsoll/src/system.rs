@@ -13,7 +13,7 @@ const HEAP_RESERVE: Bytes = Bytes::kib(768);
 
 /// Percent of the program file's pages that are not resident at once: code of other commands, formats and processors, and tables for panics. Pages
 /// are given back before planning, before a run allocates, and when its pipelines are started.
-const UNUSED: u64 = 46;
+const UNUSED: u64 = 43;
 
 /// The page size that limits of control groups are rounded down to.
 const PAGE: u64 = 4096;

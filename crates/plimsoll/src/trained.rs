@@ -98,7 +98,7 @@ impl Trained {
         self.trainer.evaluate(&self.data)
     }
 
-    /// How well classes are told apart; none if the model is no classifier with one output, or the memory does not suffice.
+    /// How well classes are distinguished; none if the model is no classifier with one output, or the memory does not suffice.
     pub fn class_report(&mut self) -> Result<Option<ClassReport>> {
         self.trainer.load_weights(&self.weights)?;
         self.trainer.class_report(&self.data)

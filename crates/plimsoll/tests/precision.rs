@@ -150,3 +150,20 @@ fn mixed_precision_converges_like_f32() {
         }
     }
 }
+
+#[test]
+fn on_the_cpu_tf32_has_the_bits_of_f32() {
+    let step = |precision: &str| {
+        let mut config = Config::zoo("digits-cnn").unwrap();
+        for setting in ["train.batch=16", "data.rows=64", "train.epochs=1", &format!("train.precision={precision}")] {
+            config.set(setting).unwrap();
+        }
+        let trainer = Trainer::from(config.build().unwrap());
+        let plan = trainer.plan(&Fit::epochs(1)).unwrap();
+        assert_eq!(plan.precision.name(), precision);
+        assert!(plan.memory.programs.iter().all(|program| program.graph.tf32() == (precision == "tf32")), "{precision}");
+        plan.memory.programs[0].graph.to_string()
+    };
+    // The same graph, which the CPU computes in single precision.
+    assert_eq!(step("tf32"), step("f32"));
+}

@@ -54,6 +54,31 @@ fn a_small_device_budget_is_met_with_micro_batches() {
 }
 
 #[test]
+fn tf32_is_planned_as_requested_and_predicted_to_be_faster() {
+    let sandbox = Sandbox::new("gpu-tf32");
+    let network =
+        |precision: &str| plan(&sandbox, &["--zoo", "resnet18", "--batch", "16", "--set", &format!("train.precision={precision}")]);
+    let (exact, rounded) = (network("f32"), network("tf32"));
+    assert_eq!([&exact, &rounded].map(|plan| plan["precision"].as_str().unwrap().to_string()), ["f32", "tf32"]);
+    let seconds = |plan: &Value| plan["predicted_step_s"].as_f64().unwrap();
+    assert!(seconds(&rounded) < 0.6 * seconds(&exact), "{} and {}", seconds(&rounded), seconds(&exact));
+}
+
+/// Without a budget, a GPU recomputes what costs next to nothing.
+#[test]
+fn cheap_activations_are_recomputed_without_a_budget() {
+    let sandbox = Sandbox::new("gpu-economy");
+    let network = ["--zoo", "resnet18", "--batch", "192", "--set", "train.precision=mixed_bf16"];
+    let whole = plan(&sandbox, &[&network[..], &["--allow", "none"]].concat());
+    let cheap = plan(&sandbox, &network);
+    let bytes = |plan: &Value| plan["peak_bytes"]["device"].as_f64().unwrap();
+    let seconds = |plan: &Value| plan["predicted_step_s"].as_f64().unwrap();
+    assert!(bytes(&cheap) < 0.97 * bytes(&whole), "{} and {}", bytes(&cheap), bytes(&whole));
+    assert!(seconds(&cheap) <= 1.025 * seconds(&whole) && cheap["results_unchanged"] == true);
+    assert_eq!((cheap["used"].to_string(), whole["used"].to_string()), ("[\"recompute\"]".to_string(), "[]".to_string()));
+}
+
+#[test]
 fn an_infeasible_device_budget_reports_the_minimum() {
     let sandbox = Sandbox::new("gpu-refused");
     let refused = sandbox.run(&[&["plan", "--json", "--device-memory", "100MiB"], &PROFILE[..]].concat());

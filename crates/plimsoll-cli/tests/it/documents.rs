@@ -160,7 +160,7 @@ fn names_a_test(folder: &Path, filter: &str) -> bool {
 
 fn has_flag(help: &str, flag: &str) -> bool {
     let flag = flag.split('=').next().unwrap();
-    help.split_whitespace().any(|word| word.trim_end_matches(',') == flag)
+    help.split_whitespace().any(|word| word.trim_end_matches([',', ']']) == flag)
 }
 
 #[test]

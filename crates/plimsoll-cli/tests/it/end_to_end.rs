@@ -27,7 +27,7 @@ fn progress_is_plain_lines_without_a_terminal() {
     let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(err.contains("host budget") && err.contains("epoch 1/2 loss ") && err.contains("epoch 2/2 loss "), "{err}");
     assert!(!err.contains('\r'), "no live line when nobody watches");
-    for word in ["trained 2 epochs, 90 steps", "validation  loss ", "accuracy", "examples/s", "planned", "measured peak", "here (weights"] {
+    for word in ["trained 2 epochs, 90 steps", "validation  loss ", "accuracy", "examples/s", "planned", "measured peak", "here (report.html, weights"] {
         assert!(out.contains(word), "{word}: {out}");
     }
     let quiet = sandbox.run(&["train", "--epochs", "1", "--out", "there", "--quiet"]);
@@ -188,9 +188,10 @@ fn help_texts() {
       watch        Follow a run from another terminal: curves, memory, throughput
       runs         List runs with their state, best scores, memory and speed
       data         Inspect, benchmark or cache an input pipeline
-      evaluate     Evaluate the trained model of a run
-      predict      Write the predictions of the trained model of a run
+      evaluate     Evaluate the trained model of a run, with a report by class
+      predict      Write the predictions of a trained model, for new data or rows of the run
       generate     Generate text with a trained character model
+      import       Write a configuration that trains a model of Keras
       zoo          List the networks of the zoo, or the layers of one
       arena        Assign offsets to buffers with known lifetimes, from a table
       devices      List devices and the libraries found
@@ -215,7 +216,8 @@ fn help_texts() {
     Usage: plimsoll train [OPTIONS] [CONFIG]
 
     Arguments:
-      [CONFIG]  Configuration of the run (TOML) [default: the embedded digits]
+      [CONFIG]  Configuration of the run (TOML), or a Keras model (.keras, .h5) on synthetic data
+                [default: the embedded digits]
 
     Options:
           --zoo <NAME>             Network of the zoo on synthetic data, instead of a configuration (see
@@ -237,6 +239,7 @@ fn help_texts() {
                                    divides the batch and fits]
           --epochs <N>             Number of epochs
           --seed <N>               Seed of the initial weights and of shuffling
+          --fold <K/N>             Fold of a cross-validation to validate on, such as 3/5
           --weights <FILE>         Initial weights, from a safetensors file; ignored when a run is
                                    resumed
           --threads <N>            Compute threads [default: one per core]; results do not depend on it,

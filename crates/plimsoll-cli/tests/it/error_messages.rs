@@ -31,7 +31,7 @@ fn unknown_keys_suggest_the_nearest() {
     rows(&sandbox);
     insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", unit = 2 }]\n")), @"error: `model.layers[0].units` is missing: the number of outputs");
     insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dense\", units = 2, activaton = \"relu\" }]\n")), @"error: unknown key `model.layers[0].activaton`; did you mean `model.layers[0].activation`?");
-    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dens\", units = 2 }]\n")), @r#"error: `model.layers[0].type` is "dens", but should be an activation or one of dense, conv2d, conv1d, depthwise_conv2d, separable_conv2d, conv2d_transpose, max_pool2d, average_pool2d, global_average_pool, global_max_pool, max_unpool2d, up_sampling2d, batch_norm, layer_norm, group_norm, rms_norm, flatten, reshape, permute, zero_padding2d, cropping2d, dropout, spatial_dropout, alpha_dropout, gaussian_dropout, gaussian_noise, stochastic_depth, add, subtract, multiply, maximum, average, concatenate, prelu, leaky_relu, elu, embedding, embedding_scores, position_embedding, sinusoidal_positions, class_token, take_step, multi_head_attention, lstm, gru, simple_rnn, bidirectional; did you mean "dense"?"#);
+    insta::assert_snapshot!(refused(&sandbox, &config("[model]\nlayers = [{ type = \"dens\", units = 2 }]\n")), @r#"error: `model.layers[0].type` is "dens", but should be an activation or one of dense, conv2d, conv1d, depthwise_conv2d, separable_conv2d, conv2d_transpose, conv1d_transpose, depthwise_conv1d, separable_conv1d, max_pool2d, average_pool2d, max_pool1d, average_pool1d, global_average_pool, global_max_pool, masked_average_pool, max_unpool2d, up_sampling2d, up_sampling1d, rescaling, normalization, layer_scale, batch_norm, layer_norm, group_norm, rms_norm, flatten, reshape, expand_dims, repeat_vector, permute, zero_padding2d, cropping2d, zero_padding1d, cropping1d, slice, dropout, spatial_dropout, alpha_dropout, gaussian_dropout, gaussian_noise, stochastic_depth, add, subtract, multiply, maximum, minimum, average, concatenate, concatenate_along, prelu, leaky_relu, re_lu, elu, embedding, embedding_scores, compute_mask, position_embedding, sinusoidal_positions, class_token, take_step, multi_head_attention, lstm, gru, simple_rnn, bidirectional, time_distributed; did you mean "dense"?"#);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn malformed_data_files() {
     sandbox.write("x.npy", npy("<f4", "(4, 3)", &[0; 40]));
     insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: x.npy is truncated: its header promises 176 bytes and it has 168; copy or write it again");
     sandbox.write("x.npy", npy("<c8", "(4, 3)", &[0; 96]));
-    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: x.npy cannot be read as .npy: its elements are `<c8`, which is not supported; convert it with array.astype to one of f2, f4, f8, i1, u1, i2, u2, i4, u4, i8");
+    insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: x.npy cannot be read as .npy: its elements are `<c8`, which is not supported; convert it with array.astype to one of f2, f4, f8, i1, u1, i2, u2, i4, u4, i8, bool");
     sandbox.write("x.npy", "nothing of the kind");
     insta::assert_snapshot!(refused(&sandbox, &config(DENSE)), @"error: x.npy cannot be read as .npy: it does not begin with the .npy magic number; save it with numpy.save");
     sandbox.write("x.npy", npy("<f4", "(5, 3)", &[0; 60]));

@@ -10,6 +10,7 @@ mod end_to_end;
 mod error_messages;
 mod evaluate_and_predict;
 mod guarantees;
+mod import;
 mod memory_limits;
 mod new_data;
 mod offload;

@@ -94,7 +94,7 @@ fn images_are_predicted_as_they_are_evaluated() {
 fn tables_are_predicted_in_their_units_from_files_and_standard_input() {
     let sandbox = Sandbox::new("new-tables");
     let rows = |range: std::ops::Range<i32>| -> String {
-        range.map(|n| format!("{},{},{}\n", n % 17, (n * 7) % 23, 100.0 + 3.0 * f64::from(n % 17) - f64::from((n * 7) % 23))).collect()
+        range.map(|n| format!("{},{},{}\n", n % 17, (n * 7) % 23, 100.5 + 3.0 * f64::from(n % 17) - f64::from((n * 7) % 23))).collect()
     };
     sandbox.write("t.csv", format!("a,b,price\n{}", rows(0..200)));
     sandbox.write("v.csv", format!("a,b,price\n{}", rows(200..240)));
@@ -122,7 +122,7 @@ fn tables_are_predicted_in_their_units_from_files_and_standard_input() {
     let piped = read("piped.csv");
     let prices: Vec<f64> = piped.lines().skip(1).map(|line| line.split(',').nth(1).unwrap().parse().unwrap()).collect();
     assert_eq!(piped.lines().next(), Some("row,price"));
-    assert!((prices[0] - 125.0).abs() < 1.0 && (prices[1] - 80.0).abs() < 1.0, "{piped}");
+    assert!((prices[0] - 125.5).abs() < 1.0 && (prices[1] - 80.5).abs() < 1.0, "{piped}");
     sandbox.write("wrong.csv", "a,c\n1,2\n");
     let (_, error) = sandbox.fail(&["predict", "run", "wrong.csv", "--out", "p.csv"]);
     assert!(error.contains("`b`") && error.contains("wrong.csv"), "{error}");

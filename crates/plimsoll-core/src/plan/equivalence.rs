@@ -228,6 +228,10 @@ impl Pieces<'_> {
             && op.axis == 0
             && row_count(self.planned, node.inputs[0]).is_some()
         {
+            // The original may compute logits in blocks itself: its slices are values of their own.
+            if let Some((number, Some(_))) = self.numbers.known.get(&(node.op.clone(), vec![*of])) {
+                return ValueNumber::Whole(*number);
+            }
             return ValueNumber::Rows { of: *of, span: Span { of_batch: false, from: op.start, to: op.start + op.length } };
         }
         if let (Op::BatchSlice(op), [ValueNumber::Whole(of)]) = (node.op, inputs) {

@@ -26,6 +26,33 @@ fn a_bias_and_a_relu() {
 }
 
 #[test]
+fn updates_of_several_parameters_share_a_launch() {
+    // Momentum: a parameter, its gradient, its velocity and the learning rate.
+    let descent = Expr::build_many(|e| {
+        let velocity = e.add(e.mul(e.input(2), e.constant(0.9)), e.input(1));
+        vec![e.binary(Binary::Sub, e.input(0), e.mul(velocity, e.input(3))), velocity]
+    });
+    let operands = [floats(&[2500]), floats(&[2500]), floats(&[2500]), floats(&[1])];
+    let kernel = pointwise_group(&site(&descent, &[2500], &operands, 0), &[DType::F32; 2], &[64, 2500, 1]).guarded(true);
+    // A block for the first and the last set, and three for the second; each set has its own addresses.
+    assert_eq!((kernel.grid, kernel.parameters.len()), ([5, 1, 1], 3 * 6 + 2));
+    assert_eq!(kernel.parameters[6 + 2].1, Argument::Input(4 + 2));
+    assert_eq!(kernel.parameters[2 * 6 + 5].1, Argument::Output(2 * 2 + 1));
+    let source = text(&kernel);
+    for part in [
+        "if (*alarm || !is_finite(*loss)) return;",
+        "if (blockIdx.x < 1) {",
+        "in0 = in0_0; in1 = in1_0; in2 = in2_0; in3 = in3_0; out0 = out0_0; out1 = out1_0; n = 64; first = 0;",
+        "if (blockIdx.x < 4) {",
+        "in0 = in0_1; in1 = in1_1; in2 = in2_1; in3 = in3_1; out0 = out0_1; out1 = out1_1; n = 2500; first = 1;",
+        "out1 = out1_2; n = 1; first = 4;",
+        "load(in3[0])",
+    ] {
+        assert!(source.contains(part), "{part} is missing in\n{source}");
+    }
+}
+
+#[test]
 fn channel_views_are_read_in_place() {
     let expr = Expr::build(|e| e.add(e.input(0), e.input(1)));
     let strip = Operand { strip: Some((8, 40)), ..floats(&[6, 5, 10]) };
@@ -112,7 +139,7 @@ fn pools_gather() {
 fn two_bytes_beside_four() {
     let (window, image, result) = (Window::valid((2, 2), (2, 2)), [1, 4, 4, 3], [1, 2, 2, 3]);
     let conv = ConvShape { window, groups: 1, image, result };
-    let product = matmul((5, 3, 7), false, true, [DType::BF16, DType::F32, DType::F16]);
+    let product = matmul((5, 3, 7), false, true, [DType::BF16, DType::F32, DType::F16], false);
     let mut kernels = vec![product, cast(1, 21, 21, DType::BF16), max_pool(&window, image, result, DType::BF16)];
     kernels.push(grad_input(&conv, [DType::F32, DType::BF16, DType::BF16]));
     kernels.extend(grad_filter(&conv, [DType::F16, DType::F16]));

@@ -56,7 +56,11 @@ impl Bmp {
         }
         let after = if with_masks && size == 40 { 12 } else { 0 };
         let most = 1 << bits.min(8);
-        let entries = if bits > 8 { 0 } else { if colours == 0 { most } else { (colours as usize).min(most) } };
+        let entries = match (bits > 8, colours) {
+            (true, _) => 0,
+            (false, 0) => most,
+            (false, colours) => (colours as usize).min(most),
+        };
         Ok(Bmp {
             width: width as usize,
             height: height.unsigned_abs() as usize,

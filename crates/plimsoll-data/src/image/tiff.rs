@@ -1,9 +1,9 @@
-//! TIFF: the first page, in strips or tiles, uncompressed or compressed with LZW, Deflate or PackBits.
+//! TIFF: the first page, in whole lines or tiles, uncompressed or compressed with LZW, Deflate or PackBits.
 
 use super::ReadAt;
 use super::header_reader::HeaderReader;
 use crate::DataError;
-use flate2::{Decompress, FlushDecompress, Status};
+use flate2::{Decompress, FlushDecompress};
 use std::path::Path;
 use weezl::{BitOrder, LzwStatus};
 
@@ -20,7 +20,7 @@ pub(super) struct Tiff {
     predictor: u32,
     /// Whether each sample has planes of its own.
     planar: bool,
-    /// Width and height of a tile; strips are as wide as the page.
+    /// Width and height of a tile; whole lines are as wide as the page.
     chunk: (usize, usize),
     offsets: Values,
     lengths: Values,
@@ -161,18 +161,18 @@ impl Tiff {
         Ok(tiff)
     }
 
-    /// Samples of a pixel in a strip or tile.
+    /// Samples of a pixel in a segment.
     fn stored_samples(&self) -> usize {
         if self.planar { 1 } else { self.samples }
     }
 
-    /// Bytes of a line of a strip or tile.
+    /// Bytes of a line of a segment.
     fn line_bytes(&self) -> Option<usize> {
         let bits = self.chunk.0.checked_mul(self.stored_samples())?.checked_mul(self.bits)?;
         Some(bits.div_ceil(8))
     }
 
-    /// Bytes of the largest strip or tile after decompression.
+    /// Bytes of the largest segment after decompression.
     pub fn chunk_bytes(&self) -> usize {
         self.line_bytes().unwrap_or(0) * self.chunk.1
     }
@@ -256,7 +256,7 @@ impl Tiff {
         for plane in 0..planes {
             for index in 0..across * down {
                 let (left, top) = (index % across * self.chunk.0, index / across * self.chunk.1);
-                // The last strip may be shorter; tiles are always whole.
+                // The last lines may be fewer; tiles are always whole.
                 let lines = if self.chunk.0 == self.width { self.chunk.1.min(self.height - top) } else { self.chunk.1 };
                 let bytes = &mut chunk[..line * lines];
                 self.unpack(file, (plane * across * down + index) as u64, bytes)?;
@@ -304,7 +304,7 @@ impl Tiff {
         }
     }
 
-    /// Decompresses a strip or tile.
+    /// Decompresses a segment.
     fn unpack(&self, file: &[u8], index: u64, out: &mut [u8]) -> Result<(), String> {
         let start = self.value(file, self.offsets, index)? as usize;
         // Old writers leave out the lengths of uncompressed data.
@@ -322,7 +322,7 @@ impl Tiff {
     /// A value of a tag.
     fn value(&self, file: &[u8], values: Values, index: u64) -> Result<u32, String> {
         if index >= values.count {
-            return Err("its directory lists too few strips, tiles or colours; the file is damaged".into());
+            return Err("its directory lists too few segments or colours; the file is damaged".into());
         }
         let (mut bytes, size) = ([0; 8], values.size.min(4) as usize);
         let at = values.at.saturating_add(index * values.size);
@@ -357,10 +357,9 @@ fn lzw(mut from: &[u8], mut out: &mut [u8]) -> Result<(), String> {
 
 fn deflate(from: &[u8], out: &mut [u8]) -> Result<(), String> {
     let mut state = Decompress::new(true);
-    let status = state.decompress(from, out, FlushDecompress::Finish).map_err(|error| format!("its data is broken ({error})"))?;
-    // The data may end with a few bytes more than the pixels take.
-    let full = state.total_out() == out.len() as u64;
-    if full || (status == Status::StreamEnd && full) { Ok(()) } else { Err(cut()) }
+    state.decompress(from, out, FlushDecompress::Finish).map_err(|error| format!("its data is broken ({error})"))?;
+    // The data may go on after the pixels.
+    if state.total_out() == out.len() as u64 { Ok(()) } else { Err(cut()) }
 }
 
 fn pack_bits(mut from: &[u8], out: &mut [u8]) -> Result<(), String> {

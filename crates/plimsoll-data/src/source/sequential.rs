@@ -97,5 +97,5 @@ impl SequentialSource {
 /// An opened file, with or without random access.
 pub(crate) enum Opened {
     Indexed(Arc<dyn Source>),
-    Sequential(SequentialSource),
+    Sequential(Box<SequentialSource>),
 }

@@ -134,7 +134,7 @@ impl Dataset {
     pub fn npz(path: impl AsRef<Path>, arrays: &[(&str, &str)]) -> Result<Dataset, DataError> {
         Ok(match Npy::open_npz(path.as_ref(), arrays)? {
             Opened::Indexed(source) => Dataset::from_source(source),
-            Opened::Sequential(source) => Dataset::from_sequential(source),
+            Opened::Sequential(source) => Dataset::from_sequential(*source),
         })
     }
 

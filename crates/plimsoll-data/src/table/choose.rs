@@ -50,7 +50,7 @@ fn renamed(spec: &TableSpec, names: &ColumnNames) -> Result<ColumnNames, String>
     Ok(new)
 }
 
-/// The columns whose cells have to be looked at, each with whether it is a label; `None` for others.
+/// The columns whose cells have to be inspected, each with whether it is a label; `None` for others.
 pub(crate) fn candidates(spec: &TableSpec, names: &ColumnNames) -> Result<Vec<Option<bool>>, String> {
     let names = if spec.rename.is_empty() { names.clone() } else { renamed(spec, names)? };
     let sorted = names.sorted();

@@ -120,7 +120,8 @@ impl Inference {
         self.numbers += 1;
         self.first_is_number.get_or_insert(true);
         if f64::from(value as i32) != value {
-            self.fractions = true;
+            // NaN and infinity do not make labels fractions: such a label is a bad row.
+            self.fractions |= value.is_finite();
             if !value.is_finite() && self.first_infinite.is_none() {
                 self.first_infinite = Some((self.line, if text.is_empty() { value.to_string() } else { quoted(text) }));
             }

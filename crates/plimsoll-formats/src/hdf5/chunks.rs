@@ -3,7 +3,7 @@
 use super::UNDEFINED;
 use crate::error::{Result, damaged, unsupported};
 use crate::source::{Fields, Metadata, Region};
-use crate::tensor::DType;
+use crate::tensor::{Chunked, DType, HeldChunk};
 use flate2::read::ZlibDecoder;
 use std::io::Read;
 
@@ -15,7 +15,7 @@ const SHUFFLE: u16 = 2;
 
 /// The chunks of a dataset.
 #[derive(Debug)]
-pub struct Chunks {
+pub struct ChunkedDataset {
     /// Elements of a chunk along each axis.
     dims: Vec<u64>,
     element: u64,
@@ -32,7 +32,7 @@ struct Chunk {
     skipped: u32,
 }
 
-impl Chunks {
+impl ChunkedDataset {
     /// Reads the index of the chunks; none if the dataset was never written.
     pub fn read(
         metadata: &Metadata,
@@ -41,7 +41,7 @@ impl Chunks {
         shape: &[u64],
         dtype: DType,
         what: &str,
-    ) -> Result<Option<Chunks>> {
+    ) -> Result<Option<ChunkedDataset>> {
         let rank = usize::from(layout.u8()?);
         let tree = layout.u64()?;
         let dims = (0..rank).map(|_| layout.u32().map(u64::from)).collect::<Result<Vec<u64>>>()?;
@@ -59,7 +59,7 @@ impl Chunks {
         if tree == UNDEFINED {
             return Ok(None);
         }
-        let mut chunks = Chunks { dims: dims.to_vec(), element: *element, filters, chunks: Vec::new() };
+        let mut chunks = ChunkedDataset { dims: dims.to_vec(), element: *element, filters, chunks: Vec::new() };
         chunks.nodes(metadata, tree, what, 0)?;
         chunks.chunks.sort_by(|a, b| a.offset.cmp(&b.offset));
         Ok(Some(chunks))
@@ -99,9 +99,36 @@ impl Chunks {
         self.dims.iter().product::<u64>() as usize * self.element as usize
     }
 
-    /// Fills `out` with the dataset's bytes from `at`; `held` is the chunk that was decompressed last. Chunks that were never written
-    /// are zero.
-    pub fn read_into(&self, shape: &[u64], at: u64, out: &mut [u8], held: &mut Option<(usize, Vec<u8>)>) -> Result<()> {
+    fn decode(&self, chunk: &Chunk) -> Result<Vec<u8>> {
+        let size = self.size();
+        // Incompressible data grows by a few bytes per block.
+        let mut bytes = chunk.stored.read_all(MAX_CHUNK + MAX_CHUNK / 64 + 1024, "a compressed chunk")?;
+        for (index, filter) in self.filters.iter().enumerate().rev() {
+            if chunk.skipped >> index & 1 != 0 {
+                continue;
+            }
+            bytes = match *filter {
+                DEFLATE => {
+                    let mut plain = Vec::with_capacity(size);
+                    let done = ZlibDecoder::new(&bytes[..]).take(size as u64 + 1).read_to_end(&mut plain);
+                    if done.is_err() || plain.len() != size {
+                        return damaged("a compressed chunk is damaged");
+                    }
+                    plain
+                }
+                _ => unshuffle(&bytes, self.element as usize),
+            };
+        }
+        if bytes.len() != size {
+            return damaged(format!("a chunk has {} bytes, but {size} are expected", bytes.len()));
+        }
+        Ok(bytes)
+    }
+}
+
+impl Chunked for ChunkedDataset {
+    /// A chunk that was never written is zero.
+    fn read_into(&self, shape: &[u64], at: u64, out: &mut [u8], held: &mut HeldChunk) -> Result<()> {
         let mut done = 0;
         while done < out.len() {
             let (byte, first) = ((at + done as u64) % self.element, (at + done as u64) / self.element);
@@ -135,32 +162,6 @@ impl Chunks {
             done += length;
         }
         Ok(())
-    }
-
-    fn decode(&self, chunk: &Chunk) -> Result<Vec<u8>> {
-        let size = self.size();
-        // Incompressible data grows by a few bytes per block.
-        let mut bytes = chunk.stored.read_all(MAX_CHUNK + MAX_CHUNK / 64 + 1024, "a compressed chunk")?;
-        for (index, filter) in self.filters.iter().enumerate().rev() {
-            if chunk.skipped >> index & 1 != 0 {
-                continue;
-            }
-            bytes = match *filter {
-                DEFLATE => {
-                    let mut plain = Vec::with_capacity(size);
-                    let done = ZlibDecoder::new(&bytes[..]).take(size as u64 + 1).read_to_end(&mut plain);
-                    if done.is_err() || plain.len() != size {
-                        return damaged("a compressed chunk is damaged");
-                    }
-                    plain
-                }
-                _ => unshuffle(&bytes, self.element as usize),
-            };
-        }
-        if bytes.len() != size {
-            return damaged(format!("a chunk has {} bytes, but {size} are expected", bytes.len()));
-        }
-        Ok(bytes)
     }
 }
 

@@ -14,7 +14,7 @@ mod write;
 use crate::error::{Result, damaged, unsupported};
 use crate::source::{Fields, Metadata, Region};
 use crate::tensor::{DType, Data, Tensor};
-pub(crate) use chunks::Chunks;
+use chunks::ChunkedDataset;
 use header::Header;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl Hdf5 {
         fields.take(32)?;
         let root = fields.u64()?;
         let mut file = Hdf5 { objects: BTreeMap::new() };
-        file.walk(&metadata, String::new(), root, 0)?;
+        file.visit(&metadata, String::new(), root, 0)?;
         Ok(file)
     }
 
@@ -90,7 +90,7 @@ impl Hdf5 {
         self.objects.get(path)?.attributes.get(name).map(Vec::as_slice)
     }
 
-    fn walk(&mut self, metadata: &Metadata, path: String, address: u64, depth: usize) -> Result<()> {
+    fn visit(&mut self, metadata: &Metadata, path: String, address: u64, depth: usize) -> Result<()> {
         if depth > MAX_DEPTH {
             return damaged(format!("groups lie more than {MAX_DEPTH} deep in each other at `{path}`"));
         }
@@ -110,7 +110,7 @@ impl Hdf5 {
         self.objects.insert(path.clone(), Object { dataset, attributes });
         for (name, address) in links.into_iter().flatten() {
             let inner = if path.is_empty() { name } else { format!("{path}/{name}") };
-            self.walk(metadata, inner, address, depth + 1)?;
+            self.visit(metadata, inner, address, depth + 1)?;
         }
         Ok(())
     }
@@ -152,7 +152,7 @@ fn dataset(metadata: &Metadata, header: &Header, path: &str, attributes: &BTreeM
         }
         (3, 2) => {
             let filters = header.of(header::FILTERS).next();
-            match Chunks::read(metadata, &mut fields, filters, &shape, dtype, &what)? {
+            match ChunkedDataset::read(metadata, &mut fields, filters, &shape, dtype, &what)? {
                 Some(chunks) => Ok(Some(Tensor::new(dtype, shape, Data::Chunked(Arc::new(chunks))))),
                 None => zeros(metadata, dtype, shape, bytes, &what).map(Some),
             }

@@ -72,8 +72,8 @@ pub enum Attribute {
     Floats(Vec<f32>),
     /// Integers.
     Ints(Vec<i64>),
-    /// Texts.
-    Texts(Vec<String>),
+    /// Strings.
+    Strings(Vec<String>),
     /// Something that only control flow, sequences and sparse tensors have; not kept.
     Other,
 }

@@ -192,7 +192,7 @@ impl Reader<'_> {
             (4, Some(tensor)) => Attribute::Tensor(tensor),
             (6, _) => Attribute::Floats(floats),
             (7, _) => Attribute::Ints(ints),
-            (8, _) => Attribute::Texts(texts),
+            (8, _) => Attribute::Strings(texts),
             _ => Attribute::Other,
         };
         Ok((name, value))

@@ -199,7 +199,7 @@ fn attribute(name: &str, value: &Attribute, tensor: Option<&[u8]>, message: &mut
             values.iter().for_each(|value| message.integer(8, *value));
             7
         }
-        Attribute::Texts(values) => {
+        Attribute::Strings(values) => {
             values.iter().for_each(|value| message.bytes(9, value.as_bytes()));
             8
         }

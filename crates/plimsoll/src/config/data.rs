@@ -419,7 +419,7 @@ mod tests {
         `data.validation.rows` is missing: the rows to validate on, such as [8640, 11520]
         t.csv, line 1: it has no rows 0 to 40; it has 20
         `data.rows` is 7, but should be the first row and the one after the last, such as [0, 8640]
-        `data.types.class` is "flaot", but should be "float" or "int"
+        `data.types.class` is "flaot", but should be "float", "int", "bool", "date", "category", "text" or "list"
         `data.window.horizon` is missing: the number of rows to predict
         unknown key `data.window.strde`; did you mean `data.window.stride`?
         `data.standardize` is 3, but should be true, false or "features"

@@ -36,7 +36,10 @@ impl Config {
         let root = Reader::root(&self.table);
         let mut spec = RunSpec { name: self.title.clone(), inference_only: true, ..RunSpec::default() };
         let keys = spec.read(&root, &self.folder)?;
-        let (model, network) = super::layers::model(&root)?;
+        let super::layers::Described { model, network, imported } = super::layers::model(&root, &self.folder)?;
+        if let Some(file) = imported.filter(|_| !keys.loss_given) {
+            file.complete(&mut spec, false, true);
+        }
         let synthetic = super::data::synthetic_rows(&root)?.is_some();
         if let Some(network) = network.filter(|_| synthetic && !keys.loss_given) {
             spec.losses = OutputLosses::Only(network.loss.into());

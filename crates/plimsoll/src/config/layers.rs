@@ -1,15 +1,40 @@
-//! The `[model]` table: a network of the zoo, or a list of layers.
+//! The `[model]` table: a network of the zoo, a list of layers, or a file of another program.
 
+use super::imported::{self, FromFile};
 use crate::error::{Error, Result};
 use crate::nn::{Functional, Model, SymbolicTensor, layer_from_config};
 use crate::reader::{Reader, choose};
 use crate::zoo::{self, Network};
+use std::path::Path;
 
-/// The model.
-pub(super) fn model(root: &Reader<'_>) -> Result<(Model, Option<Network>)> {
+/// A model with what is known about it.
+pub(super) struct Described {
+    pub model: Model,
+    /// The network of the zoo that it is.
+    pub network: Option<Network>,
+    /// The file that it comes from.
+    pub imported: Option<FromFile>,
+}
+
+/// The model. Paths are relative to `folder`.
+pub(super) fn model(root: &Reader<'_>, folder: &Path) -> Result<Described> {
     let Some(table) = root.section("model")? else {
-        return Err(root.missing("model", "a table with zoo = \"NAME\" or layers = [ … ]"));
+        return Err(root.missing("model", "a table with zoo = \"NAME\", layers = [ … ] or file = \"model.keras\""));
     };
+    if let Some(file) = table.text("file")? {
+        for key in ["zoo", "layers"] {
+            if table.value(key).is_some() {
+                return Err(Error::Config(format!("`model.file` and `model.{key}` are mutually exclusive")));
+            }
+        }
+        let (model, imported) = imported::read(&table, &folder.join(file))?;
+        let model = match table.text("name")? {
+            Some(name) => model.name(name),
+            None => model,
+        };
+        table.finish()?;
+        return Ok(Described { model, network: None, imported: Some(imported) });
+    }
     let mut network = None;
     let model = match (table.text("zoo")?, table.sections("layers")?) {
         (Some(_), Some(_)) => return Err(Error::Config("`model.zoo` and `model.layers` are mutually exclusive".to_string())),
@@ -27,7 +52,7 @@ pub(super) fn model(root: &Reader<'_>) -> Result<(Model, Option<Network>)> {
         None => model,
     };
     table.finish()?;
-    Ok((model, network))
+    Ok(Described { model, network, imported: None })
 }
 
 /// A list of names, empty if there is none.

@@ -1,6 +1,7 @@
 //! Configurations: the TOML text of a run, read with errors that name the key, the nearest one that exists, and what it may be.
 
 mod data;
+mod imported;
 mod inputs;
 #[cfg(test)]
 mod keras_preprocessing;
@@ -163,6 +164,9 @@ impl Config {
             let table = names.iter().try_fold(&mut config.table, |table, name| table.get_mut(*name)?.as_table_mut());
             table.into_iter().for_each(|table| anchor_all(table, &folder));
         }
+        if let Some(file) = config.table.get_mut("model").and_then(|model| model.get_mut("file")) {
+            anchor(file, &folder);
+        }
         let weights = config.table.get_mut("train").and_then(|train| train.get_mut("weights"));
         let weights = weights.and_then(|weights| if weights.is_table() { weights.get_mut("path") } else { Some(weights) });
         if let Some(Value::String(path)) = weights {
@@ -181,11 +185,19 @@ impl Config {
             None => Some(data::open(&root, &self.folder, keys.batch, spec.seed, self.fitted.as_ref())?),
             Some(_) => None,
         };
-        let (model, network) = layers::model(&root)?;
+        let layers::Described { model, network, imported } = layers::model(&root, &self.folder)?;
+        if let Some(file) = &imported {
+            let optimizer_given = root.section("train")?.is_some_and(|train| train.value("optimizer").is_some());
+            file.complete(&mut spec, keys.loss_given, optimizer_given);
+        }
         let (data, validation) = match (given, synthetic) {
             (Some(parts), _) => {
                 (spec.held_out, spec.test) = (parts.how, parts.test);
                 (parts.training, parts.validation)
+            }
+            (None, rows) if imported.is_some() => {
+                let file = imported.as_ref().expect("just seen");
+                (file.synthetic(&model, &spec.losses, rows.unwrap_or(1))?.batch(keys.batch.unwrap_or(32)), None)
             }
             (None, rows) => {
                 let Some(network) = network else {
@@ -253,7 +265,9 @@ fn anchor_all(table: &mut Table, folder: &Path) {
                 Some((false, files)) => files.iter_mut().for_each(|(_, file)| anchor(file, folder)),
                 None => anchor(value, folder),
             }
-            value.as_array_mut().into_iter().flatten().for_each(|file| anchor(file, folder));
+            // A list of files; other lists are names, such as those of classes.
+            let files = value.as_array_mut().filter(|_| key == "path");
+            files.into_iter().flatten().for_each(|file| anchor(file, folder));
         } else if let ("columns", Some(columns)) = (key.as_str(), value.as_table_mut()) {
             columns.iter_mut().filter_map(|(_, column)| column.get_mut("tokenizer")).for_each(|path| anchor(path, folder));
         } else if let ("parts", Value::Array(parts)) = (key.as_str(), &mut *value) {

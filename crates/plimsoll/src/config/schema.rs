@@ -45,11 +45,11 @@ pub fn schema() -> Value {
         let root = Reader::root(&table);
         let _ = RunSpec::default().read(&root, Path::new(""));
         let _ = data::open(&root, Path::new(""), None, 0, None);
-        let _ = layers::model(&root);
+        let _ = layers::model(&root, Path::new(""));
     });
     let mut tables = by_table(keys);
     let layered: Table = "[model]\nlayers = [{ type = \"flatten\" }]".parse().expect("it is TOML");
-    for (table, keys) in by_table(record(|| drop(layers::model(&Reader::root(&layered))))) {
+    for (table, keys) in by_table(record(|| drop(layers::model(&Reader::root(&layered), Path::new(""))))) {
         tables.entry(table).or_default().extend(keys);
     }
     let mut root = object(&tables, "");
@@ -63,6 +63,11 @@ pub fn schema() -> Value {
     root["properties"]["train"]["properties"] = train;
     let mut model = properties(&mut root, "model");
     model["layers"] = json!({ "type": "array", "items": layer(&tables) });
+    let texts = json!({ "type": "array", "items": { "type": "string" } });
+    model["freeze"] = json!({ "anyOf": [{ "type": "boolean" }, texts] });
+    model["trainable"] = texts;
+    let classes = json!({ "classes": { "type": "integer", "minimum": 1 } });
+    model["replace_head"] = json!({ "type": "object", "properties": classes, "additionalProperties": false });
     model["zoo"] = json!({ "enum": zoo::ENTRIES.iter().map(|entry| entry.name).collect::<Vec<_>>() });
     root["properties"]["model"]["properties"] = model;
     let mut data = properties(&mut root, "data");
@@ -284,7 +289,13 @@ mod tests {
                     config.build().err().is_none_or(|error| !error.to_string().starts_with("unknown key"))
                 };
                 let layers = "[data]\nsource = \"digits\"\n[model]\nlayers = [{ type = \"flatten\", name = \"a\" }]";
-                assert!(knows(Config::digits()) || knows(Config::from_text(layers).unwrap()), "{table}.{key}");
+                let file = concat!(
+                    "[data]\nsource = \"synthetic\"\n[model]\nfile = \"",
+                    env!("CARGO_MANIFEST_DIR"),
+                    "/tests/references/keras/words.keras\""
+                );
+                let ways = [Config::digits(), Config::from_text(layers).unwrap(), Config::from_text(file).unwrap()];
+                assert!(ways.into_iter().any(knows), "{table}.{key}");
             }
             let unknown = json_of(&format!("[{table}]\nno_such_key = 1"));
             assert!(problem(&schema, &unknown, "").is_some());

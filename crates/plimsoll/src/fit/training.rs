@@ -12,7 +12,7 @@ use crate::pipeline::Explain;
 use crate::plan::{DeviceBudget, RunPlan, epoch_rows};
 use crate::session::{Rows, Session, Tally, feed, place_in_batch};
 use crate::spec::RunSpec;
-use crate::{system, tensors};
+use crate::{import, system};
 use plimsoll_core::budget::Owner;
 use plimsoll_core::graph::StateKind;
 use plimsoll_core::step::Role;
@@ -463,9 +463,9 @@ struct Place {
 fn load_initial_weights(fit: &Fit<'_>, session: &mut Session, progress: &Progress) -> Result<Option<String>> {
     let Some(initial) = fit.spec.initial_weights.as_ref().filter(|_| progress.resumed.is_none()) else { return Ok(None) };
     if !initial.partial {
-        return tensors::load_weights(&mut session.executor, &initial.path).map(|()| None);
+        return import::load_weights(&mut session.executor, &initial.path).map(|()| None);
     }
-    let random = tensors::load_matching_weights(&mut session.executor, &initial.path)?;
+    let random = import::load_matching_weights(&mut session.executor, &initial.path)?;
     let Some(name) = random.first() else { return Ok(None) };
     let more = if random.len() == 1 { String::new() } else { format!(" and {} more", random.len() - 1) };
     Ok(Some(format!("{} has no `{name}`{more} of the model's shape: random as without it", initial.path.display())))

@@ -184,6 +184,10 @@ impl Layer for Activation {
         self.apply(lowering.graph, x)
     }
 
+    fn keeps_channels(&self) -> bool {
+        true
+    }
+
     fn last_activation(&self) -> Option<Activation> {
         Some(*self)
     }

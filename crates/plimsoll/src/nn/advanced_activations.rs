@@ -2,7 +2,7 @@
 
 use super::activation::{elu, leaky};
 use super::{Layer, LayerDef, Lowering, single_input};
-use plimsoll_core::expr::Expr;
+use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::graph::Init;
 use plimsoll_core::{GraphError, ValueId};
 use std::sync::Arc;
@@ -36,6 +36,74 @@ impl Layer for LeakyRelu {
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         lowering.graph.map(x, |e, x| leaky(e, x, e.constant(self.slope)))
+    }
+}
+
+/// ReLU with an upper bound, a slope below its threshold, or another threshold than zero; Keras' layer `ReLU`.
+///
+/// `max_value` where `x` is above it, `x` from the threshold on, `slope·(x - threshold)` below.
+#[derive(Clone, Copy, Debug)]
+pub struct ReLu {
+    max_value: Option<f32>,
+    slope: f32,
+    threshold: f32,
+}
+
+impl ReLu {
+    /// `max(x, 0)`.
+    pub fn new() -> ReLu {
+        ReLu { max_value: None, slope: 0.0, threshold: 0.0 }
+    }
+
+    /// Sets the upper bound.
+    pub fn max_value(self, max: f32) -> ReLu {
+        ReLu { max_value: Some(max), ..self }
+    }
+
+    /// Sets the slope below the threshold.
+    pub fn slope(self, slope: f32) -> ReLu {
+        ReLu { slope, ..self }
+    }
+
+    /// Sets the threshold.
+    pub fn threshold(self, threshold: f32) -> ReLu {
+        ReLu { threshold, ..self }
+    }
+}
+
+impl Default for ReLu {
+    fn default() -> ReLu {
+        ReLu::new()
+    }
+}
+
+/// `type = "re_lu"`.
+pub(super) const RE_LU: LayerDef = LayerDef {
+    name: "re_lu",
+    about: "ReLU with `max_value`, a `slope` below `threshold`.",
+    example: "",
+    from_config: |config| {
+        let layer = ReLu::new().slope(config.number_or("slope", 0.0)?).threshold(config.number_or("threshold", 0.0)?);
+        Ok(Arc::new(match config.number("max_value")? {
+            Some(max) => layer.max_value(max as f32),
+            None => layer,
+        }))
+    },
+};
+
+impl Layer for ReLu {
+    fn kind(&self) -> &'static str {
+        RE_LU.name
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = single_input(lowering, inputs)?;
+        lowering.graph.map(x, |e, x| {
+            let threshold = e.constant(self.threshold);
+            let below = e.mul(e.constant(self.slope), e.sub(x, threshold));
+            let y = e.select(e.binary(Binary::Less, x, threshold), below, x);
+            self.max_value.map_or(y, |max| e.binary(Binary::Min, y, e.constant(max)))
+        })
     }
 }
 
@@ -120,7 +188,7 @@ impl Layer for PRelu {
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         let shape = lowering.graph.shape(x).clone();
-        let from = if self.per_channel { shape.rank() - 1 } else { 1 };
+        let from = if self.per_channel { shape.rank().saturating_sub(1) } else { 1 };
         let Some(dims) = shape.dims().get(from..).filter(|dims| !dims.is_empty() && dims.iter().all(|dim| !dim.is_batch())) else {
             return Err(lowering.graph.error(format!("expects an input of shape [batch, …, features], but received {shape}")));
         };

@@ -133,6 +133,10 @@ impl Layer for Conv2D {
         bias_and_activation(lowering, y, self.filters, self.bias, self.activation)
     }
 
+    fn with_outputs(&self, outputs: usize) -> Option<(Arc<dyn Layer>, bool)> {
+        Some((Arc::new(Conv2D { filters: outputs, ..self.clone() }), true))
+    }
+
     fn last_activation(&self) -> Option<Activation> {
         Some(self.activation)
     }

@@ -96,6 +96,10 @@ impl Layer for Dense {
         self.activation.apply(lowering.graph, y)
     }
 
+    fn with_outputs(&self, outputs: usize) -> Option<(Arc<dyn Layer>, bool)> {
+        Some((Arc::new(Dense { units: outputs, ..self.clone() }), true))
+    }
+
     fn last_activation(&self) -> Option<Activation> {
         Some(self.activation)
     }

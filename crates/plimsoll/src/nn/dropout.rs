@@ -93,6 +93,10 @@ impl Layer for Dropout {
         });
         g.pointwise(expr, &[x])
     }
+
+    fn keeps_channels(&self) -> bool {
+        true
+    }
 }
 
 /// `type = "spatial_dropout"`.

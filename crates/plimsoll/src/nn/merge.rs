@@ -6,7 +6,7 @@ use plimsoll_core::ops::Concat;
 use plimsoll_core::{GraphError, Op, ValueId};
 use std::sync::Arc;
 
-/// The sum of its inputs, as in residual connections.
+/// The sum of its inputs, as in residual connections, with broadcasting.
 #[derive(Clone, Debug, Default)]
 pub struct Add;
 
@@ -22,6 +22,10 @@ pub struct Subtract;
 #[derive(Clone, Debug, Default)]
 pub struct Maximum;
 
+/// The elementwise minimum of its inputs.
+#[derive(Clone, Debug, Default)]
+pub struct Minimum;
+
 /// The mean of its inputs.
 #[derive(Clone, Debug, Default)]
 pub struct Average;
@@ -30,13 +34,26 @@ pub struct Average;
 #[derive(Clone, Debug, Default)]
 pub struct Concatenate;
 
-/// Folds the inputs with an op. Shapes must be equal, or broadcast if `broadcast` is set.
-fn fold(lowering: &mut Lowering<'_>, inputs: &[ValueId], op: Binary, broadcast: bool) -> Result<ValueId, GraphError> {
+/// Concatenates its inputs along an axis, counted as in Keras: 0 is the batch, -1 the last.
+#[derive(Clone, Debug)]
+pub struct ConcatenateAlong {
+    axis: i64,
+}
+
+impl ConcatenateAlong {
+    /// Along this axis; not the batch.
+    pub fn new(axis: i64) -> ConcatenateAlong {
+        ConcatenateAlong { axis }
+    }
+}
+
+/// Folds the inputs with an op, with broadcasting.
+fn fold(lowering: &mut Lowering<'_>, inputs: &[ValueId], op: Binary) -> Result<ValueId, GraphError> {
     let g = &mut *lowering.graph;
     let [first, rest @ ..] = inputs else { return Err(g.error("expects at least one input")) };
     let mut result = *first;
     for other in rest {
-        if !broadcast && g.shape(result) != g.shape(*other) {
+        if g.shape(result).broadcast(g.shape(*other)).is_none() {
             return Err(g.error(format!("expects inputs of equal shape, but received {} and {}", g.shape(result), g.shape(*other))));
         }
         result = g.binary(op, result, *other)?;
@@ -45,14 +62,14 @@ fn fold(lowering: &mut Lowering<'_>, inputs: &[ValueId], op: Binary, broadcast: 
 }
 
 macro_rules! folding {
-    ($layer:ident, $def:ident, $op:expr, $broadcast:literal) => {
+    ($layer:ident, $def:ident, $op:expr) => {
         impl Layer for $layer {
             fn kind(&self) -> &'static str {
                 $def.name
             }
 
             fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-                fold(lowering, inputs, $op, $broadcast)
+                fold(lowering, inputs, $op)
             }
         }
     };
@@ -73,9 +90,14 @@ pub(super) const MULTIPLY: LayerDef = LayerDef {
 pub(super) const MAXIMUM: LayerDef =
     LayerDef { name: "maximum", about: "Elementwise maximum of its inputs.", example: "", from_config: |_| Ok(Arc::new(Maximum)) };
 
-folding!(Add, ADD, Binary::Add, false);
-folding!(Multiply, MULTIPLY, Binary::Mul, true);
-folding!(Maximum, MAXIMUM, Binary::Max, false);
+/// `type = "minimum"`.
+pub(super) const MINIMUM: LayerDef =
+    LayerDef { name: "minimum", about: "Elementwise minimum of its inputs.", example: "", from_config: |_| Ok(Arc::new(Minimum)) };
+
+folding!(Add, ADD, Binary::Add);
+folding!(Multiply, MULTIPLY, Binary::Mul);
+folding!(Maximum, MAXIMUM, Binary::Max);
+folding!(Minimum, MINIMUM, Binary::Min);
 
 /// `type = "subtract"`.
 pub(super) const SUBTRACT: LayerDef =
@@ -90,7 +112,7 @@ impl Layer for Subtract {
         if inputs.len() != 2 {
             return Err(lowering.graph.error(format!("expects two inputs, but received {}", inputs.len())));
         }
-        fold(lowering, inputs, Binary::Sub, false)
+        fold(lowering, inputs, Binary::Sub)
     }
 }
 
@@ -104,7 +126,7 @@ impl Layer for Average {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
-        let sum = fold(lowering, inputs, Binary::Add, false)?;
+        let sum = fold(lowering, inputs, Binary::Add)?;
         lowering.graph.map(sum, |e, x| e.mul(x, e.constant(1.0 / inputs.len() as f32)))
     }
 }
@@ -126,5 +148,30 @@ impl Layer for Concatenate {
         let g = &mut *lowering.graph;
         let rank = inputs.first().map_or(0, |input| g.shape(*input).rank());
         g.add_one(Op::Concat(Concat { axis: rank.saturating_sub(1) }), inputs)
+    }
+}
+
+/// `type = "concatenate_along"`.
+pub(super) const CONCATENATE_ALONG: LayerDef = LayerDef {
+    name: "concatenate_along",
+    about: "Concatenates its inputs along the axis `axis`, counted from the batch at 0.",
+    example: "axis = 1",
+    from_config: |config| {
+        Ok(Arc::new(ConcatenateAlong::new(config.required_count("axis", 1, "the axis, 1 is that behind the batch")? as i64)))
+    },
+};
+
+impl Layer for ConcatenateAlong {
+    fn kind(&self) -> &'static str {
+        CONCATENATE_ALONG.name
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let g = &mut *lowering.graph;
+        let rank = inputs.first().map_or(0, |input| g.shape(*input).rank());
+        match super::slicing::axis_of(self.axis, rank) {
+            Some(axis) if axis > 0 => g.add_one(Op::Concat(Concat { axis }), inputs),
+            _ => Err(g.error(format!("cannot concatenate tensors of rank {rank} along the axis {}", self.axis))),
+        }
     }
 }

@@ -10,6 +10,7 @@ mod dense;
 mod depthwise;
 mod dropout;
 mod embedding;
+mod fine_tune;
 mod init;
 #[cfg(test)]
 mod keras_tests;
@@ -20,10 +21,13 @@ mod merge;
 mod model;
 mod noise;
 mod norm;
+mod over_time;
 mod pool;
 mod position;
 mod recurrent;
+mod rescaling;
 mod shape;
+mod slicing;
 mod summary;
 mod tensor;
 mod transposed;
@@ -32,9 +36,10 @@ mod upsample;
 mod window;
 
 use plimsoll_core::{GraphError, ValueId};
+use std::sync::Arc;
 
 pub use activation::Activation;
-pub use advanced_activations::{Elu, LeakyRelu, PRelu};
+pub use advanced_activations::{Elu, LeakyRelu, PRelu, ReLu};
 pub use attention::MultiHeadAttention;
 pub use build::{Functional, Sequential};
 pub(crate) use config::{LayerDef, layer_from_config};
@@ -45,15 +50,18 @@ pub use dropout::{AlphaDropout, Dropout, SpatialDropout, StochasticDepth};
 pub use embedding::{ClassToken, Embedding, EmbeddingScores, TakeStep};
 pub use init::Initializer;
 pub use lowering::{Lowering, MICRO_BATCH_RECIPROCAL, Regularizer};
-pub use merge::{Add, Average, Concatenate, Maximum, Multiply, Subtract};
+pub use merge::{Add, Average, Concatenate, ConcatenateAlong, Maximum, Minimum, Multiply, Subtract};
 pub use model::Model;
 pub(crate) use model::Output;
 pub use noise::{GaussianDropout, GaussianNoise};
 pub use norm::{BatchNorm, GroupNorm, LayerNorm, RmsNorm};
-pub use pool::{AveragePool2D, GlobalAveragePool, GlobalMaxPool, MaxPool2D, MaxUnpool2D};
+pub use over_time::{OverTime, TimeDistributed};
+pub use pool::{AveragePool2D, GlobalAveragePool, GlobalMaxPool, MaskedAveragePool, MaxPool2D, MaxUnpool2D};
 pub use position::{PositionEmbedding, SinusoidalPositions};
 pub use recurrent::{Bidirectional, Gru, Lstm, SimpleRnn};
-pub use shape::{Cropping2D, Flatten, Permute, Reshape, ZeroPadding2D};
+pub use rescaling::{LayerScale, Normalization, Rescaling};
+pub use shape::{Cropping2D, ExpandDims, Flatten, Permute, RepeatVector, Reshape, ZeroPadding2D};
+pub use slicing::{ComputeMask, Slicing};
 pub use summary::{LayerSummary, Summary};
 pub use tensor::SymbolicTensor;
 pub use transposed::Conv2DTranspose;
@@ -83,6 +91,17 @@ pub trait Layer: std::fmt::Debug + Send + Sync {
         false
     }
 
+    /// The same layer with another number of outputs, and whether it has weights; none if that is not a property of the layer.
+    fn with_outputs(&self, outputs: usize) -> Option<(Arc<dyn Layer>, bool)> {
+        let _ = outputs;
+        None
+    }
+
+    /// Whether its output has the channels of its input, whatever their number.
+    fn keeps_channels(&self) -> bool {
+        false
+    }
+
     /// The exclusive upper bound of its integer inputs, if it looks them up in a table.
     fn input_bound(&self) -> Option<usize> {
         None
@@ -105,21 +124,36 @@ pub(crate) const LAYERS: &[LayerDef] = &[
     depthwise::DEPTHWISE_CONV2D,
     depthwise::SEPARABLE_CONV2D,
     transposed::CONV2D_TRANSPOSE,
+    over_time::CONV1D_TRANSPOSE,
+    over_time::DEPTHWISE_CONV1D,
+    over_time::SEPARABLE_CONV1D,
     pool::MAX_POOL2D,
     pool::AVERAGE_POOL2D,
+    over_time::MAX_POOL1D,
+    over_time::AVERAGE_POOL1D,
     pool::GLOBAL_AVERAGE_POOL,
     pool::GLOBAL_MAX_POOL,
+    pool::MASKED_AVERAGE_POOL,
     pool::MAX_UNPOOL2D,
     upsample::UP_SAMPLING2D,
+    over_time::UP_SAMPLING1D,
+    rescaling::RESCALING,
+    rescaling::NORMALIZATION,
+    rescaling::LAYER_SCALE,
     norm::BATCH_NORM,
     norm::LAYER_NORM,
     norm::GROUP_NORM,
     norm::RMS_NORM,
     shape::FLATTEN,
     shape::RESHAPE,
+    shape::EXPAND_DIMS,
+    shape::REPEAT_VECTOR,
     shape::PERMUTE,
     shape::ZERO_PADDING2D,
     shape::CROPPING2D,
+    over_time::ZERO_PADDING1D,
+    over_time::CROPPING1D,
+    slicing::SLICE,
     dropout::DROPOUT,
     dropout::SPATIAL_DROPOUT,
     dropout::ALPHA_DROPOUT,
@@ -130,13 +164,17 @@ pub(crate) const LAYERS: &[LayerDef] = &[
     merge::SUBTRACT,
     merge::MULTIPLY,
     merge::MAXIMUM,
+    merge::MINIMUM,
     merge::AVERAGE,
     merge::CONCATENATE,
+    merge::CONCATENATE_ALONG,
     advanced_activations::PRELU,
     advanced_activations::LEAKY_RELU,
+    advanced_activations::RE_LU,
     advanced_activations::ELU,
     embedding::EMBEDDING,
     embedding::EMBEDDING_SCORES,
+    slicing::COMPUTE_MASK,
     position::POSITION_EMBEDDING,
     position::SINUSOIDAL_POSITIONS,
     embedding::CLASS_TOKEN,
@@ -146,4 +184,5 @@ pub(crate) const LAYERS: &[LayerDef] = &[
     recurrent::GRU,
     recurrent::SIMPLE_RNN,
     recurrent::BIDIRECTIONAL,
+    over_time::TIME_DISTRIBUTED,
 ];

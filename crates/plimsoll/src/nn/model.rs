@@ -90,6 +90,22 @@ impl Model {
         &self.layers
     }
 
+    pub(super) fn layers_mut(&mut self) -> &mut [LayerCall] {
+        &mut self.layers
+    }
+
+    pub(super) fn outputs_mut(&mut self) -> &mut [(String, SymbolicTensor)] {
+        &mut self.outputs
+    }
+
+    /// The final activation of each output, if a layer has one.
+    pub(crate) fn last_activations(&self) -> impl Iterator<Item = Option<Activation>> {
+        self.outputs.iter().map(|(_, tensor)| match tensor.0 {
+            Source::Layer(i) => self.layers[i].layer.last_activation(),
+            Source::Input(_) => None,
+        })
+    }
+
     /// Whether training depends on which rows are computed together, so that micro-batches change the result.
     pub fn has_batch_statistics(&self) -> bool {
         self.layers.iter().any(|call| call.trainable && call.layer.uses_batch_statistics())
@@ -170,8 +186,32 @@ impl Model {
         Ok(Lowered { outputs, penalty: total, results })
     }
 
-    /// An error if a layer does not reach an output.
-    fn check_connected(&self) -> Result<(), GraphError> {
+    /// The same model without layers that reach no output.
+    pub(crate) fn without_unused_layers(mut self) -> Model {
+        let used = self.used_layers();
+        let mut places = Vec::with_capacity(used.len());
+        let mut kept = 0;
+        for used in &used {
+            places.push(kept);
+            kept += usize::from(*used);
+        }
+        let moved = |tensor: &mut SymbolicTensor| {
+            if let Source::Layer(i) = &mut tensor.0 {
+                *i = places[*i];
+            }
+        };
+        let mut index = 0;
+        self.layers.retain(|_| {
+            index += 1;
+            used[index - 1]
+        });
+        self.layers.iter_mut().flat_map(|call| &mut call.inputs).for_each(moved);
+        self.outputs.iter_mut().for_each(|(_, tensor)| moved(tensor));
+        self
+    }
+
+    /// Which layers reach an output.
+    fn used_layers(&self) -> Vec<bool> {
         let mut reaches = vec![false; self.layers.len()];
         let mut open: Vec<SymbolicTensor> = self.outputs.iter().map(|(_, tensor)| *tensor).collect();
         while let Some(tensor) = open.pop() {
@@ -181,6 +221,12 @@ impl Model {
                 open.extend(&self.layers[i].inputs);
             }
         }
+        reaches
+    }
+
+    /// An error if a layer does not reach an output.
+    fn check_connected(&self) -> Result<(), GraphError> {
+        let reaches = self.used_layers();
         match reaches.iter().position(|reaches| !reaches) {
             None => Ok(()),
             Some(i) => {

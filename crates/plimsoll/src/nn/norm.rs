@@ -20,12 +20,13 @@ pub struct BatchNorm {
     scale: bool,
     center: bool,
     unbiased: bool,
+    fixed: bool,
 }
 
 impl BatchNorm {
     /// Momentum 0.99, epsilon 0.001, with scale and offset.
     pub fn new() -> BatchNorm {
-        BatchNorm { momentum: 0.99, epsilon: 1e-3, scale: true, center: true, unbiased: false }
+        BatchNorm { momentum: 0.99, epsilon: 1e-3, scale: true, center: true, unbiased: false, fixed: false }
     }
 
     /// PyTorch's defaults: momentum 0.9 (0.1 in its convention), epsilon 1e-5, and an unbiased moving variance.
@@ -56,6 +57,11 @@ impl BatchNorm {
     /// Whether the moving variance divides by `n - 1` instead of `n`.
     pub fn unbiased(self, unbiased: bool) -> BatchNorm {
         BatchNorm { unbiased, ..self }
+    }
+
+    /// Whether training too normalizes with the moving statistics and leaves them as they are, as `training=False` in Keras.
+    pub fn fixed_statistics(self, fixed: bool) -> BatchNorm {
+        BatchNorm { fixed, ..self }
     }
 }
 
@@ -128,12 +134,13 @@ fn squares(lowering: &mut Lowering<'_>, x: ValueId, mean: ValueId, axes: &[usize
 /// `type = "batch_norm"`.
 pub(super) const BATCH_NORM: LayerDef = LayerDef {
     name: "batch_norm",
-    about: "Batch normalization; `unbiased` as in PyTorch.",
+    about: "Batch normalization; `unbiased` as in PyTorch; `fixed_statistics` trains scale and offset only.",
     example: "",
     from_config: |config| {
         let norm = BatchNorm::new().momentum(config.number_or("momentum", 0.99)?).epsilon(config.number_or("epsilon", 1e-3)?);
         let norm = norm.scale(config.flag_or("scale", true)?).center(config.flag_or("center", true)?);
-        Ok(Arc::new(norm.unbiased(config.flag_or("unbiased", false)?)))
+        let norm = norm.unbiased(config.flag_or("unbiased", false)?);
+        Ok(Arc::new(norm.fixed_statistics(config.flag_or("fixed_statistics", false)?)))
     },
 };
 
@@ -148,7 +155,7 @@ impl Layer for BatchNorm {
         let affine = Affine::declare(lowering, channels, self.scale, self.center)?;
         let moving_mean = lowering.statistic("moving_mean", [channels], Init::Constant(0.0))?;
         let moving_variance = lowering.statistic("moving_variance", [channels], Init::Constant(1.0))?;
-        if !lowering.training || !lowering.trainable {
+        if !lowering.training || !lowering.trainable || self.fixed {
             let scale = reciprocal_root(lowering, moving_variance, self.epsilon)?;
             return affine.apply(lowering, x, Some(moving_mean), scale);
         }
@@ -173,7 +180,7 @@ impl Layer for BatchNorm {
     }
 
     fn uses_batch_statistics(&self) -> bool {
-        true
+        !self.fixed
     }
 }
 

@@ -174,6 +174,39 @@ impl Layer for GlobalMaxPool {
     }
 }
 
+/// The mean over the time steps that a mask counts. Inputs: the sequence `[batch, time, channels]`, then the mask `[batch, time]`.
+#[derive(Clone, Debug, Default)]
+pub struct MaskedAveragePool;
+
+/// `type = "masked_average_pool"`.
+pub(super) const MASKED_AVERAGE_POOL: LayerDef = LayerDef {
+    name: "masked_average_pool",
+    about: "Mean over the time steps that count; its second input is the mask.",
+    example: "",
+    from_config: |_| Ok(Arc::new(MaskedAveragePool)),
+};
+
+impl Layer for MaskedAveragePool {
+    fn kind(&self) -> &'static str {
+        MASKED_AVERAGE_POOL.name
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let g = &mut *lowering.graph;
+        let &[x, mask] = inputs else { return Err(g.error("expects two inputs: the sequence and its mask")) };
+        let (shape, masked) = (g.shape(x).clone(), g.shape(mask).clone());
+        let (&[batch, time, channels], true) = (shape.dims(), shape.rank() == 3 && masked.dims() == &shape.dims()[..2]) else {
+            return Err(g.error(format!("expects [batch, time, channels] and [batch, time], but received {shape} and {masked}")));
+        };
+        let mask = g.cast(mask, plimsoll_core::DType::F32)?;
+        let mask = g.reshape(mask, Shape::new([batch, time, 1.into()]))?;
+        let kept = g.times(x, mask)?;
+        let (sum, count) = (g.reduce(Reduction::Sum, kept, &[1])?, g.reduce(Reduction::Sum, mask, &[1])?);
+        let mean = g.binary(Binary::Div, sum, count)?;
+        g.reshape(mean, Shape::new([batch, channels]))
+    }
+}
+
 impl MaxUnpool2D {
     /// For a pooling with windows of `size`×`size` without overlap.
     pub fn new(size: usize) -> MaxUnpool2D {

@@ -2,6 +2,7 @@
 
 use super::window::image_dims;
 use super::{Layer, LayerDef, Lowering, single_input};
+use plimsoll_core::expr::Expr;
 use plimsoll_core::ops::{Pad, Slice, Transpose};
 use plimsoll_core::shape::{Dim, Shape};
 use plimsoll_core::{GraphError, Op, ValueId};
@@ -14,13 +15,46 @@ pub struct Flatten;
 /// Reshapes the axes behind the batch; a view.
 #[derive(Clone, Debug)]
 pub struct Reshape {
-    row: Vec<usize>,
+    /// None is what the others leave.
+    row: Vec<Option<usize>>,
 }
 
 /// Permutes the axes behind the batch, counted from 1 as in Keras.
 #[derive(Clone, Debug)]
 pub struct Permute {
     order: Vec<usize>,
+}
+
+/// Inserts axes of extent 1: `[batch, channels]` becomes `[batch, 1, 1, channels]`; a view.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpandDims {
+    axis: i64,
+    count: usize,
+}
+
+impl ExpandDims {
+    /// One axis before `axis` of the result's shape, counted from the batch at 0, or from the end if negative: -1 is a new last axis.
+    pub fn new(axis: i64) -> ExpandDims {
+        ExpandDims { axis, count: 1 }
+    }
+
+    /// Sets the number of axes.
+    pub fn count(self, count: usize) -> ExpandDims {
+        ExpandDims { count, ..self }
+    }
+}
+
+/// Repeats a vector along a new time axis: `[batch, width]` becomes `[batch, times, width]`.
+#[derive(Clone, Copy, Debug)]
+pub struct RepeatVector {
+    times: usize,
+}
+
+impl RepeatVector {
+    /// The number of time steps.
+    pub fn new(times: usize) -> RepeatVector {
+        RepeatVector { times }
+    }
 }
 
 /// Pads images with zeros.
@@ -45,6 +79,11 @@ struct Edges {
 impl Reshape {
     /// The new shape, without the batch.
     pub fn new(row: impl Into<Vec<usize>>) -> Reshape {
+        Reshape { row: row.into().into_iter().map(Some).collect() }
+    }
+
+    /// The new shape, without the batch; one axis may be none, and is what the others leave.
+    pub fn inferred(row: impl Into<Vec<Option<usize>>>) -> Reshape {
         Reshape { row: row.into() }
     }
 }
@@ -95,6 +134,10 @@ impl Layer for Flatten {
         let x = single_input(lowering, inputs)?;
         lowering.graph.flatten(x)
     }
+
+    fn keeps_channels(&self) -> bool {
+        true
+    }
 }
 
 /// `type = "reshape"`.
@@ -112,7 +155,68 @@ impl Layer for Reshape {
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
-        lowering.graph.reshape(x, Shape::batch_of(self.row.iter().copied()))
+        let known = self.row.iter().flatten().fold(1, |all: usize, dim| all.saturating_mul(*dim));
+        let (_, row) = row_shape(lowering, x)?;
+        let rest = row.iter().product::<usize>().checked_div(known).unwrap_or(0);
+        lowering.graph.reshape(x, Shape::batch_of(self.row.iter().map(|dim| dim.unwrap_or(rest))))
+    }
+
+    fn with_outputs(&self, outputs: usize) -> Option<(Arc<dyn Layer>, bool)> {
+        // To a vector: the classes behind a convolution.
+        (self.row.len() == 1).then(|| (Arc::new(Reshape::new([outputs])) as Arc<dyn Layer>, false))
+    }
+}
+
+/// `type = "expand_dims"`.
+pub(super) const EXPAND_DIMS: LayerDef = LayerDef {
+    name: "expand_dims",
+    about: "Inserts `count` axes of extent 1 at `axis`, counted from the batch at 0.",
+    example: "axis = 1",
+    from_config: |config| {
+        let axis = config.required_count("axis", 1, "where the new axis goes, 1 is behind the batch")? as i64;
+        Ok(Arc::new(ExpandDims::new(axis).count(config.count_or("count", 1)?)))
+    },
+};
+
+impl Layer for ExpandDims {
+    fn kind(&self) -> &'static str {
+        EXPAND_DIMS.name
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = single_input(lowering, inputs)?;
+        let mut dims = lowering.graph.shape(x).dims().to_vec();
+        let axis = if self.axis < 0 { self.axis + dims.len() as i64 + 1 } else { self.axis };
+        let Some(axis) = usize::try_from(axis).ok().filter(|axis| (1..=dims.len()).contains(axis)) else {
+            let what = format!("cannot insert an axis at {} of {}", self.axis, lowering.graph.shape(x));
+            return Err(lowering.graph.error(what));
+        };
+        dims.splice(axis..axis, std::iter::repeat_n(1.into(), self.count));
+        lowering.graph.reshape(x, Shape::new(dims))
+    }
+}
+
+/// `type = "repeat_vector"`.
+pub(super) const REPEAT_VECTOR: LayerDef = LayerDef {
+    name: "repeat_vector",
+    about: "Repeats a vector along a new time axis.",
+    example: "times = 4",
+    from_config: |config| Ok(Arc::new(RepeatVector::new(config.required_count("times", 1, "the number of time steps")?))),
+};
+
+impl Layer for RepeatVector {
+    fn kind(&self) -> &'static str {
+        REPEAT_VECTOR.name
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let x = single_input(lowering, inputs)?;
+        let shape = lowering.graph.shape(x).clone();
+        let &[batch, width] = shape.dims() else {
+            return Err(lowering.graph.error(format!("expects an input of shape [batch, width], but received {shape}")));
+        };
+        let x = lowering.graph.reshape(x, Shape::new([batch, 1.into(), width]))?;
+        lowering.graph.pointwise_over(Expr::identity(), &[x], Shape::new([batch, self.times.into(), width]))
     }
 }
 

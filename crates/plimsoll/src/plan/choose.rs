@@ -99,15 +99,22 @@ pub(crate) fn plain(request: &Request<'_>, micro_batch: usize) -> Result<(Bytes,
     Ok((plain.least, plain.device_total(), plain.seconds(request)))
 }
 
+/// Host memory that planning may take, the process included: what is free, but no more than the budget or a little.
+pub(super) fn planning_limit(request: &Request<'_>) -> Bytes {
+    let free = request.machine.free_host;
+    match request.spec.count {
+        Count::Everything => {
+            let small = SMALL_PLANNING.max(request.machine.process + SMALL_PLANNING_HEAP);
+            request.machine.budgets(request.budget).host.max(small).min(free)
+        }
+        Count::WeightsAndActivations => free,
+    }
+}
+
 /// Refuses to plan a run whose planning would not fit into the free memory or the budget. No run fits where its planning does not. A run that
 /// fits as it is specified needs no search for strategies.
 fn refuse_planning_beyond_memory(request: &Request<'_>) -> Result<()> {
-    let (free, process) = (request.machine.free_host, request.machine.process);
-    let within = match request.spec.count {
-        Count::Everything => request.machine.budgets(request.budget).host.max(SMALL_PLANNING.max(process + SMALL_PLANNING_HEAP)),
-        Count::WeightsAndActivations => free,
-    };
-    let limit = within.min(free);
+    let (free, process, limit) = (request.machine.free_host, request.machine.process, planning_limit(request));
     let refuse = |planning: Bytes| {
         let budget = (planning <= free).then(|| request.machine.budgets(request.budget).host);
         Err(Error::PlanningInfeasible(PlanningInfeasible { free, budget, planning }))

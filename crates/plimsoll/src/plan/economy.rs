@@ -17,7 +17,7 @@ const LEAST_SHARE: f64 = 0.5;
 const BISECTIONS: usize = 4;
 
 /// Maximum predicted slowdown of a step.
-const SLOWDOWN: f64 = 1.03;
+const SLOWDOWN: f64 = 1.025;
 
 /// About half a second for networks of a thousand nodes.
 const EFFORT: Effort = Effort(6_000_000);

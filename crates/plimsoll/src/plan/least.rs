@@ -1,7 +1,7 @@
 //! The minimum budget, and the error for a budget below it.
 
 use super::candidate::{Candidate, candidate, compared, finish, needs_no_search, planning};
-use super::choose::{owners, run_plan, sorted, variants, varied, ways};
+use super::choose::{owners, planning_limit, run_plan, sorted, variants, varied, ways};
 use super::offload::{Extent, sketches};
 use super::pipelines::pipelines;
 use super::split::planned_graphs;
@@ -200,9 +200,13 @@ pub(super) fn infeasible(request: &Request<'_>, budgets: Budgets, least: &Candid
         request.allow.with(Permission::Offload),
         request.allow.with(Permission::Recompute).with(Permission::Microbatch).with(Permission::Offload),
     ];
-    // Other permissions are planned only where there is memory for a search.
-    let search = request.machine.process + request.programs.search_heap_at_most(compared(request));
-    for allow in more.into_iter().filter(|_| search <= request.machine.free_host) {
+    // Other permissions are planned only where there is memory to search with them.
+    let limit = planning_limit(request);
+    let search = |allow: Allow| {
+        let compared = compared(&Request { allow, ..request.clone() });
+        request.machine.process + request.programs.search_heap_at_most(compared)
+    };
+    for allow in more.into_iter().filter(|allow| search(*allow) <= limit) {
         // Skip permissions that open no new plan.
         let opens =
             variants(request, allow).len() > variants(request, request.allow).len() || ways(request, allow) != ways(request, request.allow);

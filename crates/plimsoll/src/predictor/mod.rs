@@ -14,6 +14,8 @@ use crate::preprocessing::Preprocessing;
 use crate::spec::RunSpec;
 use crate::trainer::{Predicted, Prediction, Trainer};
 use plimsoll_core::{Budget, Bytes};
+use plimsoll_data::ops::{Decode, Method, cast_f32, resize};
+use plimsoll_data::source::ImageFiles;
 use plimsoll_data::{Dataset, Schema};
 use std::path::Path;
 
@@ -98,10 +100,10 @@ impl Predictions {
 }
 
 impl Model {
-    /// Loads the trained model of a run folder, with the preprocessing of its data.
+    /// Loads the trained model of a run folder, with the preprocessing of its data, or a model that Keras saved.
     ///
     /// # Errors
-    /// If there is no trained run in the folder.
+    /// If there is no trained run in the folder, or the file cannot be imported.
     pub fn load(folder: impl AsRef<Path>) -> Result<Predictor> {
         Predictor::open(folder.as_ref(), |_| Ok(()))
     }
@@ -113,6 +115,9 @@ impl Predictor {
     /// # Errors
     /// If there is no trained run in the folder.
     pub fn open(folder: &Path, change: impl FnOnce(&mut Config) -> Result<()>) -> Result<Predictor> {
+        if Config::is_model_file(folder) {
+            return Predictor::open_file(folder, change);
+        }
         let weights = folder.join("weights.safetensors");
         let mut config = Config::read(&folder.join("config.toml"))?;
         if !weights.exists() {
@@ -127,6 +132,47 @@ impl Predictor {
         let load: LoadWeights = Box::new(move |trainer| trainer.load_weights(&weights));
         let prepare: Prepare = Box::new(move |raw| config.prepared(raw));
         Ok(Predictor { spec, kind, load, prepare, fitted, opened: None })
+    }
+
+    /// Opens a model of another program. Rows are arrays of the shape of its input; images are decoded and resized to it, and their
+    /// pixels are numbers from 0 to 255.
+    fn open_file(path: &Path, change: impl FnOnce(&mut Config) -> Result<()>) -> Result<Predictor> {
+        let mut config = Config::imported(path)?;
+        change(&mut config)?;
+        let imported = crate::import::import(path)?;
+        if !imported.has_weights() {
+            return Err(Error::Config(format!("{} has no weights to predict with; save the whole model", path.display())));
+        }
+        let image = match &imported.inputs[..] {
+            [input] if !input.integers => match input.row[..] {
+                [height, width, channels @ (1 | 3)] => Some((height, width, channels)),
+                _ => None,
+            },
+            _ => None,
+        };
+        let kind = if image.is_some() { InputKind::Images } else { InputKind::Arrays };
+        let (spec, weights) = (config.model_spec()?, path.to_path_buf());
+        let load: LoadWeights = Box::new(move |trainer| trainer.load_weights(&weights));
+        let prepare: Prepare = Box::new(move |raw| {
+            let rows = match (raw, image) {
+                (RawInputs::Images(files), Some((height, width, channels))) => {
+                    let rows: Dataset = ImageFiles::list(files)?.into();
+                    let decode = if channels == 1 { Decode::new().grey() } else { Decode::new() };
+                    let decoded = rows.map("x", [decode.op()]);
+                    let resized = decoded.map("x", [resize(height, width, Method::Bilinear)]);
+                    resized.map("x", [cast_f32()])
+                }
+                (RawInputs::Array(path), _) => Dataset::npy(&[("x", path)])?,
+                (RawInputs::Rows(rows), _) => rows,
+                _ => {
+                    return Err(Error::Config(
+                        "this model reads arrays; give it one .npy file whose first dimension is the row".to_string(),
+                    ));
+                }
+            };
+            Ok(if rows.batch_size().is_some() { rows } else { rows.batch(32) })
+        });
+        Ok(Predictor { spec, kind, load, prepare, fitted: Preprocessing::default(), opened: None })
     }
 
     /// Sets the memory budget of the process.

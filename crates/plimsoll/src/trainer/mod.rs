@@ -23,7 +23,7 @@ use crate::schedule::ScheduleState;
 use crate::session::Session;
 use crate::spec::{Count, FitSpec, RunSpec};
 use crate::stop::StopHandle;
-use crate::{system, tensors};
+use crate::{import, system, tensors};
 use plimsoll_core::budget::give_back_program_pages;
 use plimsoll_core::device::Device;
 use plimsoll_core::plan::{Certificate, CheckedPlan};
@@ -259,7 +259,7 @@ impl Trainer {
     /// # Errors
     /// If the file cannot be read, or has the weights of another model.
     pub fn load_weights(&mut self, path: &Path) -> Result<()> {
-        tensors::load_weights(&mut self.opened()?.executor, path)
+        import::load_weights(&mut self.opened()?.executor, path)
     }
 
     /// The description of a fit: the trainer's, with the fit's part. A run that is resumed keeps the choices of its checkpoint that result bits

@@ -186,10 +186,11 @@ impl Trainer {
         let Some(mut report) = ClassReport::new(data.class_names(), *kind, shape, column) else { return Ok(None) };
         let Ok(_reserved) = session.ledger.reserve(Owner::Predictions, report.footprint()) else { return Ok(None) };
         let bytes = column.row_bytes().get();
-        self.predict_pieces(data, Vec::new(), &StopHandle::new(), |prediction, piece| {
+        let counted = self.predict_pieces(data, Vec::new(), &StopHandle::new(), |prediction, piece| {
             report.add(prediction.rows, prediction.values, &piece.batch.column(labels)[piece.at * bytes..]);
-        })?;
-        Ok(Some(report))
+        });
+        // Scores without a report are better than none.
+        Ok(counted.ok().map(|()| report))
     }
 
     /// What the outputs of the model mean.

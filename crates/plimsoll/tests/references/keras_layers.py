@@ -33,6 +33,8 @@ def case(name, config, layer, shape, training=True, names=None, reorder=lambda n
         spread = np.abs(draw.normal(size=weight.shape)) + 0.5 if "variance" in weight.path else 0.5 * draw.normal(size=weight.shape)
         fresh.append(spread.astype(np.float32))
     layer.set_weights(fresh)
+    if isinstance(layer, L.Normalization):
+        layer.finalize_state()
     names = names or [weight.path.split("/")[-1] for weight in layer.weights]
     before = {n: plain(reorder(n, w)) for n, w in zip(names, fresh)}
     takes_training = "training" in layer.call.__code__.co_varnames
@@ -146,6 +148,28 @@ attention("attention", 2, 3, 4, None)
 attention("attention, causal", 2, 2, 4, None, causal=True)
 attention("attention, keys hidden", 2, 3, 4, hidden)
 attention("attention, causal, keys hidden", 1, 4, 4, hidden, causal=True)
+
+case("rescaling", {"type": "rescaling", "scale": 0.25, "offset": -0.5}, L.Rescaling(0.25, -0.5), (2, 3, 4))
+case("normalization", {"type": "normalization"}, L.Normalization(), (2, 3, 4), names=["mean", "variance", "count"])
+case("normalization, inverted", {"type": "normalization", "invert": True}, L.Normalization(invert=True), (2, 4), names=["mean", "variance", "count"])
+case("relu, bounded", {"type": "re_lu", "max_value": 0.75, "slope": 0.1, "threshold": 0.25}, L.ReLU(0.75, 0.1, 0.25), (3, 7))
+case("max pool of sequences", {"type": "max_pool1d", "size": 3, "stride": 2, "padding": "same"}, L.MaxPooling1D(3, 2, "same"), (2, 7, 3))
+case("average pool of sequences", {"type": "average_pool1d", "size": 2}, L.AveragePooling1D(2), (2, 7, 3))
+case("repeated steps", {"type": "up_sampling1d", "factor": 3}, L.UpSampling1D(3), (2, 4, 3))
+case("padded sequence", {"type": "zero_padding1d", "padding": [1, 2]}, L.ZeroPadding1D((1, 2)), (2, 4, 3))
+case("cropped sequence", {"type": "cropping1d", "padding": [1, 2]}, L.Cropping1D((1, 2)), (2, 6, 3))
+case("transposed convolution of sequences", {"type": "conv1d_transpose", "filters": 2, "size": 3, "stride": 2, "padding": "same"},
+     L.Conv1DTranspose(2, 3, 2, "same"), (2, 4, 3))
+case("depthwise convolution of sequences", {"type": "depthwise_conv1d", "size": 3, "multiplier": 2}, L.DepthwiseConv1D(3, depth_multiplier=2),
+     (2, 6, 3))
+case("separable convolution of sequences", {"type": "separable_conv1d", "filters": 4, "size": 3, "padding": "same", "activation": "relu"},
+     L.SeparableConv1D(4, 3, padding="same", activation="relu"), (2, 6, 3))
+case("dense over time", {"type": "time_distributed", "layer": {"type": "dense", "units": 3}}, L.TimeDistributed(L.Dense(3)), (2, 4, 5))
+case("convolution over time", {"type": "time_distributed", "layer": {"type": "conv2d", "filters": 2, "size": 2}},
+     L.TimeDistributed(L.Conv2D(2, 2)), (2, 3, 4, 4, 2))
+fixed = L.BatchNormalization()
+case("batch normalization, fixed statistics", {"type": "batch_norm", "fixed_statistics": True}, fixed, (4, 3),
+     call=lambda x, **given: fixed(x, training=False))
 
 pathlib.Path(__file__).with_name("layers.json").write_text(json.dumps(cases, separators=(",", ":")).replace('{"name"', '\n{"name"') + "\n")
 print(len(cases), "cases")

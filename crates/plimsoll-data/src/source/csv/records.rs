@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes per read, and the least space for a field.
+/// Bytes per read, and the minimum space for a field.
 pub(super) const PIECE: usize = 16 << 10;
 pub(super) const FIELD: usize = 1 << 10;
 

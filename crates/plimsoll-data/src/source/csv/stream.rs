@@ -1,12 +1,10 @@
 //! Rows of compressed text tables, in sequence.
 
-use super::records::RecordScanner;
-use super::table::TextTable;
+use super::table::{StreamScanner, TextTable};
 use crate::DataError;
 use crate::fault::Fault;
 use crate::source::RowIterator;
 use crate::table::WORD;
-use std::io::Read;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,7 +12,7 @@ use std::sync::Arc;
 pub(super) struct CsvRows {
     table: Arc<TextTable>,
     rows: Range<u64>,
-    records: Option<RecordScanner<Box<dyn Read + Send>, Box<[u8]>>>,
+    records: Option<StreamScanner>,
     file: usize,
     row: u64,
     extra: Vec<u8>,

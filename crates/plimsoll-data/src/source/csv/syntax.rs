@@ -22,7 +22,7 @@ pub(super) enum Syntax {
 const DETECTED: usize = 64 << 10;
 
 /// Records that are compared.
-const COMPARED: usize = 32;
+const SAMPLED_RECORDS: usize = 32;
 
 impl Syntax {
     /// As asked for, or as the first file looks.
@@ -84,7 +84,7 @@ impl Delimiters {
                         counts.push(fields);
                     }
                     (fields, empty) = (1, true);
-                    if counts.len() == COMPARED {
+                    if counts.len() == SAMPLED_RECORDS {
                         return counts;
                     }
                     continue;

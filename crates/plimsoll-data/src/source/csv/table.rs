@@ -57,6 +57,9 @@ pub(super) struct TextFile {
 
 type Scanned<'a> = RecordScanner<Box<dyn Read + Send>, &'a mut [u8]>;
 
+/// A scanner that owns its memory.
+pub(super) type StreamScanner = RecordScanner<Box<dyn Read + Send>, Box<[u8]>>;
+
 impl TextTable {
     /// Reads the files once. An invalid row is an error, unless `lenient` defers that.
     pub fn open(paths: &[PathBuf], spec: &CsvSpec) -> Result<TextTable, DataError> {
@@ -413,7 +416,7 @@ impl TextFile {
     }
 
     /// A scanner that owns its memory, at the first row.
-    pub fn stream(&self, delimiter: u8, memory: Vec<u8>) -> Result<RecordScanner<Box<dyn Read + Send>, Box<[u8]>>, DataError> {
+    pub fn stream(&self, delimiter: u8, memory: Vec<u8>) -> Result<StreamScanner, DataError> {
         let bytes = self.compression.open(&self.file).map_err(|error| DataError::io("open", &self.path, error))?;
         let mut records = RecordScanner::at(bytes, &self.path, delimiter, RecordStart { byte: 0, line: 1 }, memory.into_boxed_slice());
         while records.next_record()?.is_some_and(|place| place.byte < self.start.byte) {

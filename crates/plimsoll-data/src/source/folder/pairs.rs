@@ -26,7 +26,7 @@ impl ImageMasks {
     /// Lists both folders. `classes` are the names of classes 0, 1, 2 …; the list may be empty.
     pub fn open(images: &Path, masks: &Path, suffix: &str, classes: &[String]) -> Result<ImageMasks, DataError> {
         let (found, mut of_masks) = (list(images)?, list(masks)?);
-        // The same folder may hold both, told apart by the suffix.
+        // The same folder may hold both, distinguished by the suffix.
         let is_mask = |name: &OsStr| stem(name).ends_with(suffix.as_bytes());
         if !suffix.is_empty() {
             of_masks = of_masks.only(is_mask)?;

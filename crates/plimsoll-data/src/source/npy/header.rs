@@ -107,14 +107,14 @@ impl NpyHeader {
         }
         let mut text = vec![0; length];
         read_at(&mut text, at)?;
-        let Description { element, swapped, fortran, shape } = parse(&text).map_err(refuse)?;
+        let ArrayDescriptor { element, swapped, fortran, shape } = parse(&text).map_err(refuse)?;
         Ok(NpyHeader { data: start_of_file + at + length as u64, element, swapped, fortran, shape })
     }
 }
 
 /// The dictionary of a header.
 #[derive(Debug, PartialEq, Eq)]
-struct Description {
+struct ArrayDescriptor {
     element: NpyType,
     swapped: bool,
     fortran: bool,
@@ -122,7 +122,7 @@ struct Description {
 }
 
 /// Parses `{'descr': '<f8', 'fortran_order': False, 'shape': (3, 4), }`.
-fn parse(text: &[u8]) -> Result<Description, String> {
+fn parse(text: &[u8]) -> Result<ArrayDescriptor, String> {
     let damaged = || "its header is not the dictionary numpy.save writes; the file is damaged".to_string();
     let text = std::str::from_utf8(text).map_err(|_| damaged())?.trim();
     let mut rest = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')).ok_or_else(damaged)?.trim_start();
@@ -166,7 +166,7 @@ fn parse(text: &[u8]) -> Result<Description, String> {
         (Some((element, swapped)), Some(fortran), Some(shape)) => {
             // With one dimension, or rows of one element, both orders are the same.
             let fortran = fortran && shape.iter().skip(1).any(|dim| *dim > 1);
-            Ok(Description { element, swapped, fortran, shape })
+            Ok(ArrayDescriptor { element, swapped, fortran, shape })
         }
         _ => Err(damaged()),
     }
@@ -217,7 +217,7 @@ mod tests {
             ("{'descr': '<f2', 'fortran_order': False, 'shape': (5L, 2L), }", NpyType::F16, vec![5, 2]),
             ("{'descr': '<f2', 'fortran_order': False, 'shape': (), }", NpyType::F16, vec![]),
         ] {
-            let expected = Description { element, swapped: false, fortran: false, shape };
+            let expected = ArrayDescriptor { element, swapped: false, fortran: false, shape };
             assert_eq!(parse(text.as_bytes()), Ok(expected), "{text}");
         }
     }

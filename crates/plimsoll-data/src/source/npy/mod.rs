@@ -138,7 +138,7 @@ impl Npy {
         let found = found.collect::<Result<Vec<(&str, zip::Member)>, DataError>>()?;
         if found.iter().any(|(_, member)| member.packed) {
             let stream = compressed::stream(path, found)?;
-            return Ok(Opened::Sequential(stream.with_file_use(npz_use(arrays, &members))));
+            return Ok(Opened::Sequential(Box::new(stream.with_file_use(npz_use(arrays, &members)))));
         }
         let opened = found.iter().map(|(name, member)| {
             let (part, shape) = NpyArray::open(path, Some(member.start..member.start + member.bytes))?;

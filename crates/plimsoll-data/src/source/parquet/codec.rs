@@ -16,7 +16,7 @@ pub(super) fn check(number: i64) -> Result<(), String> {
     }
 }
 
-/// Memory of unpacking a page of so many bytes, besides the page.
+/// Memory of unpacking a page of `unpacked` bytes, besides the page.
 pub(super) fn bytes(number: i64, unpacked: u64) -> u64 {
     match number {
         2 => 64 << 10,

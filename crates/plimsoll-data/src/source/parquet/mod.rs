@@ -91,7 +91,7 @@ impl ParquetSpec {
         let leaves = opened[0].1.leaves.clone();
         leaves.iter().try_for_each(|leaf| names.push(&leaf.name)).map_err(|problem| refuse(problem.into()))?;
         let wanted = candidates(&self.table, &names).map_err(|problem| refuse(listed(problem)))?;
-        // The types are known; only texts and lists have to be looked at.
+        // The types are known; only texts and lists have to be inspected.
         let mut seen: Vec<Option<Inference>> = vec![None; leaves.len()];
         let mut look = Vec::new();
         for (at, leaf) in leaves.iter().enumerate() {

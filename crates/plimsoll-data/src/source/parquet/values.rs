@@ -95,7 +95,7 @@ pub(super) fn resize_to<T>(vector: &mut Vec<T>, elements: usize) {
 
 /// How the texts of the page are stored.
 #[derive(Clone, Copy, PartialEq)]
-enum Texts {
+enum Strings {
     /// Lengths before the texts.
     Plain,
     /// Indices in the dictionary, in `first`.
@@ -119,7 +119,7 @@ pub(super) struct Pages {
     ends: Vec<u32>,
     /// The numbers that are present.
     values: Vec<f64>,
-    texts: Texts,
+    texts: Strings,
     first: Vec<u32>,
     second: Vec<u32>,
     /// Where the next text begins, and the last one if they share prefixes.
@@ -146,7 +146,7 @@ impl Pages {
             dictionary_text: Vec::new(),
             ends: Vec::new(),
             values: Vec::new(),
-            texts: Texts::Plain,
+            texts: Strings::Plain,
             first: Vec::new(),
             second: Vec::new(),
             text_at: 0,
@@ -217,25 +217,25 @@ impl Pages {
             return Ok(Cell::Number(self.values[at]));
         }
         match self.texts {
-            Texts::Plain => {
+            Strings::Plain => {
                 let (length, rest) = self.unpacked.get(self.text_at..).and_then(|rest| rest.split_first_chunk::<4>()).ok_or(CUT)?;
                 let length = u32::from_le_bytes(*length) as usize;
                 let text = rest.get(..length).ok_or(CUT)?;
                 self.text_at += 4 + length;
                 Ok(Cell::Text(text))
             }
-            Texts::Dictionary => {
+            Strings::Dictionary => {
                 let index = self.first[at] as usize;
                 let end = *self.ends.get(index).ok_or("has a value that its dictionary does not list")? as usize;
                 let start = if index == 0 { 0 } else { self.ends[index - 1] as usize };
                 Ok(Cell::Text(&self.dictionary_text[start..end]))
             }
-            Texts::Lengths => {
+            Strings::Lengths => {
                 let text = self.unpacked.get(self.text_at..).and_then(|rest| rest.get(..self.second[at] as usize)).ok_or(CUT)?;
                 self.text_at += text.len();
                 Ok(Cell::Text(text))
             }
-            Texts::Prefixes => {
+            Strings::Prefixes => {
                 let rest = self.unpacked.get(self.text_at..).and_then(|rest| rest.get(..self.second[at] as usize)).ok_or(CUT)?;
                 let prefix = self.first[at] as usize;
                 if prefix > self.current.len() {
@@ -335,9 +335,9 @@ impl Pages {
         self.text_at = page.len() - bytes.len();
         match encoding {
             _ if count == 0 => {}
-            0 => self.texts = Texts::Plain,
+            0 => self.texts = Strings::Plain,
             2 | 8 => {
-                self.texts = Texts::Dictionary;
+                self.texts = Strings::Dictionary;
                 let (&width, bytes) = bytes.split_first().ok_or(CUT)?;
                 resize_to(&mut self.first, count);
                 let first = &mut self.first;
@@ -347,11 +347,11 @@ impl Pages {
                 })?;
             }
             6 => {
-                self.texts = Texts::Lengths;
+                self.texts = Strings::Lengths;
                 self.text_at = page.len() - lengths(bytes, count, &mut self.second)?;
             }
             7 => {
-                self.texts = Texts::Prefixes;
+                self.texts = Strings::Prefixes;
                 let left = lengths(bytes, count, &mut self.first)?;
                 self.text_at = page.len() - lengths(&bytes[bytes.len() - left..], count, &mut self.second)?;
                 resize_to(&mut self.current, page.len());

@@ -38,7 +38,7 @@ pub(super) fn table_spec(args: &SourceArgs<'_>) -> Result<TableSpec> {
     if let Some(features) = features.or(select).or(fitted) {
         spec = spec.features(features);
     }
-    if let Some(weight) = table.text("weight")? {
+    if let Some(weight) = table.text("sample_weight")? {
         spec = spec.weight(weight);
     }
     for (old, new) in texts_of(table, "rename", "a table of old and new names, such as { SalePrice = \"price\" }")? {

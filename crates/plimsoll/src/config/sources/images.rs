@@ -30,7 +30,7 @@ pub(super) const IMAGE_FOLDER: SourceKind = SourceKind {
 
 pub(super) const IMAGE_MASKS: SourceKind = SourceKind {
     name: "image_masks",
-    keys: "`images`, `masks`: folders; `suffix`: what masks are called after the name of their image, such as `_mask`; \
+    keys: "`images`, `masks`: folders; `suffix`: what follows the name of the image in that of its mask, such as \"_mask\"; \
            `classes = [\"background\", \"road\"]`; `values = [0, 255]`: the pixel value of each class, if it is not its index",
     rows: "images with segmentation masks of the same name; operations that move pixels are applied to both",
     paths: &["images", "masks"],

@@ -35,7 +35,7 @@ function lineChart({ title, unit, series, limits = [], xName = "epoch", xFormat 
     chart.append(svg("path", { class: "axis", d: `M${L} ${Y(tick)}H${W - R}` }), svg("text", { x: L - 8, y: Y(tick) + 4, "text-anchor": "end" }, format(tick)));
   }
   const inBytes = xFormat === bytes, whole = !inBytes && Number.isInteger(x0) && Number.isInteger(x1);
-  let xTicks = roundTicks(x0, x1, Math.min(6, W / 80), inBytes).filter(tick => !whole || Number.isInteger(tick));
+  let xTicks = roundTicks(x0, x1, Math.min(6, W / 110), inBytes).filter(tick => !whole || Number.isInteger(tick));
   if (xTicks.length < 2) xTicks = x1 > x0 ? [x0, x1] : [x0];
   for (const tick of xTicks) chart.append(svg("text", { x: X(tick), y: H - 22, "text-anchor": X(tick) > W - 40 ? "end" : "middle" }, xFormat(tick)));
   chart.append(svg("text", { x: L + (W - L - R) / 2, y: H - 4, "text-anchor": "middle" }, xName));

@@ -16,7 +16,7 @@ function head() {
   const facts = run.refusal
     ? `${plan.model} · batch ${count(plan.batch)} · ${plan.device} · the budget was refused`
     : RUNS.length > 1 ? "Two runs side by side; A is the first."
-    : [plan.model, `batch ${count(plan.batch)}`, plan.device, report ? `${count(report.steps)} steps in ${seconds(report.seconds)}` : run.log && run.log.length ? `${count(run.log.length)} epochs so far` : "planned, not run"].join(" · ");
+    : [plan.model, `batch ${count(plan.batch)}`, plan.device, report ? `${count(report.steps)} steps in ${seconds(report.seconds)}` : run.log && run.log.length ? `${count(run.log.length)} epochs so far` : run.profile ? `${count(run.profile.steps)} steps profiled` : "planned, not run"].join(" · ");
   document.getElementById("head").append(h("div", { class: "row" }, h("div", {}, h("h1", {}, title), h("p", {}, facts)), button));
 }
 

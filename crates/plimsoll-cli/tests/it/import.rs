@@ -1,0 +1,87 @@
+//! Models of Keras from outside: planned, imported, fine-tuned and used.
+
+use crate::Sandbox;
+use std::path::{Path, PathBuf};
+
+fn model(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll/tests/references/keras").join(name)
+}
+
+/// Writes an array as NumPy does.
+fn npy(shape: &[usize], values: impl Iterator<Item = f32>) -> Vec<u8> {
+    let dims: Vec<String> = shape.iter().map(|dim| format!("{dim},")).collect();
+    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", dims.join(" "));
+    while !(header.len() + 11).is_multiple_of(64) {
+        header.push(' ');
+    }
+    header.push('\n');
+    let head = [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat();
+    head.into_iter().chain(values.flat_map(f32::to_le_bytes)).collect()
+}
+
+#[test]
+fn a_model_of_keras_is_planned_and_trained_within_a_budget() {
+    let sandbox = Sandbox::new("import-plan");
+    let file = model("graph.keras").display().to_string();
+    let peak = |more: &[&str]| {
+        let plan = ["plan", &file, "--batch", "8", "--host-memory", "64MiB", "--json", "--no-calibrate"];
+        sandbox.json(&[&plan[..], more].concat())["peak_bytes"]["host"].as_u64().unwrap()
+    };
+    assert!(peak(&[]) <= 64 << 20);
+    // Frozen layers have neither gradients nor optimizer state.
+    assert!(peak(&["--set", "model.freeze=[\"first\", \"inner\"]"]) < peak(&[]));
+    let error = sandbox.fail(&["plan", &file, "--set", "model.freeze=[\"block9*\"]"]).1;
+    assert!(error.contains("no layer matches `block9*`; the model has"), "{error}");
+    // Legacy files and files of Keras 2 have the same commands.
+    for other in ["words.h5", "keras2.h5", "shared.keras"] {
+        let other = model(other).display().to_string();
+        sandbox.succeed(&["train", &other, "--epochs", "1", "--quiet", "--host-memory", "64MiB", "--set", "data.rows=64"]);
+    }
+    let error = sandbox.fail(&["plan", &model("refused.keras").display().to_string()]).1;
+    assert!(error.contains("`conv3d` (Conv3D): there is no such layer here\n") && error.contains("`unit_normalization`"), "{error}");
+}
+
+#[test]
+fn an_imported_configuration_trains_a_new_head_and_nothing_else() {
+    let sandbox = Sandbox::new("import-head");
+    let file = model("keras2.h5").display().to_string();
+    let text = sandbox.succeed(&["import", &file, "--to", "run.toml", "--classes", "3", "--freeze"]);
+    assert!(text.contains("body/conv2d") && text.contains("run.toml"), "{text}");
+    let error = sandbox.fail(&["import", &file, "--to", "run.toml"]).1;
+    assert!(error.contains("run.toml exists already"), "{error}");
+    sandbox.succeed(&["train", "run.toml", "--quiet", "--epochs", "2", "--out", "run", "--set", "data.rows=64"]);
+    let weights = std::fs::read(sandbox.path("run/weights.safetensors")).unwrap();
+    let length = u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&weights[8..8 + length]).unwrap();
+    let numbers = |name: &str| -> Vec<f32> {
+        let offset = |index: usize| header[name]["data_offsets"][index].as_u64().unwrap() as usize + 8 + length;
+        weights[offset(0)..offset(1)].chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+    };
+    assert_eq!(header["head/kernel"]["shape"], serde_json::json!([3, 3]));
+    // Weights of the file have three digits: frozen ones still do, those of the new head do not.
+    let digits = |value: &f32| (value * 1000.0 - (value * 1000.0).round()).abs() < 1e-3;
+    assert!(numbers("body/conv2d/kernel").iter().all(digits));
+    assert!(numbers("body/batch_normalization/moving_mean").iter().all(digits));
+    assert!(!numbers("head/kernel").iter().all(digits));
+}
+
+#[test]
+fn a_model_of_keras_predicts_within_a_budget_what_keras_predicts() {
+    let sandbox = Sandbox::new("import-predict");
+    let cases: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(model("models.json")).unwrap()).unwrap();
+    let case = cases.as_array().unwrap().iter().find(|case| case["file"] == "images.keras").unwrap();
+    let numbers = |tensor: &serde_json::Value| -> Vec<f32> {
+        tensor["data"].as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32).collect()
+    };
+    let shape: Vec<usize> = case["inputs"][0]["shape"].as_array().unwrap().iter().map(|dim| dim.as_u64().unwrap() as usize).collect();
+    sandbox.write("x.npy", npy(&shape, numbers(&case["inputs"][0]).into_iter()));
+    let file = model("images.keras").display().to_string();
+    sandbox.succeed(&["predict", &file, "--input", "x.npy", "--out", "y.npy", "--host-memory", "64MiB"]);
+    let written = std::fs::read(sandbox.path("y.npy")).unwrap();
+    let wanted = numbers(&case["outputs"][0]);
+    let got: Vec<f32> =
+        written[written.len() - wanted.len() * 4..].chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect();
+    let largest = wanted.iter().fold(0f32, |most, number| most.max(number.abs()));
+    let difference = got.iter().zip(&wanted).fold(0f32, |most, (got, wanted)| most.max((got - wanted).abs()));
+    assert!(difference <= 1e-4 * largest, "max|Δ| is {difference}, max|reference| {largest}");
+}

@@ -1,0 +1,126 @@
+//! Models of other programs: descriptions of [`plimsoll_formats`] mapped to layers, and their weights to the weights of those.
+//!
+//! No code in a file is run. What has no counterpart is refused, all of it at once, by name.
+
+mod keras;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+use crate::error::{Error, Result};
+use crate::nn::Model;
+use crate::optim::Optimizer;
+use crate::output_loss::OutputLosses;
+use plimsoll_core::shape::{Shape, TensorType};
+use plimsoll_formats::FormatError;
+use plimsoll_formats::keras::KerasModel;
+use plimsoll_formats::source::Region;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+pub(crate) use weights::{Assembly, ImportedWeights, load_matching_weights, load_weights};
+
+/// A model of another program.
+///
+/// ```no_run
+/// let imported = plimsoll::import("mobilenet.keras".as_ref())?;
+/// println!("{}", imported.summary()?);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Imported {
+    /// The model.
+    pub model: Model,
+    /// Its inputs: columns of the data.
+    pub inputs: Vec<ImportedInput>,
+    /// The optimizer, if the model was compiled.
+    pub optimizer: Option<Arc<dyn Optimizer>>,
+    /// The losses and metrics of the outputs, if the model was compiled with ones that exist here.
+    pub losses: Option<OutputLosses>,
+    /// What the file has and the model has not, such as constraints; one sentence each.
+    pub notes: Vec<String>,
+    pub(crate) weights: ImportedWeights,
+}
+
+/// An input of an imported model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportedInput {
+    /// The column of the data: `x` for the only input, the input's name for several.
+    pub column: String,
+    /// Its name in the file.
+    pub name: String,
+    /// The shape of a row.
+    pub row: Vec<usize>,
+    /// Whether it has integers, such as token IDs.
+    pub integers: bool,
+}
+
+impl ImportedInput {
+    /// Its type in a graph.
+    pub(crate) fn ty(&self) -> TensorType {
+        let shape = Shape::batch_of(self.row.iter().copied());
+        let dtype = if self.integers { plimsoll_core::DType::I32 } else { plimsoll_core::DType::F32 };
+        TensorType::new(dtype, shape)
+    }
+}
+
+impl Imported {
+    /// The types of the inputs.
+    pub(crate) fn types(&self) -> Vec<TensorType> {
+        self.inputs.iter().map(ImportedInput::ty).collect()
+    }
+
+    /// The layers as a table.
+    pub fn summary(&self) -> Result<crate::nn::Summary> {
+        Ok(self.model.summary_for(&self.types())?)
+    }
+
+    /// Whether the file has weights.
+    pub fn has_weights(&self) -> bool {
+        !self.weights.is_empty()
+    }
+
+    /// That every weight of the model is in the file with its shape; a bare configuration has none.
+    fn check_weights(&self) -> Result<()> {
+        if self.weights.is_empty() {
+            return Ok(());
+        }
+        for (name, ty) in self.model.weights_for(&self.types())? {
+            let wanted: Vec<u64> = ty.shape.bind(1).iter().map(|dim| *dim as u64).collect();
+            self.weights.check(&name, &wanted).map_err(Error::Config)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a path is a model of another program, by its name.
+pub(crate) fn is_importable(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
+    matches!(extension.as_str(), "keras" | "h5" | "hdf5" | "json")
+}
+
+/// Reads a model of Keras: a `.keras` archive, an `.h5` file or a `config.json`. Weights are read when a run starts.
+pub fn import(path: &Path) -> Result<Imported> {
+    let about = |error: FormatError| match error {
+        FormatError::Io(source) => Error::Io { action: "read", path: path.to_path_buf(), source },
+        FormatError::Damaged(what) => Error::Config(format!("{} is damaged: {what}", path.display())),
+        FormatError::Unsupported(what) => Error::Config(format!("cannot import {}: {what}", path.display())),
+    };
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
+    if matches!(extension.as_str(), "pt" | "pth" | "bin" | "ckpt") {
+        return Err(Error::Config(format!(
+            "{} is a PyTorch checkpoint, a pickle that can run code when it is read. Convert it: python -c \"import torch; from \
+             safetensors.torch import save_file; save_file(torch.load('{0}', weights_only=True), 'model.safetensors')\"",
+            path.display()
+        )));
+    }
+    let file = File::open(path).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
+    let region = Region::file(file).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
+    let saved = KerasModel::open(region).map_err(about)?;
+    let imported = keras::model(&saved).map_err(|problems| {
+        let list = problems.join("\n  ");
+        Error::Config(format!("cannot import {}:\n  {list}", path.display()))
+    })?;
+    imported.check_weights().map_err(|error| Error::Config(format!("cannot import {}: {error}", path.display())))?;
+    Ok(imported)
+}

@@ -1,0 +1,161 @@
+//! Weights of imported models: which elements of which tensors of a file make up a weight, and how they get to a device, piece by
+//! piece.
+
+use crate::error::{Error, Result};
+use crate::tensors;
+use plimsoll_core::graph::{State, StateId, StateKind};
+use plimsoll_core::{Bytes, Executor};
+use plimsoll_formats::tensor::Tensor;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The weights of a model by the names of its states.
+#[derive(Debug, Default)]
+pub(crate) struct ImportedWeights(BTreeMap<String, Assembly>);
+
+/// A weight, from tensors of a file in row-major order.
+#[derive(Clone, Debug)]
+pub(crate) enum Assembly {
+    /// All elements of a tensor, under any shape of the same number.
+    Whole(Tensor),
+    /// Some consecutive elements of a tensor.
+    Part { tensor: Tensor, start: u64, length: u64 },
+    /// Matrices side by side: `rows` rows of all parts, one after the other.
+    Columns { rows: u64, parts: Vec<Tensor> },
+}
+
+impl Assembly {
+    fn elements(&self) -> u64 {
+        match self {
+            Assembly::Whole(tensor) => tensor.elements(),
+            Assembly::Part { length, .. } => *length,
+            Assembly::Columns { parts, .. } => parts.iter().map(Tensor::elements).sum(),
+        }
+    }
+
+    /// Passes the elements on in order, some at a time.
+    fn each_piece(&self, mut sink: impl FnMut(u64, &[f32]) -> Result<()>) -> Result<(), Problem> {
+        let mut piece = [0.0; PIECE];
+        let mut done = 0;
+        let mut pass = |reader: &mut plimsoll_formats::tensor::TensorReader<'_>, mut at: u64, mut left: u64| -> Result<(), Problem> {
+            while left > 0 {
+                let count = left.min(PIECE as u64) as usize;
+                reader.f32s(at, &mut piece[..count]).map_err(|error| Problem::File(error.to_string()))?;
+                sink(done, &piece[..count]).map_err(Problem::Device)?;
+                (at, left, done) = (at + count as u64, left - count as u64, done + count as u64);
+            }
+            Ok(())
+        };
+        match self {
+            Assembly::Whole(tensor) => pass(&mut tensor.reader(), 0, tensor.elements()),
+            Assembly::Part { tensor, start, length } => pass(&mut tensor.reader(), *start, *length),
+            Assembly::Columns { rows, parts } => {
+                let mut readers: Vec<_> = parts.iter().map(|part| (part.reader(), part.elements() / (*rows).max(1))).collect();
+                (0..*rows).try_for_each(|row| readers.iter_mut().try_for_each(|(reader, width)| pass(reader, row * *width, *width)))
+            }
+        }
+    }
+}
+
+/// Numbers that are copied at a time.
+const PIECE: usize = 4 << 10;
+
+enum Problem {
+    File(String),
+    Device(Error),
+}
+
+impl ImportedWeights {
+    pub fn insert(&mut self, name: String, weight: Assembly) {
+        self.0.insert(name, weight);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// That a weight is there with this shape; says how not.
+    pub fn check(&self, name: &str, shape: &[u64]) -> Result<(), String> {
+        let Some(weight) = self.0.get(name) else { return Err(format!("the file has no weight for `{name}`")) };
+        let wanted: u64 = shape.iter().product();
+        if weight.elements() != wanted {
+            return Err(format!("`{name}` has {} elements in the file and the shape {shape:?} in the model", weight.elements()));
+        }
+        if let Assembly::Whole(tensor) = weight {
+            // The same but for axes of extent 1, or the last axes joined.
+            let plain = |shape: &[u64]| shape.iter().copied().filter(|dim| *dim != 1).collect::<Vec<u64>>();
+            let (there, here) = (plain(&tensor.shape), plain(shape));
+            let joined = there.len() > here.len() || there == here;
+            if !joined {
+                return Err(format!("`{name}` is {:?} in the file and {shape:?} in the model", tensor.shape));
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a weight to the device.
+    fn load(&self, executor: &mut Executor, id: StateId, state: &State, path: &Path) -> Result<()> {
+        let mut bytes = [0; PIECE * 4];
+        let copied = self.0[&state.name].each_piece(|at, numbers| {
+            numbers.iter().zip(bytes.chunks_exact_mut(4)).for_each(|(number, bytes)| bytes.copy_from_slice(&number.to_le_bytes()));
+            Ok(executor.write_state_part(id, Bytes(at * 4), &bytes[..numbers.len() * 4])?)
+        });
+        copied.map_err(|problem| match problem {
+            Problem::File(what) => Error::Config(format!("{} is damaged: {what}", path.display())),
+            Problem::Device(error) => error,
+        })
+    }
+
+    /// Gives the elements of a weight.
+    #[cfg(test)]
+    pub fn elements(&self, name: &str) -> Vec<f32> {
+        let mut all = Vec::new();
+        let done = self.0[name].each_piece(|_, piece| {
+            all.extend_from_slice(piece);
+            Ok(())
+        });
+        assert!(done.is_ok(), "{name}");
+        all
+    }
+}
+
+/// Weights and statistics of the model.
+fn weights_of(executor: &Executor) -> Vec<(StateId, State)> {
+    let states = executor.plan().programs.iter().map(|program| program.graph.states()).max_by_key(|states| states.len());
+    let kept = |(_, state): &(usize, &State)| matches!(state.kind, StateKind::Parameter | StateKind::Statistic);
+    states.unwrap_or_default().iter().enumerate().filter(kept).map(|(i, state)| (StateId(i as u32), state.clone())).collect()
+}
+
+fn shape_of(state: &State) -> Vec<u64> {
+    state.ty.shape.bind(1).iter().map(|dim| *dim as u64).collect()
+}
+
+/// Loads all weights from a file of any format; the file must have all of the model's.
+pub(crate) fn load_weights(executor: &mut Executor, path: &Path) -> Result<()> {
+    if !super::is_importable(path) {
+        return tensors::load_weights(executor, path);
+    }
+    let weights = super::import(path)?.weights;
+    let states = weights_of(executor);
+    for (_, state) in &states {
+        let other = |what| Error::Config(format!("{} does not have the tensors of this model: {what}", path.display()));
+        weights.check(&state.name, &shape_of(state)).map_err(other)?;
+    }
+    states.iter().try_for_each(|(id, state)| weights.load(executor, *id, state, path))
+}
+
+/// Loads the weights whose name and shape match the model's; gives the names of those that are not loaded.
+pub(crate) fn load_matching_weights(executor: &mut Executor, path: &Path) -> Result<Vec<String>> {
+    if !super::is_importable(path) {
+        return tensors::load_matching_weights(executor, path);
+    }
+    let weights = super::import(path)?.weights;
+    let (fitting, others): (Vec<_>, Vec<_>) =
+        weights_of(executor).into_iter().partition(|(_, state)| weights.check(&state.name, &shape_of(state)).is_ok());
+    if fitting.is_empty() {
+        let what = "none of them is there with the same name and shape";
+        return Err(Error::Config(format!("{} does not have the tensors of this model: {what}", path.display())));
+    }
+    fitting.iter().try_for_each(|(id, state)| weights.load(executor, *id, state, path))?;
+    Ok(others.into_iter().map(|(_, state)| state.name).collect())
+}
