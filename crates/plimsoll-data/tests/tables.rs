@@ -87,7 +87,7 @@ fn rows(data: &Dataset, name: &str) -> Result<Vec<Vec<f32>>, DataError> {
 }
 
 /// What came of a case, in words.
-fn outcome(case: &Value) -> String {
+fn outcome(case: &Value) -> Result<String, String> {
     let expected = |key: &str| -> Vec<Vec<f32>> {
         let row = |row: &Value| row.as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32).collect();
         case[key].as_array().unwrap().iter().map(row).collect()
@@ -102,19 +102,20 @@ fn outcome(case: &Value) -> String {
     match (read, case["refused"].as_str()) {
         (Err(error), Some(words)) => {
             let error = error.to_string();
-            assert!(error.contains(words), "{name}: {error}");
-            format!("refused: {words} …")
+            if error.contains(words) { Ok(format!("refused: {words} …")) } else { Err(format!("{name}: {error}, not {words}")) }
         }
-        (Ok(_), Some(words)) => panic!("{name}: read, but should be refused with {words}"),
-        (Err(error), None) => panic!("{name}: {error}"),
+        (Ok(_), Some(words)) => Err(format!("{name}: read, but should be refused with {words}")),
+        (Err(error), None) => Err(format!("{name}: {error}")),
         (Ok((x, y)), None) => {
             let mut wanted = expected("x");
             if ragged {
                 let longest = wanted.iter().map(Vec::len).max().unwrap_or(0);
                 wanted.iter_mut().for_each(|row| row.resize(longest, 0.0));
             }
-            assert_eq!((x, y), (wanted, expected("y")), "{name}");
-            "read".to_string()
+            match (&x, &y) == (&wanted, &expected("y")) {
+                true => Ok("read".to_string()),
+                false => Err(format!("{name}: {x:?} and {y:?}, not {wanted:?} and {:?}", expected("y"))),
+            }
         }
     }
 }
@@ -123,10 +124,16 @@ fn outcome(case: &Value) -> String {
 fn tables_are_read_as_their_writers_report_or_refused_in_words() {
     let cases: Vec<Value> = serde_json::from_slice(&fs::read(folder().join("tables.json")).unwrap()).unwrap();
     let mut list = "| file | written by | what | result |\n|---|---|---|---|\n".to_string();
+    let mut wrong = Vec::new();
     for case in &cases {
+        let result = outcome(case).unwrap_or_else(|problem| {
+            wrong.push(problem);
+            String::new()
+        });
         let text = |key: &str| case[key].as_str().unwrap().replace('|', "\\|");
-        list += &format!("| `{}` | {} | {} | {} |\n", text("file"), text("writer"), text("about"), outcome(case));
+        list += &format!("| `{}` | {} | {} | {} |\n", text("file"), text("writer"), text("about"), result);
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(cases.len() >= 80);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tables.md");
     let page = fs::read_to_string(&path).unwrap();

@@ -88,7 +88,7 @@ impl TextTable {
                 let at = scan.files.iter().position(|file| file.path == path).unwrap_or(0);
                 (scan.first_lines[at] + line, path, line, problem)
             });
-            if let Some((_, path, line, problem)) = problem.into_iter().chain(uneven).min_by_key(|(at, ..)| *at) {
+            if let Some((_, path, line, problem)) = uneven.into_iter().chain(problem).min_by_key(|(at, ..)| *at) {
                 return Err(DataError::csv(&path, line, problem));
             }
         }
