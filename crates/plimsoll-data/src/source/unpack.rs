@@ -22,12 +22,14 @@ impl Packing {
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
         let mut head = [0; 16];
         let count = file.read_at(&mut head, 0).map_err(|error| DataError::io("read", path, error))?;
+        let named_gzip = path.extension().is_some_and(|extension| extension == "gz");
         Ok(match head[..count] {
+            [] if named_gzip => Packing::Gzip,
             _ if plain(&head[..count]) => Packing::None,
             [0x1F, 0x8B, ..] => Packing::Gzip,
             [method, flags, ..] if method & 0x8F == 8 && (u32::from(method) << 8 | u32::from(flags)).is_multiple_of(31) => Packing::Zlib,
             // Damaged from the start.
-            _ if path.extension().is_some_and(|extension| extension == "gz") => Packing::Gzip,
+            _ if named_gzip => Packing::Gzip,
             _ => Packing::None,
         })
     }
