@@ -328,7 +328,8 @@ fn language_step(classes: usize, smooth: bool) -> Result<Graph, GraphError> {
         }),
         &[logits, y, normalizer],
     )?;
-    let loss = graph.sum(own)?;
+    let losses = graph.reduce(Reduction::Sum, own, &[1])?;
+    let loss = graph.sum(losses)?;
     graph.output("loss", loss);
     let best = graph.reduce(Reduction::ArgMax, logits, &[1])?;
     graph.output("best", best);
