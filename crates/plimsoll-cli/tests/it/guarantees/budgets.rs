@@ -112,6 +112,8 @@ fn a_plan_states_little_more_than_the_run_takes() {
         let bytes = |key: &str| report[key].as_u64().unwrap();
         let (measured, planned) = (bytes("measured_peak_rss_bytes"), bytes("planned_bytes"));
         assert!(measured <= planned, "{run:?}: {measured} measured, {planned} planned");
-        assert!(planned <= (measured + (4 << 20)).max(measured / 4 * 5), "{run:?}: {planned} planned, {measured} measured");
+        // More of a debug build's code is counted and never resident.
+        let slack = if cfg!(debug_assertions) { 6 << 20 } else { 4 << 20 };
+        assert!(planned <= (measured + slack).max(measured / 4 * 5), "{run:?}: {planned} planned, {measured} measured");
     }
 }
