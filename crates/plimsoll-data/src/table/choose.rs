@@ -10,6 +10,7 @@ use super::rows::RowBuffer;
 use super::spec::{Encode, Missing, Standardize, TableSpec, Vocabulary};
 use crate::DataError;
 use plimsoll_core::Bytes;
+use std::collections::HashMap;
 
 /// The index of a column that is not used.
 pub(crate) const UNUSED: u32 = u32::MAX;
@@ -184,11 +185,13 @@ impl Chosen {
     ) -> Result<(Columns, Bytes), ColumnsError> {
         let name = |index: u32| spec.renamed(names.get(self.used[index as usize] as usize));
         let integers = self.integer_labels(spec, names, series)?;
+        // Very many columns: not one after the other.
+        let fitted: HashMap<&str, &FittedColumn> = spec.fitted.iter().map(|column| (column.name.as_str(), column)).collect();
         let mut fittings: Vec<Result<FittedColumn, Fitting>> = Vec::with_capacity(self.used.len());
         let is_feature = flags(&self.features, self.used.len());
         for index in 0..self.used.len() as u32 {
             let name = name(index);
-            if let Some(fitted) = spec.fitted.iter().find(|column| column.name == name) {
+            if let Some(&fitted) = fitted.get(name) {
                 fittings.push(Ok(fitted.clone()));
                 continue;
             }
