@@ -6,7 +6,7 @@ use crate::run_args::RunArgs;
 use crate::{Command, refused, sweep, text};
 use anyhow::Result;
 use clap::Args;
-use plimsoll::{Count, Report, RunPlan, Trainer, plan_file};
+use plimsoll::{Count, Report, RunPlan, Trainer, write_plan_file};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -75,8 +75,7 @@ impl Plan {
             (trainer, plan, None)
         };
         if let Some(path) = &self.run.out {
-            let document = plan_file(trainer.spec(), &plan)?;
-            std::fs::write(path, format!("{document:#}\n")).map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?;
+            write_plan_file(trainer.spec(), &plan, path)?;
         }
         if let Some(path) = &self.run.report {
             Report::of_plan(plan.clone(), trainer.spec()).write(path)?;
