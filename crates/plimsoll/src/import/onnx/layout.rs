@@ -28,7 +28,9 @@ impl Importer {
         let result = match kept.is_sorted() {
             // Only axes of extent 1 move: the elements stay.
             true => self.node("reshape", &[tensor], move |g, x| g.reshape(x[0], moved.clone()))?,
-            false => self.node("transpose", &[tensor], move |g, x| g.add_one(Op::Transpose(Transpose { order: moves.clone() }), &[x[0]]))?,
+            false => {
+                self.node("transpose", &[tensor], move |g, x| g.add_one(Op::Transpose(Transpose { order: moves.clone() }), &[x[0]]))?
+            }
         };
         let result = result.laid_out(order.to_vec()).of(tensor.kind);
         self.reordered.insert(key, result.clone());
@@ -114,7 +116,8 @@ impl Importer {
         if (0..dims.len()).any(|place| axes.contains(&tensor.order[place]) && dims[place] != 1.into()) {
             return Err(format!("axes {axes:?} of {} have other extents than 1", Shape::new(self.dims(tensor))));
         }
-        let order: Vec<usize> = kept.iter().map(|place| tensor.order[*place] - axes.iter().filter(|a| **a < tensor.order[*place]).count()).collect();
+        let order: Vec<usize> =
+            kept.iter().map(|place| tensor.order[*place] - axes.iter().filter(|a| **a < tensor.order[*place]).count()).collect();
         let shape = Shape::new(kept.iter().map(|place| dims[*place]));
         let kind = tensor.kind;
         Ok(self.node("reshape", &[tensor], move |g, x| g.reshape(x[0], shape.clone()))?.laid_out(order).of(kind))

@@ -91,8 +91,7 @@ pub(super) fn model(saved: &OnnxModel, title: &str) -> Result<Imported, Vec<Stri
         return Err(problems);
     }
     let outputs = importer.outputs(saved).map_err(|problem| vec![problem])?;
-    let named: Vec<(&str, SymbolicTensor)> =
-        outputs.iter().filter_map(|(name, output)| Some((name.as_str(), output.symbol?))).collect();
+    let named: Vec<(&str, SymbolicTensor)> = outputs.iter().filter_map(|(name, output)| Some((name.as_str(), output.symbol?))).collect();
     let net = importer.net.take().expect("a model is being built");
     let model = net.build_many(named).without_unused_layers();
     Ok(Imported { model, inputs, optimizer: None, losses: None, notes: Vec::new(), weights: importer.weights })
@@ -410,9 +409,8 @@ impl Importer {
         let tensor = Tensor::in_memory(FileType::F32, shape, bytes).map_err(|error| error.to_string())?;
         let name = self.unique_weight(&name);
         self.weights.insert(format!("{name}/value"), Assembly::Whole(tensor));
-        let lower = move |lowering: &mut Lowering<'_>, _: &[ValueId]| {
-            lowering.statistic("value", dims.iter().copied(), Init::Constant(0.0))
-        };
+        let lower =
+            move |lowering: &mut Lowering<'_>, _: &[ValueId]| lowering.statistic("value", dims.iter().copied(), Init::Constant(0.0));
         Ok(self.layer(&name, Arc::new(NodeLayer::new("constant", lower)), &[])?.of(constant.kind))
     }
 

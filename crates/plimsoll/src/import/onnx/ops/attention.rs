@@ -44,7 +44,8 @@ fn repeated(i: &mut Importer, x: &Computed, times: usize) -> Found<Computed> {
     }
     let x = i.plain(x)?;
     let dims = i.dims(&x);
-    let (split, spread) = (Shape::new([dims[0], dims[1], 1.into(), dims[2], dims[3]]), Shape::new([dims[0], dims[1], times.into(), dims[2], dims[3]]));
+    let (split, spread) =
+        (Shape::new([dims[0], dims[1], 1.into(), dims[2], dims[3]]), Shape::new([dims[0], dims[1], times.into(), dims[2], dims[3]]));
     let result = Shape::new([dims[0], (dims[1].factor() * times).into(), dims[2], dims[3]]);
     i.node("repeat", &[&x], move |g, x| {
         let y = g.reshape(x[0], split.clone())?;
@@ -98,7 +99,10 @@ fn attention(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
         false => {
             let times = count / kept;
             let (k, v) = (repeated(i, &k, times)?, repeated(i, &v, times)?);
-            let flipped = { let order = k.order.iter().map(|axis| [0, 1, 3, 2][*axis]).collect(); k.laid_out(order) };
+            let flipped = {
+                let order = k.order.iter().map(|axis| [0, 1, 3, 2][*axis]).collect();
+                k.laid_out(order)
+            };
             let raw: Value = i.product(&q, &flipped)?.into();
             let scores = i.elementwise("scale", &[raw], None, move |e, t| {
                 let scaled = e.mul(e.constant(scale), t[0]);
@@ -210,7 +214,8 @@ fn rotary(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     let y = i.node("rotary_embedding", &[&x, &caches[0], &caches[1]], move |g, x| {
         let half = rotated / 2;
         let lead: Vec<Dim> = g.shape(x[0]).dims()[..3].to_vec();
-        let part = |g: &mut plimsoll_core::Graph, of: ValueId, axis, start, length| g.add_one(Op::Slice(Slice { axis, start, length }), &[of]);
+        let part =
+            |g: &mut plimsoll_core::Graph, of: ValueId, axis, start, length| g.add_one(Op::Slice(Slice { axis, start, length }), &[of]);
         let own = Shape::new(lead.iter().copied().chain([half.into()]));
         let turned = part(g, x[0], 3, 0, rotated)?;
         let (a, b) = match interleaved {

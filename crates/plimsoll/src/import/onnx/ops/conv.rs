@@ -172,7 +172,10 @@ fn conv_transpose(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     let extra = c.sizes("output_padding")?.unwrap_or_else(|| vec![0; axes]);
     let groups = usize::try_from(c.int("group", 1)?).ok().filter(|groups| *groups > 0).ok_or("it has no groups")?;
     let whole = |axis: usize| {
-        (image[axis].saturating_sub(1)) * windows.stride[axis] + (windows.size[axis] - 1) * windows.dilation[axis] + 1 + extra.get(axis).unwrap_or(&0)
+        (image[axis].saturating_sub(1)) * windows.stride[axis]
+            + (windows.size[axis] - 1) * windows.dilation[axis]
+            + 1
+            + extra.get(axis).unwrap_or(&0)
     };
     let auto = c.text("auto_pad", "NOTSET")?;
     let mut output: Vec<usize> = Vec::with_capacity(axes);

@@ -1,9 +1,9 @@
 //! Operators on every element by itself, with broadcasting.
 
+use super::super::Importer;
 use super::super::call::Call;
 use super::super::layer::NodeLayer;
 use super::super::values::{Computed, Found, Kind, Value};
-use super::super::Importer;
 use super::Mapping;
 use crate::nn::{Activation, Dropout, Lowering};
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
@@ -139,9 +139,7 @@ pub(super) const OPERATORS: &[(&str, Mapping)] = &[
     ("Sum", |i, c| i.variadic(c, |e, a, b| e.add(a, b))),
     ("Mean", |i, c| {
         let share = 1.0 / c.inputs.len().max(1) as f32;
-        let mean = move |e: &ExprBuilder, t: &[TermId]| {
-            e.mul(e.constant(share), t[1..].iter().fold(t[0], |sum, next| e.add(sum, *next)))
-        };
+        let mean = move |e: &ExprBuilder, t: &[TermId]| e.mul(e.constant(share), t[1..].iter().fold(t[0], |sum, next| e.add(sum, *next)));
         i.elementwise("mean", &c.all()?, None, mean)
     }),
     ("Where", |i, c| {

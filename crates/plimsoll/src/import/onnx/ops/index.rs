@@ -14,13 +14,8 @@ use plimsoll_core::shape::{Dim, Shape};
 use plimsoll_core::{DType, Graph, GraphError, Op, ValueId};
 use std::sync::Arc;
 
-pub(super) const OPERATORS: &[(&str, Mapping)] = &[
-    ("Gather", gather),
-    ("GatherElements", gather_elements),
-    ("GatherND", gather_nd),
-    ("OneHot", one_hot),
-    ("Compress", compress),
-];
+pub(super) const OPERATORS: &[(&str, Mapping)] =
+    &[("Gather", gather), ("GatherElements", gather_elements), ("GatherND", gather_nd), ("OneHot", one_hot), ("Compress", compress)];
 
 /// An index that may count from the end.
 pub(super) fn from_start(e: &ExprBuilder, index: TermId, extent: usize) -> TermId {
@@ -56,7 +51,8 @@ fn gather(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
         let y = i.layer(&name, Arc::new(layer), &[&table, &tokens])?;
         // In memory: the axes of the indices, then those of a row. In the file: they stand where the axis was.
         let rows = table.order.len() - 1;
-        let logical: Vec<usize> = (0..rank).map(|place| axis + place).chain((0..rows).map(|row| if row < axis { row } else { row + rank })).collect();
+        let logical: Vec<usize> =
+            (0..rank).map(|place| axis + place).chain((0..rows).map(|row| if row < axis { row } else { row + rank })).collect();
         return Ok(vec![y.laid_out(logical).of(kind).into()]);
     }
     selected(i, &table, axis, extent, &tokens)
@@ -135,7 +131,8 @@ fn selected(i: &mut Importer, data: &Computed, axis: usize, extent: usize, indic
         let moved = g.add_one(Op::Transpose(plimsoll_core::ops::Transpose { order }), &[x[0]])?;
         let spread = before.iter().copied().chain(std::iter::repeat_n(one, count)).chain(after.iter().copied()).chain([Dim::fixed(extent)]);
         let data = g.reshape(moved, Shape::new(spread))?;
-        let named = std::iter::repeat_n(one, before.len()).chain(by.dims().iter().copied()).chain(std::iter::repeat_n(one, after.len() + 1));
+        let named =
+            std::iter::repeat_n(one, before.len()).chain(by.dims().iter().copied()).chain(std::iter::repeat_n(one, after.len() + 1));
         let indices = g.reshape(x[1], Shape::new(named))?;
         let result: Vec<Dim> = before.iter().chain(by.dims()).chain(after).copied().collect();
         let shape = Shape::new(result.iter().copied().chain([Dim::fixed(extent)]));
@@ -226,7 +223,8 @@ pub(super) fn flat_index(
     }
     let stride = |axis: usize| own[axis + 1..batch_dims + depth].iter().product::<usize>() as f32;
     let expr = Expr::build(|e| {
-        let outer = (0..batch_dims).fold(e.constant(0.0), |sum, axis| e.add(sum, e.mul(e.coordinate(axis as u8), e.constant(stride(axis)))));
+        let outer =
+            (0..batch_dims).fold(e.constant(0.0), |sum, axis| e.add(sum, e.mul(e.coordinate(axis as u8), e.constant(stride(axis)))));
         (0..depth).fold(outer, |sum, level| {
             let index = from_start(e, e.input(level as u16), own[batch_dims + level]);
             e.add(sum, e.mul(index, e.constant(stride(batch_dims + level))))

@@ -61,9 +61,7 @@ fn likelihood(i: &mut Importer, c: &Call<'_>, scores: &Computed) -> Found<Vec<Va
         };
         let counts = match ignored {
             Some(ignored) => {
-                let expr = Expr::build(|e| {
-                    e.select(e.binary(Binary::Equal, e.input(1), e.constant(ignored)), e.constant(0.0), e.input(0))
-                });
+                let expr = Expr::build(|e| e.select(e.binary(Binary::Equal, e.input(1), e.constant(ignored)), e.constant(0.0), e.input(0)));
                 g.pointwise(expr, &[counts, labels])?
             }
             None => counts,

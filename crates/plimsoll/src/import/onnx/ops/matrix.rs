@@ -5,10 +5,10 @@ use super::super::values::{Computed, Found, Value, Weight};
 use super::super::{Importer, owner};
 use super::Mapping;
 use crate::nn::Dense;
+use plimsoll_core::Op;
 use plimsoll_core::expr::{Expr, ExprBuilder, TermId};
 use plimsoll_core::ops::{MatMul, Reduce, Reduction};
 use plimsoll_core::shape::{Dim, Shape};
-use plimsoll_core::Op;
 use std::sync::Arc;
 
 pub(super) const OPERATORS: &[(&str, Mapping)] = &[("MatMul", matmul), ("Gemm", gemm), ("Einsum", einsum)];
@@ -158,7 +158,8 @@ fn einsum(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     let expand = |term: &str, rank: usize| -> Found<Vec<char>> {
         let Some((before, after)) = term.split_once("...") else { return Ok(term.chars().collect()) };
         let named = before.chars().count() + after.chars().count();
-        let hidden = rank.checked_sub(named).filter(|hidden| *hidden < 10).ok_or_else(|| format!("`{term}` has more axes than its input"))?;
+        let hidden =
+            rank.checked_sub(named).filter(|hidden| *hidden < 10).ok_or_else(|| format!("`{term}` has more axes than its input"))?;
         let digits = (0..hidden).rev().map(|digit| char::from(b'0' + digit as u8));
         Ok(before.chars().chain(digits).chain(after.chars()).collect())
     };

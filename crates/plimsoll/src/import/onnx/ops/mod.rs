@@ -76,7 +76,12 @@ pub(super) fn why_not(node: &Node, saved: &OnnxModel) -> String {
         }
         "StringConcat" | "StringNormalizer" | "StringSplit" | "RegexFullMatch" | "TfIdfVectorizer" => "strings are not imported",
         "NonZero" | "Unique" | "NonMaxSuppression" => "the shape of its output depends on the data",
-        "QuantizeLinear" | "DequantizeLinear" | "DynamicQuantizeLinear" | "QLinearConv" | "QLinearMatMul" | "ConvInteger"
+        "QuantizeLinear"
+        | "DequantizeLinear"
+        | "DynamicQuantizeLinear"
+        | "QLinearConv"
+        | "QLinearMatMul"
+        | "ConvInteger"
         | "MatMulInteger" => "quantized arithmetic is not imported",
         "RandomNormal" | "RandomNormalLike" | "RandomUniform" | "RandomUniformLike" | "Bernoulli" | "Multinomial" => {
             "random numbers are not imported"

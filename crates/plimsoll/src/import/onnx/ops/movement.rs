@@ -229,7 +229,8 @@ fn tile(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     if repeats.len() != x.order.len() {
         return Err(format!("it has {} repeats for {} axes", repeats.len(), x.order.len()));
     }
-    let repeats = repeats.iter().map(|count| usize::try_from(*count).ok().filter(|count| *count <= 1 << 24)).collect::<Option<Vec<usize>>>();
+    let repeats =
+        repeats.iter().map(|count| usize::try_from(*count).ok().filter(|count| *count <= 1 << 24)).collect::<Option<Vec<usize>>>();
     let repeats = repeats.ok_or("it repeats a negative number of times")?;
     let x = i.plain(&x)?;
     let dims = i.dims(&x);
@@ -274,7 +275,8 @@ fn depth_to_space(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let size = usize::try_from(c.int("blocksize", 0)?).ok().filter(|size| (1..=4096).contains(size)).ok_or("it has no blocksize")?;
     let &[batch, channels, height, width] = &i.dims(&x)[..] else { return Err("it takes images".to_string()) };
-    let Some(depth) = channels.as_fixed().filter(|channels| channels.is_multiple_of(size * size)).map(|channels| channels / (size * size)) else {
+    let Some(depth) = channels.as_fixed().filter(|channels| channels.is_multiple_of(size * size)).map(|channels| channels / (size * size))
+    else {
         return Err(format!("its channels are not divisible by {}", size * size));
     };
     let (block, deep) = (Dim::fixed(size), Dim::fixed(depth));

@@ -9,8 +9,11 @@ use plimsoll_core::ops::{Activation as CellActivation, Cell, Concat, MatMul, Rec
 use plimsoll_core::shape::{Dim, Shape};
 use plimsoll_core::{Graph, GraphError, Op, ValueId};
 
-pub(super) const OPERATORS: &[(&str, Mapping)] =
-    &[("LSTM", |i, c| recurrent(i, c, Layer::Lstm)), ("GRU", |i, c| recurrent(i, c, Layer::Gru)), ("RNN", |i, c| recurrent(i, c, Layer::Rnn))];
+pub(super) const OPERATORS: &[(&str, Mapping)] = &[
+    ("LSTM", |i, c| recurrent(i, c, Layer::Lstm)),
+    ("GRU", |i, c| recurrent(i, c, Layer::Gru)),
+    ("RNN", |i, c| recurrent(i, c, Layer::Rnn)),
+];
 
 /// Steps of a layer that is computed step by step.
 const MOST_STEPS: usize = 512;
@@ -147,20 +150,15 @@ impl Setting {
     /// Whether the op over whole sequences computes it.
     fn is_usual(&self) -> bool {
         let usual = self.layer.activations();
-        let activations = self.activations.chunks(usual.len()).all(|own| {
-            own.iter().zip(usual).all(|(own, usual)| own == usual) || self.layer == Layer::Rnn && own[0] == "relu"
-        });
+        let activations = self
+            .activations
+            .chunks(usual.len())
+            .all(|own| own.iter().zip(usual).all(|(own, usual)| own == usual) || self.layer == Layer::Rnn && own[0] == "relu");
         activations && self.clip.is_none() && !self.coupled && !self.given[4] && (self.layer != Layer::Gru || self.linear_before_reset)
     }
 
     /// One result of all directions, with an axis for them.
-    fn stacked(
-        &self,
-        g: &mut Graph,
-        x: &[ValueId],
-        pick: fn(&Results) -> Option<ValueId>,
-        axis: usize,
-    ) -> Result<ValueId, GraphError> {
+    fn stacked(&self, g: &mut Graph, x: &[ValueId], pick: fn(&Results) -> Option<ValueId>, axis: usize) -> Result<ValueId, GraphError> {
         let mut parts = Vec::with_capacity(self.directions);
         for direction in 0..self.directions {
             let results = self.direction(g, x, direction)?;

@@ -137,7 +137,8 @@ type Weights = Option<Vec<(usize, f64)>>;
 fn along(i: &mut Importer, x: &Computed, axis: usize, extent: usize, rows: &[Weights], outside: f64) -> Found<Computed> {
     let size = rows.len();
     let times = size / extent.max(1);
-    let repeats = |(at, row): (usize, &Weights)| matches!(row.as_deref(), Some([(from, weight)]) if *weight == 1.0 && *from == at / times.max(1));
+    let repeats =
+        |(at, row): (usize, &Weights)| matches!(row.as_deref(), Some([(from, weight)]) if *weight == 1.0 && *from == at / times.max(1));
     if times > 1 && size == extent * times && rows.iter().enumerate().all(repeats) {
         // Every element several times: a broadcast.
         let (place, order, kind) = (x.place(axis), x.order.clone(), x.kind);

@@ -12,12 +12,8 @@ use plimsoll_core::ops::Slice;
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{DType, Graph, GraphError, Op, ValueId};
 
-pub(super) const OPERATORS: &[(&str, Mapping)] = &[
-    ("ScatterElements", scatter_elements),
-    ("Scatter", scatter_elements),
-    ("ScatterND", scatter_nd),
-    ("MaxUnpool", max_unpool),
-];
+pub(super) const OPERATORS: &[(&str, Mapping)] =
+    &[("ScatterElements", scatter_elements), ("Scatter", scatter_elements), ("ScatterND", scatter_nd), ("MaxUnpool", max_unpool)];
 
 /// Updates of a node, at most; each is an operation of its own.
 const MOST_UPDATES: usize = 1024;

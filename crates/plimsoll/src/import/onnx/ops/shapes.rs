@@ -109,7 +109,9 @@ fn reshape(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     let mut wanted: Vec<Option<Dim>> = Vec::with_capacity(target.len());
     for (axis, dim) in target.into_iter().enumerate() {
         wanted.push(match dim {
-            Ok(dim) if dim == Dim::fixed(0) && !keeps_zero => Some(*dims.get(axis).ok_or("it copies an axis that its input does not have")?),
+            Ok(dim) if dim == Dim::fixed(0) && !keeps_zero => {
+                Some(*dims.get(axis).ok_or("it copies an axis that its input does not have")?)
+            }
             Ok(dim) => Some(dim),
             Err(-1) => None,
             Err(dim) => return Err(format!("a dimension is {dim}")),
@@ -197,7 +199,8 @@ fn unsqueeze(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     let rank = dims.len() + axes.len();
     let axes = axes.iter().map(|axis| axis_of(*axis, rank)).collect::<Found<Vec<usize>>>()?;
     let mut old = dims.into_iter();
-    let shape: Vec<Dim> = (0..rank).map(|axis| if axes.contains(&axis) { Dim::fixed(1) } else { old.next().unwrap_or(Dim::fixed(1)) }).collect();
+    let shape: Vec<Dim> =
+        (0..rank).map(|axis| if axes.contains(&axis) { Dim::fixed(1) } else { old.next().unwrap_or(Dim::fixed(1)) }).collect();
     under(i, x, Shape::new(shape))
 }
 

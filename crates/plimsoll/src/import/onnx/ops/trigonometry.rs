@@ -22,9 +22,7 @@ pub(super) const OPERATORS: &[(&str, Mapping)] = &[
             e.mul(e.unary(Unary::Sign, x), e.unary(Unary::Log, e.add(e.unary(Unary::Abs, x), root)))
         })
     }),
-    ("Acosh", |i, c| {
-        i.unary(c, |e, x| e.unary(Unary::Log, e.add(x, e.unary(Unary::Sqrt, e.sub(e.mul(x, x), e.constant(1.0))))))
-    }),
+    ("Acosh", |i, c| i.unary(c, |e, x| e.unary(Unary::Log, e.add(x, e.unary(Unary::Sqrt, e.sub(e.mul(x, x), e.constant(1.0))))))),
     ("Atanh", |i, c| {
         i.unary(c, |e, x| {
             let one = e.constant(1.0);
