@@ -26,7 +26,7 @@ use std::sync::Arc;
 use values::{Computed, Constant, Found, Kind, LARGEST_CONSTANT, Value, Weight, is_identity};
 
 /// The versions of ONNX' operator set that are read.
-const OPSETS: std::ops::RangeInclusive<i64> = 7..=24;
+const OPSETS: std::ops::RangeInclusive<i64> = 7..=27;
 
 /// Larger numbers in a constant that is added or multiplied are those of a mask, which is not trained.
 const LARGEST_WEIGHT: f32 = 1e4;
@@ -101,10 +101,12 @@ impl Importer {
     fn new(saved: &OnnxModel, title: &str) -> Found<Importer> {
         let opset = saved.opsets.get("").copied().unwrap_or(1);
         if !OPSETS.contains(&opset) {
-            return Err(format!("it has version {opset} of ONNX' operators; versions 7 to 24 are read"));
+            return Err(format!("it has version {opset} of ONNX' operators; versions 7 to 27 are read"));
         }
         let mut uses: HashMap<String, usize> = HashMap::new();
-        let read = saved.graph.nodes.iter().flat_map(|node| &node.inputs).chain(saved.graph.outputs.iter().map(|output| &output.name));
+        // PyTorch writes equal weights once, and the others as their identity: those are weights of their own.
+        let nodes = saved.graph.nodes.iter().filter(|node| node.op != "Identity");
+        let read = nodes.flat_map(|node| &node.inputs).chain(saved.graph.outputs.iter().map(|output| &output.name));
         read.for_each(|name| *uses.entry(name.clone()).or_default() += 1);
         Ok(Importer {
             net: Some(Functional::new(title)),

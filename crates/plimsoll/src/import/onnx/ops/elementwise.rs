@@ -3,7 +3,7 @@
 use super::super::Importer;
 use super::super::call::Call;
 use super::super::layer::NodeLayer;
-use super::super::values::{Computed, Found, Kind, Value};
+use super::super::values::{Computed, Found, Kind, Value, Weight};
 use super::Mapping;
 use crate::nn::{Activation, Dropout, Lowering};
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
@@ -79,7 +79,12 @@ pub(super) const OPERATORS: &[(&str, Mapping)] = &[
         i.elementwise("prelu", &c.all()?, None, slope)
     }),
     ("Clip", clip),
-    ("Identity", |_, c| Ok(vec![c.input(0)?])),
+    ("Identity", |_, c| {
+        Ok(vec![match (c.input(0)?, c.node.outputs.first()) {
+            (Value::Weight(weight), Some(name)) => Value::Weight(Weight { name: name.clone(), ..weight }),
+            (value, _) => value,
+        }])
+    }),
     ("Dropout", dropout),
     ("Cast", |i, c| {
         let code = c.int("to", 1)?;
@@ -214,6 +219,9 @@ fn dropout(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
         Some(ratio) => ratio.fixed()?.first().copied().unwrap_or(0.5) as f32,
         None => c.float("ratio", 0.5)?,
     };
+    if c.constant(2)?.is_some_and(|training| training.numbers.first() == Some(&1.0)) && ratio != 0.0 {
+        return Err("random numbers are not imported; export the model for inference (training_mode = false)".to_string());
+    }
     let x = c.input(0)?;
     if i.net.is_none() || !(0.0..1.0).contains(&ratio) {
         return Ok(vec![x]);

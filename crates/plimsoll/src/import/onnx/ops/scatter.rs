@@ -162,11 +162,15 @@ fn max_unpool(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
         None => usual.clone(),
     };
     let count: usize = dims.iter().product();
-    let elements: usize = result.iter().product();
+    // Places count within the usual shape; a larger one has zeros behind it.
+    let elements: usize = usual.iter().product();
+    if result.len() != usual.len() || result.iter().zip(&usual).any(|(result, usual)| result < usual || *result > 1 << 24) {
+        return Err(format!("its output shape is {result:?}, where {usual:?} is usual"));
+    }
     if count > MOST_UPDATES || elements > 1 << 24 {
         return Err(format!("it writes {count} elements; {MOST_UPDATES} can be written"));
     }
-    let shape = Shape::fixed(result);
+    let shape = Shape::fixed(usual.iter().copied());
     let y = i.node("unpool", &[&x, &places], move |g, x| {
         let mut there = g.full(0.0, Shape::fixed([elements]))?;
         let (values, places) = (g.reshape(x[0], Shape::fixed([count]))?, g.reshape(x[1], Shape::fixed([count]))?);
@@ -175,7 +179,8 @@ fn max_unpool(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
             let (index, update) = (part(places)?, part(values)?);
             there = Combine::Replace.update(g, there, index, update, 0)?;
         }
-        g.reshape(there, shape.clone())
+        let there = g.reshape(there, shape.clone())?;
+        usual.iter().zip(&result).enumerate().try_fold(there, |y, (axis, (usual, result))| pad_with(g, y, axis, 0, result - usual, 0.0))
     })?;
     Ok(vec![y.into()])
 }

@@ -28,7 +28,9 @@ fn run(device: &Arc<dyn Device>, graph: &Graph, rows: usize, inputs: &[Vec<f64>]
     for (i, (state, elements)) in graph.states().iter().zip(states).enumerate() {
         executor.write_state(StateId(i as u32), &encode(state.ty.dtype, elements)).map_err(|error| words(&error))?;
     }
-    let columns: Vec<Vec<u8>> = graph.inputs().iter().zip(inputs).map(|(input, elements)| encode(input.ty.dtype, elements)).collect();
+    // An empty vector without capacity has no aligned address.
+    let column = |dtype, elements: &[f64]| if elements.is_empty() { Vec::with_capacity(64) } else { encode(dtype, elements) };
+    let columns: Vec<Vec<u8>> = graph.inputs().iter().zip(inputs).map(|(input, elements)| column(input.ty.dtype, elements)).collect();
     let columns: Vec<&[u8]> = columns.iter().map(Vec::as_slice).collect();
     let step = StepInputs { columns: &columns, scalars: &[], random: StepRandom::default() };
     let ticket = executor.run(Role::Step, rows, &step).map_err(|error| words(&error))?;
