@@ -187,7 +187,7 @@ def floats(*shape):
 
 def main():
     OUT.mkdir(exist_ok=True)
-    image = torch.randn(2, 3, 20, 16)
+    image = torch.randn(2, 3, 12, 8)
     export("residual.onnx", Residual(), image, "PyTorch, batch normalization kept", training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False)
     export("residual_folded.onnx", Residual(), image, "PyTorch, batch normalization folded, opset 11", opset_version=11)
     export("residual_fixed.onnx", Residual(), image, "PyTorch, batch fixed to 1", batch_axis=False)
