@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 use crate::nn::Model;
 use crate::optim::Optimizer;
 use crate::output_loss::OutputLosses;
+#[cfg(test)]
+pub(crate) use onnx::operators as onnx_operators;
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_formats::FormatError;
 use plimsoll_formats::keras::KerasModel;

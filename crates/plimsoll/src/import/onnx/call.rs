@@ -116,6 +116,9 @@ impl Call<'_> {
 
 /// The elements of a small tensor.
 pub(super) fn read(tensor: &Tensor) -> Found<Constant> {
+    if tensor.shape.iter().any(|dim| *dim > 1 << 32) || tensor.shape.len() > 64 {
+        return Err(format!("a constant has the shape {:?}", tensor.shape));
+    }
     let dims = tensor.shape.iter().map(|dim| *dim as usize).collect();
     let kind = Kind::of(tensor.dtype);
     let limit = LARGEST_CONSTANT as u64;

@@ -10,6 +10,10 @@ use plimsoll_core::random::StepRandom;
 use plimsoll_core::reference;
 use std::collections::{HashMap, HashSet};
 
+/// Elements of all tensors, and operations, of a node that is computed at import.
+const MOST_ELEMENTS: usize = 1 << 20;
+const MOST_OPERATIONS: u64 = 1 << 26;
+
 impl Importer {
     /// The results of a node whose inputs are constants; none if it has others, or is computed at every step.
     pub(super) fn folded(&mut self, call: &Call<'_>, mapping: Mapping) -> Found<Option<Vec<Value>>> {
@@ -80,9 +84,10 @@ impl Importer {
                 }
             });
         }
-        let largest = computed.iter().flatten().map(|tensor| scratch.graph.shape(tensor.value).elements().bind(1)).max().unwrap_or(0);
-        let work = scratch.graph.flops(1);
-        if largest > LARGEST_CONSTANT || work > 1 << 26 {
+        let size = |value: &plimsoll_core::ValueId| scratch.graph.shape(*value).elements().bind(1);
+        let largest = computed.iter().flatten().map(|tensor| size(&tensor.value)).max().unwrap_or(0);
+        let all = scratch.graph.nodes().flat_map(|(_, node)| &node.outputs).fold(0, |all: usize, value| all.saturating_add(size(value)));
+        if largest > LARGEST_CONSTANT || all > MOST_ELEMENTS || scratch.graph.flops(1) > MOST_OPERATIONS {
             return Ok(None);
         }
         let outcome = reference::run(&scratch.graph, 1, &scratch.held, &[], &[], &StepRandom::default());

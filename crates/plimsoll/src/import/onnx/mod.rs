@@ -25,11 +25,20 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use values::{Computed, Constant, Found, Kind, LARGEST_CONSTANT, Value, Weight, is_identity};
 
+#[cfg(test)]
+pub(crate) use ops::names as operators;
+
 /// The versions of ONNX' operator set that are read.
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=27;
 
 /// Larger numbers in a constant that is added or multiplied are those of a mask, which is not trained.
 const LARGEST_WEIGHT: f32 = 1e4;
+
+/// Dimensions of a tensor.
+const MOST_DIMENSIONS: usize = 64;
+
+/// Elements of a row of an input.
+const LARGEST_ROW: usize = 1 << 40;
 
 /// Bytes of all constants that are kept in memory until a run starts.
 const MOST_CONSTANTS: usize = 16 << 20;
@@ -190,12 +199,21 @@ impl Importer {
                 }
             }
         }
+        let elements = Shape::new(dims.iter().copied()).elements().factor();
+        if elements > LARGEST_ROW || dims.len() > MOST_DIMENSIONS {
+            return Err(format!("a row of the input `{name}` has {elements} elements in {} dimensions", dims.len()));
+        }
         Ok(dims)
     }
 
     fn initializer(&mut self, name: &str, tensor: &Tensor) -> Found<Value> {
         let elements = tensor.elements() as usize;
         let kind = Kind::of(tensor.dtype);
+        // An empty tensor may claim any other dimensions.
+        let extents = tensor.shape.iter().fold(1, |all: u64, dim| all.saturating_mul((*dim).max(1)));
+        if extents > LARGEST_ROW as u64 || tensor.shape.len() > MOST_DIMENSIONS {
+            return Err(format!("it has the shape {:?}", tensor.shape));
+        }
         let weight = matches!(tensor.dtype, FileType::F32 | FileType::F16 | FileType::BF16 | FileType::F64) && elements > 1;
         if !weight && elements <= LARGEST_CONSTANT || kind != Kind::Float && elements <= LARGEST_CONSTANT {
             return self.kept(call::read(tensor)?);
@@ -331,8 +349,11 @@ impl Importer {
             }
             None => None,
         };
-        let order = (0..self.graph.shape(value).rank()).collect();
-        Ok(Computed { symbol, value, order, kind: Kind::Float, raw: false })
+        let rank = self.graph.shape(value).rank();
+        if rank > MOST_DIMENSIONS {
+            return Err(format!("its result has {rank} dimensions"));
+        }
+        Ok(Computed { symbol, value, order: (0..rank).collect(), kind: Kind::Float, raw: false })
     }
 
     /// Adds a layer without weights, named after the current node.
@@ -407,6 +428,9 @@ impl Importer {
         }
         let bytes: Vec<u8> = constant.fixed()?.iter().flat_map(|number| (*number as f32).to_le_bytes()).collect();
         self.constants_kept = self.constants_kept.saturating_add(bytes.len());
+        if self.constants_kept > MOST_CONSTANTS {
+            return Err(format!("constants that nodes compute take more than {} MiB", MOST_CONSTANTS >> 20));
+        }
         let shape = dims.iter().map(|dim| *dim as u64).collect();
         let tensor = Tensor::in_memory(FileType::F32, shape, bytes).map_err(|error| error.to_string())?;
         let name = self.unique_weight(&name);

@@ -215,6 +215,11 @@ pub(super) fn inverse(order: &[usize]) -> Vec<usize> {
     inverse
 }
 
+/// The number of elements of these extents.
+pub(super) fn count_of<'a>(extents: impl IntoIterator<Item = &'a usize>) -> usize {
+    extents.into_iter().fold(1, |all: usize, extent| all.saturating_mul(*extent))
+}
+
 /// An axis that may count from the end.
 pub(super) fn axis_of(axis: i64, rank: usize) -> Found<usize> {
     let from_start = if axis < 0 { axis + rank as i64 } else { axis };

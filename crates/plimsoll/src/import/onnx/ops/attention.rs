@@ -131,7 +131,7 @@ fn attention(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
             }
             if let Some(lengths) = lengths {
                 let tensor = i.computed(&lengths)?;
-                let batch = i.dims(&tensor)[0];
+                let Some(batch) = i.dims(&tensor).first().copied() else { return Err("its lengths are a single number".to_string()) };
                 let column = i.reshaped(&tensor, Shape::new([batch, 1.into(), 1.into(), 1.into()]))?;
                 let shape = Shape::new([batch, 1.into(), 1.into(), keys.into()]);
                 let bias = i.node("mask", &[&column], move |g, x| {

@@ -231,7 +231,7 @@ fn conv_transpose(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
             pad_columns: fit(wide, width, window.pad_columns, window.size.1, window.stride.1, window.dilation.1),
             ..window
         };
-        let input = Shape::new([batch, tall.into(), wide.into(), (inner * groups).into()]);
+        let input = Shape::new([batch, tall.into(), wide.into(), inner.saturating_mul(groups).into()]);
         g.add_one(Op::Conv2dGradInput(Conv2dGradInput { window, groups, input, dtype: DType::F32 }), &[filter, x[0]])
     })?;
     let y = with_bias(i, y, bias.as_ref())?;

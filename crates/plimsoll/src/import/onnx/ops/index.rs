@@ -3,7 +3,7 @@
 
 use super::super::call::Call;
 use super::super::layer::NodeLayer;
-use super::super::values::{Computed, Constant, Found, Kind, Value, axis_of};
+use super::super::values::{Computed, Constant, Found, Kind, Value, axis_of, count_of};
 use super::super::{Importer, clean, owner};
 use super::Mapping;
 use crate::nn::Lowering;
@@ -195,7 +195,7 @@ fn gather_nd(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     }
     let row: Vec<usize> = own[batch_dims + depth..].to_vec();
     let result = Shape::fixed(lead.iter().chain(&row).copied());
-    let (rows, width) = (own[..batch_dims + depth].iter().product::<usize>(), row.iter().product::<usize>());
+    let (rows, width) = (count_of(&own[..batch_dims + depth]), count_of(&row));
     let (lead, own, kind) = (lead.to_vec(), own.clone(), data.kind);
     let y = i.node("gather", &[&data, &indices], move |g, x| {
         let table = g.reshape(x[0], Shape::fixed([rows, width]))?;
@@ -221,7 +221,7 @@ pub(super) fn flat_index(
         let part = g.add_one(Op::Slice(Slice { axis: lead.len(), start: level, length: 1 }), &[indices])?;
         parts.push(g.reshape(part, shape.clone())?);
     }
-    let stride = |axis: usize| own[axis + 1..batch_dims + depth].iter().product::<usize>() as f32;
+    let stride = |axis: usize| count_of(&own[axis + 1..batch_dims + depth]) as f32;
     let expr = Expr::build(|e| {
         let outer =
             (0..batch_dims).fold(e.constant(0.0), |sum, axis| e.add(sum, e.mul(e.coordinate(axis as u8), e.constant(stride(axis)))));

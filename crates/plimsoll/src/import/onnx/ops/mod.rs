@@ -53,7 +53,7 @@ pub(super) fn find(node: &Node) -> Option<Mapping> {
 
 /// All operators by name, sorted.
 #[cfg(test)]
-pub(super) fn names() -> Vec<&'static str> {
+pub(crate) fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = GROUPS.iter().flat_map(|group| group.iter().map(|(name, _)| *name)).collect();
     names.sort_unstable();
     names

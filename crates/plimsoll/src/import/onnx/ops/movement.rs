@@ -55,7 +55,7 @@ fn split(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     let lengths: Vec<usize> = match c.integers(1, "split")? {
         Some(lengths) => lengths.iter().map(|length| usize::try_from(*length).unwrap_or(usize::MAX)).collect(),
         None => {
-            let parts = usize::try_from(c.int("num_outputs", parts as i64)?).unwrap_or(0).max(1);
+            let parts = usize::try_from(c.int("num_outputs", parts as i64)?).unwrap_or(0).clamp(1, 4096);
             let each = extent.div_ceil(parts);
             (0..parts).map(|part| each.min(extent.saturating_sub(part * each))).collect()
         }
@@ -297,7 +297,7 @@ fn space_to_depth(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
         return Err(format!("its image is not divisible by blocks of {size}"));
     }
     let (block, rows, columns) = (Dim::fixed(size), Dim::fixed(height.factor() / size), Dim::fixed(width.factor() / size));
-    let result = vec![batch, Dim::fixed(channels.factor() * size * size), rows, columns];
+    let result = vec![batch, Dim::fixed(channels.factor().saturating_mul(size * size)), rows, columns];
     shuffled(i, &x, vec![batch, channels, rows, block, columns, block], vec![0, 3, 5, 1, 2, 4], result)
 }
 

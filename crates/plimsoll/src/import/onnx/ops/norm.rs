@@ -85,7 +85,7 @@ fn batch(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     if i.graph.shape(x.value).has_batch() {
         return Err("it normalizes with the statistics of the batch; export the model for inference (training_mode = 0)".to_string());
     }
-    let places: Vec<usize> = (0..order.len() - 1).collect();
+    let places: Vec<usize> = (0..order.len().saturating_sub(1)).collect();
     let own = places.clone();
     let y = i.node("batch_norm", &[&x, &rest[0], &rest[1]], move |g, x| {
         let (mean, variance) = moments(g, x[0], &own)?;

@@ -2,11 +2,11 @@
 
 use super::super::Importer;
 use super::super::call::Call;
-use super::super::values::{Computed, Found, Kind, Value};
+use super::super::values::{Computed, Found, Kind, Value, count_of};
 use super::Mapping;
 use super::conv::Windows;
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
-use plimsoll_core::ops::{AvgPool, MaxPool, Pad, Reduction, Window};
+use plimsoll_core::ops::{AvgPool, MaxPool, Pad, Reduction, Slice, Window};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{Graph, GraphError, Op, ValueId};
 
@@ -33,7 +33,7 @@ fn global(
 ) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let extents = i.image_extents(&x)?;
-    let count: usize = extents.iter().product();
+    let count = count_of(&extents);
     let x = i.channels_last(&x)?;
     let places: Vec<usize> = (1..=extents.len()).collect();
     let order = x.order.clone();
@@ -183,8 +183,10 @@ fn taps(
 
 /// Every `stride`-th of `steps · stride` elements from `start` on.
 pub(super) fn every(g: &mut Graph, x: ValueId, axis: usize, start: usize, steps: usize, stride: usize) -> Result<ValueId, GraphError> {
-    use plimsoll_core::ops::Slice;
-    let part = g.add_one(Op::Slice(Slice { axis, start, length: steps * stride }), &[x])?;
+    if axis >= g.shape(x).rank() {
+        return Err(g.error(format!("{} has no axis {axis}", g.shape(x))));
+    }
+    let part = g.add_one(Op::Slice(Slice { axis, start, length: steps.saturating_mul(stride) }), &[x])?;
     if stride == 1 {
         return Ok(part);
     }
@@ -200,6 +202,9 @@ pub(super) fn every(g: &mut Graph, x: ValueId, axis: usize, start: usize, steps:
 pub(super) fn pad_with(g: &mut Graph, x: ValueId, axis: usize, before: usize, after: usize, number: f32) -> Result<ValueId, GraphError> {
     if before == 0 && after == 0 {
         return Ok(x);
+    }
+    if axis >= g.shape(x).rank() {
+        return Err(g.error(format!("{} has no axis {axis}", g.shape(x))));
     }
     let extent = g.shape(x).dims()[axis].factor();
     let padded = g.add_one(Op::Pad(Pad { axis, before, after }), &[x])?;

@@ -80,8 +80,14 @@ fn recurrent(i: &mut Importer, c: &Call<'_>, layer: Layer) -> Found<Vec<Value>> 
     let Some(steps) = dims[1].as_fixed() else { return Err("its sequences are as long as the batch".to_string()) };
     let mut read = vec![x];
     let mut given = [false; 5];
-    for index in [1, 2, 3, 4, 5, 6, 7] {
-        let Some(value) = c.given(index) else { continue };
+    // Weights, bias, lengths, states and peepholes with their ranks.
+    for (index, rank) in [(1, 3), (2, 3), (3, 2), (4, 1), (5, 3), (6, 3), (7, 2)] {
+        let value = match c.given(index) {
+            Some(value) if value.rank() == rank => value,
+            Some(_) => return Err(format!("its input {index} does not have {rank} dimensions")),
+            None if index < 3 => return Err(format!("it has no input {index}")),
+            None => continue,
+        };
         let tensor = i.computed(&value)?;
         // States are `[directions, batch, units]`, or with the batch first.
         let states = matches!(index, 5 | 6) && batch_first;

@@ -126,7 +126,7 @@ fn product(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     }
     let kept: Vec<usize> = (0..rank).filter(|axis| !axes.contains(axis)).collect();
     let x = i.ordered(&x, &[&kept[..], &axes].concat())?;
-    let count: usize = axes.iter().map(|axis| dims[*axis].factor()).product();
+    let count = axes.iter().fold(1, |all: usize, axis| all.saturating_mul(dims[*axis].factor()));
     let rows = Shape::new(kept.iter().map(|axis| dims[*axis])).elements();
     let keep = c.flag("keepdims", true)?;
     let result = Shape::new(

@@ -10,7 +10,7 @@ use plimsoll_core::shape::{Dim, Shape};
 pub(super) const OPERATORS: &[(&str, Mapping)] = &[("Resize", resize), ("Upsample", upsample)];
 
 /// Elements of the largest matrix of weights.
-const LARGEST_MATRIX: usize = 1 << 22;
+const LARGEST_MATRIX: usize = 1 << 20;
 
 /// How positions and weights are computed.
 struct Interpolation {

@@ -2,7 +2,7 @@
 
 use super::super::Importer;
 use super::super::call::Call;
-use super::super::values::{Computed, Found, Value, axis_of};
+use super::super::values::{Computed, Found, Value, axis_of, count_of};
 use super::Mapping;
 use super::conv::{Windows, fixed};
 use super::index::{flat_index, from_start};
@@ -126,11 +126,11 @@ fn write_rows(
     depth: usize,
     combine: Combine,
 ) -> Found<Computed> {
-    let count: usize = lead.iter().product();
+    let count = count_of(&lead);
     if count > MOST_UPDATES {
         return Err(format!("it writes {count} rows; {MOST_UPDATES} can be written"));
     }
-    let (rows, width) = (own[..depth].iter().product::<usize>(), own[depth..].iter().product::<usize>());
+    let (rows, width) = (count_of(&own[..depth]), count_of(&own[depth..]));
     i.node("scatter", &[data, indices, updates], move |g, x| {
         let mut there = g.reshape(x[0], Shape::fixed([rows, width]))?;
         let flat = flat_index(g, x[1], &own, &lead, 0, depth)?;
@@ -150,20 +150,23 @@ fn max_unpool(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     let (x, places) = (i.computed(&c.input(0)?)?, i.computed(&c.input(1)?)?);
     let (x, places) = (i.plain(&x)?, i.plain(&places)?);
     let dims = fixed(&i.dims(&x))?;
-    let image = dims.get(2..).unwrap_or_default().to_vec();
+    if dims.len() < 3 {
+        return Err(format!("it takes images, but got {dims:?}"));
+    }
+    let image = dims[2..].to_vec();
     let windows = Windows::read(c, c.sizes("kernel_shape")?.ok_or("it has no kernel_shape")?, &image)?;
     let mut usual = dims[..2].to_vec();
     for axis in 0..image.len() {
-        let whole = (image[axis] - 1) * windows.stride[axis] + windows.size[axis];
+        let whole = image[axis].saturating_sub(1) * windows.stride[axis] + windows.size[axis];
         usual.push(whole.checked_sub(windows.pads[axis].0 + windows.pads[axis].1).ok_or("its padding is larger than its image")?);
     }
     let result = match c.constant(2)? {
         Some(shape) => shape.integers()?.iter().map(|dim| (*dim).max(0) as usize).collect(),
         None => usual.clone(),
     };
-    let count: usize = dims.iter().product();
+    let count = count_of(&dims);
     // Places count within the usual shape; a larger one has zeros behind it.
-    let elements: usize = usual.iter().product();
+    let elements = count_of(&usual);
     if result.len() != usual.len() || result.iter().zip(&usual).any(|(result, usual)| result < usual || *result > 1 << 24) {
         return Err(format!("its output shape is {result:?}, where {usual:?} is usual"));
     }

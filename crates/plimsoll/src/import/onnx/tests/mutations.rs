@@ -38,10 +38,12 @@ fn files() -> Vec<Vec<u8>> {
 
 #[test]
 fn damaged_files_give_an_error_or_a_model() {
+    // PLIMSOLL_MUTATIONS sets the number per file.
+    let rounds = std::env::var("PLIMSOLL_MUTATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(24);
     let mut state = 9;
     let (mut tried, mut imported) = (0, 0);
     for original in files() {
-        for _ in 0..24 {
+        for _ in 0..rounds {
             let mut bytes = original.clone();
             for _ in 0..=draw(&mut state) % 4 {
                 let at = draw(&mut state) as usize % bytes.len();
