@@ -27,6 +27,12 @@ impl Call<'_> {
         (0..self.inputs.len()).map(|index| self.input(index)).collect()
     }
 
+    /// All inputs, which are as many as the operator has.
+    pub fn exactly(&self, count: usize) -> Found<Vec<Value>> {
+        let all = self.all()?;
+        if all.len() == count { Ok(all) } else { Err(format!("it has {} inputs, not {count}", all.len())) }
+    }
+
     /// Whether an output is used.
     pub fn wants(&self, output: usize) -> bool {
         self.node.outputs.get(output).is_some_and(|name| !name.is_empty())

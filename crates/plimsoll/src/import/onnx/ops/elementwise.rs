@@ -76,7 +76,7 @@ pub(super) const OPERATORS: &[(&str, Mapping)] = &[
     }),
     ("PRelu", |i, c| {
         let slope = |e: &ExprBuilder, t: &[TermId]| e.select(e.binary(Binary::Less, t[0], e.constant(0.0)), e.mul(t[0], t[1]), t[0]);
-        i.elementwise("prelu", &c.all()?, None, slope)
+        i.elementwise("prelu", &c.exactly(2)?, None, slope)
     }),
     ("Clip", clip),
     ("Identity", |_, c| {
@@ -92,24 +92,24 @@ pub(super) const OPERATORS: &[(&str, Mapping)] = &[
         i.cast(&c.input(0)?, Kind::of(to))
     }),
     ("CastLike", |i, c| i.cast(&c.input(0)?, c.input(1)?.kind())),
-    ("Not", |i, c| i.logical(c, |e, t| e.sub(e.constant(1.0), t[0]))),
-    ("IsNaN", |i, c| i.logical(c, |e, t| e.sub(e.constant(1.0), e.binary(Binary::Equal, t[0], t[0])))),
+    ("Not", |i, c| i.logical(c, 1, |e, t| e.sub(e.constant(1.0), t[0]))),
+    ("IsNaN", |i, c| i.logical(c, 1, |e, t| e.sub(e.constant(1.0), e.binary(Binary::Equal, t[0], t[0])))),
     ("IsInf", |i, c| {
         let (low, high) = (c.flag("detect_negative", true)?, c.flag("detect_positive", true)?);
-        i.logical(c, move |e, t| {
+        i.logical(c, 1, move |e, t| {
             let is = |number: f32| e.binary(Binary::Equal, t[0], e.constant(number));
             let none = e.constant(0.0);
             e.add(if high { is(f32::INFINITY) } else { none }, if low { is(f32::NEG_INFINITY) } else { none })
         })
     }),
-    ("And", |i, c| i.logical(c, |e, t| e.mul(t[0], t[1]))),
-    ("Or", |i, c| i.logical(c, |e, t| e.binary(Binary::Max, t[0], t[1]))),
-    ("Xor", |i, c| i.logical(c, |e, t| e.unary(Unary::Abs, e.sub(t[0], t[1])))),
-    ("Equal", |i, c| i.logical(c, |e, t| e.binary(Binary::Equal, t[0], t[1]))),
-    ("Less", |i, c| i.logical(c, |e, t| e.binary(Binary::Less, t[0], t[1]))),
-    ("LessOrEqual", |i, c| i.logical(c, |e, t| e.binary(Binary::LessEq, t[0], t[1]))),
-    ("Greater", |i, c| i.logical(c, |e, t| e.binary(Binary::Less, t[1], t[0]))),
-    ("GreaterOrEqual", |i, c| i.logical(c, |e, t| e.binary(Binary::LessEq, t[1], t[0]))),
+    ("And", |i, c| i.logical(c, 2, |e, t| e.mul(t[0], t[1]))),
+    ("Or", |i, c| i.logical(c, 2, |e, t| e.binary(Binary::Max, t[0], t[1]))),
+    ("Xor", |i, c| i.logical(c, 2, |e, t| e.unary(Unary::Abs, e.sub(t[0], t[1])))),
+    ("Equal", |i, c| i.logical(c, 2, |e, t| e.binary(Binary::Equal, t[0], t[1]))),
+    ("Less", |i, c| i.logical(c, 2, |e, t| e.binary(Binary::Less, t[0], t[1]))),
+    ("LessOrEqual", |i, c| i.logical(c, 2, |e, t| e.binary(Binary::LessEq, t[0], t[1]))),
+    ("Greater", |i, c| i.logical(c, 2, |e, t| e.binary(Binary::Less, t[1], t[0]))),
+    ("GreaterOrEqual", |i, c| i.logical(c, 2, |e, t| e.binary(Binary::LessEq, t[1], t[0]))),
     ("Add", |i, c| i.binary(c, |e, a, b| e.add(a, b))),
     ("Sub", |i, c| i.binary(c, |e, a, b| e.sub(a, b))),
     ("Mul", |i, c| i.binary(c, |e, a, b| e.mul(a, b))),
@@ -126,7 +126,7 @@ pub(super) const OPERATORS: &[(&str, Mapping)] = &[
         match whole {
             Some(number) if number.fract() == 0.0 && (0.0..=8.0).contains(&number) => {
                 let times = number as usize;
-                i.elementwise("pow", &c.all()?[..1], None, move |e, t| (0..times).fold(e.constant(1.0), |all, _| e.mul(all, t[0])))
+                i.elementwise("pow", &c.exactly(2)?[..1], None, move |e, t| (0..times).fold(e.constant(1.0), |all, _| e.mul(all, t[0])))
             }
             _ => i.binary(c, |e, a, b| power(e, a, b)),
         }
@@ -148,7 +148,7 @@ pub(super) const OPERATORS: &[(&str, Mapping)] = &[
         i.elementwise("mean", &c.all()?, None, mean)
     }),
     ("Where", |i, c| {
-        let all = c.all()?;
+        let all = c.exactly(3)?;
         let kind = all.get(1).map(Value::kind);
         i.elementwise("where", &all, kind, |e, t| e.select(t[0], t[1], t[2]))
     }),
@@ -245,10 +245,7 @@ impl Importer {
     }
 
     fn binary(&mut self, c: &Call<'_>, f: impl Fn(&ExprBuilder, TermId, TermId) -> TermId) -> Found<Vec<Value>> {
-        let all = c.all()?;
-        if all.len() != 2 {
-            return Err(format!("it has {} inputs", all.len()));
-        }
+        let all = c.exactly(2)?;
         // Up to version 6 a vector was laid along any axis; the importer begins at version 7.
         self.elementwise("pointwise", &all, None, |e, t| f(e, t[0], t[1]))
     }
@@ -257,8 +254,8 @@ impl Importer {
         self.elementwise("pointwise", &c.all()?, None, |e, t| t[1..].iter().fold(t[0], |all, next| f(e, all, *next)))
     }
 
-    fn logical(&mut self, c: &Call<'_>, f: impl Fn(&ExprBuilder, &[TermId]) -> TermId) -> Found<Vec<Value>> {
-        self.elementwise("pointwise", &c.all()?, Some(Kind::Bool), f)
+    fn logical(&mut self, c: &Call<'_>, inputs: usize, f: impl Fn(&ExprBuilder, &[TermId]) -> TermId) -> Found<Vec<Value>> {
+        self.elementwise("pointwise", &c.exactly(inputs)?, Some(Kind::Bool), f)
     }
 
     /// An activation as the layer that losses know.
