@@ -26,7 +26,7 @@ NETWORKS = [
     "resnet18", "resnet50", "mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0", "densenet121", "squeezenet1_1", "shufflenet_v2_x1_0",
     "googlenet", "vgg11", "regnet_y_400mf", "mnasnet0_5", "convnext_tiny", "vit_b_16", "swin_t", "alexnet",
 ]
-SIZES = {"vit_b_16": 224, "alexnet": 96, "googlenet": 96}
+SIZES = {"vit_b_16": 224, "vgg11": 224, "alexnet": 224, "googlenet": 96}
 
 
 def export(name, size, path, dynamo):
@@ -36,6 +36,10 @@ def export(name, size, path, dynamo):
         if isinstance(module, torch.nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.2)
             module.running_var.uniform_(0.5, 1.5)
+    for weight in model.parameters():
+        # Some heads begin at zero, where every output would be equal.
+        if weight.dim() == 2 and not weight.any():
+            torch.nn.init.normal_(weight, std=0.05)
     example = torch.randn(2, 3, size, size)
     options = dict(input_names=["input"], output_names=["output"])
     if dynamo:

@@ -6,10 +6,11 @@ use super::super::layer::NodeLayer;
 use super::super::values::{Computed, Constant, Found, Kind, Value, axis_of, count_of};
 use super::super::{Importer, clean, owner};
 use super::Mapping;
+use super::reduce::reduced;
 use crate::nn::Lowering;
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId};
 use plimsoll_core::graph::Init;
-use plimsoll_core::ops::{Concat, Gather, Reduce, Reduction, Slice};
+use plimsoll_core::ops::{Concat, Gather, Reduction, Slice};
 use plimsoll_core::shape::{Dim, Shape};
 use plimsoll_core::{DType, Graph, GraphError, Op, ValueId};
 use std::sync::Arc;
@@ -141,8 +142,7 @@ fn selected(i: &mut Importer, data: &Computed, axis: usize, extent: usize, indic
             let here = e.binary(Binary::Equal, e.coordinate(last as u8), from_start(e, e.input(1), extent));
             e.select(here, e.input(0), e.constant(0.0))
         });
-        let sum = Reduce { expr, shape, kind: Reduction::Sum, axes: vec![last], onto: false };
-        let sum = g.add_one(Op::Reduce(sum), &[data, indices])?;
+        let sum = reduced(g, expr, shape, Reduction::Sum, &[last], &[data, indices])?;
         g.reshape(sum, Shape::new(result))
     })?;
     Ok(vec![y.of(kind).into()])
@@ -177,8 +177,7 @@ fn gather_elements(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
             let here = e.binary(Binary::Equal, e.coordinate(rank as u8), from_start(e, e.input(1), extent));
             e.select(here, e.input(0), e.constant(0.0))
         });
-        let sum = Reduce { expr, shape, kind: Reduction::Sum, axes: vec![rank], onto: false };
-        let sum = g.add_one(Op::Reduce(sum), &[data, indices])?;
+        let sum = reduced(g, expr, shape, Reduction::Sum, &[rank], &[data, indices])?;
         g.reshape(sum, result)
     })?;
     Ok(vec![y.of(kind).into()])

@@ -4,11 +4,12 @@ use super::super::Importer;
 use super::super::call::Call;
 use super::super::values::{Computed, Found, Value};
 use super::Mapping;
+use super::reduce::reduced;
 use crate::nn::Activation;
 use plimsoll_core::expr::{Binary, Expr};
-use plimsoll_core::ops::{Reduce, Reduction};
+use plimsoll_core::ops::Reduction;
 use plimsoll_core::shape::{Dim, Shape};
-use plimsoll_core::{Graph, GraphError, Op, ValueId};
+use plimsoll_core::{Graph, GraphError, ValueId};
 
 pub(super) const OPERATORS: &[(&str, Mapping)] = &[
     ("NegativeLogLikelihoodLoss", |i, c| {
@@ -51,8 +52,7 @@ fn likelihood(i: &mut Importer, c: &Call<'_>, scores: &Computed) -> Found<Vec<Va
                 let here = e.binary(Binary::Equal, e.coordinate(last as u8), e.input(1));
                 e.select(here, e.input(0), e.constant(0.0))
             });
-            let sum = Reduce { expr, shape: shape.clone(), kind: Reduction::Sum, axes: vec![last], onto: false };
-            g.add_one(Op::Reduce(sum), &[values, labels])
+            reduced(g, expr, shape.clone(), Reduction::Sum, &[last], &[values, labels])
         };
         let chosen = pick(g, x[0])?;
         let counts = match x.get(2) {

@@ -4,10 +4,11 @@ use super::super::call::Call;
 use super::super::values::{Computed, Found, Value, Weight};
 use super::super::{Importer, owner};
 use super::Mapping;
+use super::reduce::reduced;
 use crate::nn::Dense;
 use plimsoll_core::Op;
 use plimsoll_core::expr::{Expr, ExprBuilder, TermId};
-use plimsoll_core::ops::{MatMul, Reduce, Reduction};
+use plimsoll_core::ops::{MatMul, Reduction};
 use plimsoll_core::shape::{Dim, Shape};
 use std::sync::Arc;
 
@@ -104,7 +105,7 @@ impl Importer {
             let expr = Expr::build(|e| e.mul(e.input(0), e.input(1)));
             let last = shape.rank() - 1;
             let result = Shape::new(shape.dims()[..last].iter().copied());
-            let sum = g.add_one(Op::Reduce(Reduce { expr, shape, kind: Reduction::Sum, axes: vec![last], onto: false }), &[a, b])?;
+            let sum = reduced(g, expr, shape, Reduction::Sum, &[last], &[a, b])?;
             g.reshape(sum, result)
         })
     }
@@ -222,8 +223,8 @@ fn einsum(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
             return g.pointwise_over(expr, x, shape);
         }
         let result = Shape::new(shape.dims()[..kept].iter().copied());
-        let axes = (kept..count).collect();
-        let sum = g.add_one(Op::Reduce(Reduce { expr, shape, kind: Reduction::Sum, axes, onto: false }), x)?;
+        let axes: Vec<usize> = (kept..count).collect();
+        let sum = reduced(g, expr, shape, Reduction::Sum, &axes, x)?;
         g.reshape(sum, result)
     })?;
     Ok(vec![y.into()])

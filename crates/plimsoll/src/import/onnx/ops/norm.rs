@@ -4,11 +4,12 @@ use super::super::call::Call;
 use super::super::values::{Computed, Found, Value, axis_of};
 use super::super::{Importer, owner};
 use super::Mapping;
+use super::reduce::reduced;
 use crate::nn::{BatchNorm, LayerNorm};
 use plimsoll_core::expr::{Binary, Expr, Unary};
-use plimsoll_core::ops::{Reduce, Reduction};
+use plimsoll_core::ops::Reduction;
 use plimsoll_core::shape::{Dim, Shape};
-use plimsoll_core::{Graph, GraphError, Op, ValueId};
+use plimsoll_core::{Graph, GraphError, ValueId};
 use std::sync::Arc;
 
 pub(super) const OPERATORS: &[(&str, Mapping)] = &[
@@ -32,8 +33,7 @@ fn moments(g: &mut Graph, x: ValueId, places: &[usize]) -> Result<(ValueId, Valu
         let d = e.sub(e.input(0), e.input(1));
         e.mul(d, d)
     });
-    let squares = Reduce { expr: square, shape, kind: Reduction::Sum, axes: places.to_vec(), onto: false };
-    let squares = g.add_one(Op::Reduce(squares), &[x, mean])?;
+    let squares = reduced(g, square, shape, Reduction::Sum, places, &[x, mean])?;
     let variance = g.map(squares, |e, x| e.mul(x, e.constant(1.0 / count)))?;
     Ok((mean, variance))
 }
@@ -221,8 +221,7 @@ fn rms(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
         let shape = g.shape(x[0]).clone();
         let count: f32 = places.iter().map(|place| shape.dims()[*place].factor() as f32).product();
         let square = Expr::build(|e| e.mul(e.input(0), e.input(0)));
-        let squares = Reduce { expr: square, shape, kind: Reduction::Sum, axes: places.clone(), onto: false };
-        let squares = g.add_one(Op::Reduce(squares), &x[..1])?;
+        let squares = reduced(g, square, shape, Reduction::Sum, &places, &x[..1])?;
         let expr = Expr::build(|e| {
             let mean = e.mul(e.input(1), e.constant(1.0 / count));
             e.mul(e.div(e.input(0), e.unary(Unary::Sqrt, e.add(mean, e.constant(epsilon)))), e.input(2))

@@ -6,7 +6,7 @@ use super::super::values::{Computed, Constant, Found, Kind, Value, axis_of};
 use super::Mapping;
 use crate::nn::Activation;
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
-use plimsoll_core::ops::{Concat, Reduce, Reduction, Slice};
+use plimsoll_core::ops::{Concat, Reduction, Slice};
 use plimsoll_core::shape::{Dim, Shape};
 use plimsoll_core::{DType, Graph, GraphError, Op, ValueId};
 use std::sync::Arc;
@@ -30,6 +30,19 @@ pub(super) const OPERATORS: &[(&str, Mapping)] = &[
     ("CumSum", cumulative_sum),
     ("TopK", top_k),
 ];
+
+/// An expression over a shape, reduced along axes. Passes fuse both, once gradients are taken.
+pub(super) fn reduced(
+    g: &mut Graph,
+    expr: Expr,
+    shape: Shape,
+    kind: Reduction,
+    axes: &[usize],
+    inputs: &[ValueId],
+) -> Result<ValueId, GraphError> {
+    let x = if expr.is_identity() && *g.shape(inputs[0]) == shape { inputs[0] } else { g.pointwise_over(expr, inputs, shape)? };
+    g.reduce(kind, x, axes)
+}
 
 fn negative(e: &ExprBuilder, x: TermId) -> TermId {
     e.unary(Unary::Neg, x)
@@ -79,10 +92,7 @@ impl Importer {
             let shape = g.shape(x[0]).clone();
             let y = match places.is_empty() {
                 true => g.pointwise(first.clone(), &x[..1])?,
-                false => {
-                    let reduce = Reduce { expr: first.clone(), shape, kind, axes: places.clone(), onto: false };
-                    g.add_one(Op::Reduce(reduce), &x[..1])?
-                }
+                false => reduced(g, first.clone(), shape, kind, &places, &x[..1])?,
             };
             if last.is_identity() { Ok(y) } else { g.pointwise(last.clone(), &[y]) }
         })?;
@@ -170,17 +180,15 @@ fn extreme(i: &mut Importer, c: &Call<'_>, smallest: bool) -> Found<Vec<Value>> 
         if last {
             // The last of equal elements: the largest index at which the maximum stands.
             let signed = Expr::build(|e| if smallest { e.unary(Unary::Neg, e.input(0)) } else { e.input(0) });
-            let most = Reduce { expr: signed, shape: shape.clone(), kind: Reduction::Max, axes: vec![place], onto: false };
-            let most = g.add_one(Op::Reduce(most), &x[..1])?;
+            let most = reduced(g, signed, shape.clone(), Reduction::Max, &[place], &x[..1])?;
             let index = Expr::build(|e| {
                 let own = if smallest { e.unary(Unary::Neg, e.input(0)) } else { e.input(0) };
                 e.select(e.binary(Binary::Equal, own, e.input(1)), e.coordinate(place as u8), e.constant(-1.0))
             });
-            return g
-                .add_one(Op::Reduce(Reduce { expr: index, shape, kind: Reduction::Max, axes: vec![place], onto: false }), &[x[0], most]);
+            return reduced(g, index, shape, Reduction::Max, &[place], &[x[0], most]);
         }
         let expr = Expr::build(|e| if smallest { e.unary(Unary::Neg, e.input(0)) } else { e.input(0) });
-        let index = g.add_one(Op::Reduce(Reduce { expr, shape, kind: Reduction::ArgMax, axes: vec![place], onto: false }), &x[..1])?;
+        let index = reduced(g, expr, shape, Reduction::ArgMax, &[place], &x[..1])?;
         g.cast(index, DType::F32)
     })?;
     let y = y.laid_out(order).of(Kind::Int);
@@ -268,8 +276,7 @@ fn cumulative_sum(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
             let counts = e.binary(if exclusive { Binary::Less } else { Binary::LessEq }, from, at);
             e.select(counts, e.input(0), e.constant(0.0))
         });
-        let axes = vec![shape.rank()];
-        let sums = g.add_one(Op::Reduce(Reduce { expr, shape: over, kind: Reduction::Sum, axes, onto: false }), &[spread])?;
+        let sums = reduced(g, expr, over, Reduction::Sum, &[shape.rank()], &[spread])?;
         let sums = g.reshape(sums, Shape::new(lead.iter().copied().chain([Dim::fixed(extent)])))?;
         let back = super::super::values::inverse(&moved);
         g.add_one(Op::Transpose(plimsoll_core::ops::Transpose { order: back }), &[sums])
@@ -301,8 +308,7 @@ fn top_k(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
                     let own = Expr::build(|e| {
                         e.select(e.binary(Binary::Equal, e.coordinate(place as u8), e.input(1)), e.input(0), e.constant(0.0))
                     });
-                    let own = Reduce { expr: own, shape: shape.clone(), kind: Reduction::Sum, axes: vec![place], onto: false };
-                    g.add_one(Op::Reduce(own), &[x, index])?
+                    reduced(g, own, shape.clone(), Reduction::Sum, &[place], &[x, index])?
                 }
                 false => g.cast(index, DType::F32)?,
             });

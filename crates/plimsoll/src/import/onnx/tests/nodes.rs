@@ -115,6 +115,24 @@ fn check(case: &Case, device: &Arc<dyn Device>) -> Outcome {
     outcome
 }
 
+/// That the gradient of every real input can be computed; gives how many there are.
+fn check_gradients(graph: &plimsoll_core::Graph, outputs: &[(String, super::super::Computed)]) -> Result<usize, String> {
+    let mut graph = graph.clone();
+    let mut loss = None;
+    for (_, output) in outputs.iter().filter(|(_, output)| output.kind == Kind::Float) {
+        let sum = graph.sum(output.value).map_err(|error| error.to_string())?;
+        loss = Some(loss.map_or(Ok(sum), |before| graph.plus(before, sum)).map_err(|error| error.to_string())?);
+    }
+    let Some(loss) = loss else { return Ok(0) };
+    let leaf = |node: &plimsoll_core::graph::Node| matches!(node.op, plimsoll_core::Op::Input(_));
+    let leaves = graph.nodes().filter(|(_, node)| leaf(node)).map(|(_, node)| node.outputs[0]);
+    let real: Vec<_> = leaves.filter(|value| graph.ty(*value).dtype.is_float()).collect();
+    let gradients = plimsoll_core::autodiff::gradients(&mut graph, loss, &real).map_err(|error| error.to_string())?;
+    gradients.iter().enumerate().for_each(|(index, gradient)| graph.output(&format!("gradient {index}"), *gradient));
+    plimsoll_core::passes::optimize(&graph).map_err(|error| error.to_string())?;
+    Ok(gradients.len())
+}
+
 fn with_constants(
     saved: &OnnxModel,
     given: &BTreeMap<String, Tensor>,
@@ -142,6 +160,9 @@ fn with_constants(
     };
     let mut graph = importer.graph.clone();
     outputs.iter().enumerate().for_each(|(index, (_, output))| graph.output(&index.to_string(), output.value));
+    if let Err(error) = check_gradients(&importer.graph, &outputs) {
+        return Outcome::Wrong(format!("its gradient: {error}"));
+    }
     let columns: Vec<Vec<f64>> = inputs.iter().map(|input| elements(&given[&input.name])).collect();
     let states: Vec<Vec<f64>> = graph.states().iter().map(|state| importer.state(&state.name)).collect();
     let got = match run(device, &graph, 1, &columns, &states) {
