@@ -49,7 +49,7 @@ impl Importer {
                 }
                 output.other = (other.numbers != output.numbers).then(|| other.numbers.clone());
             }
-            outputs.push(self.kept(output)?);
+            outputs.push(self.counted(output)?);
         }
         Ok(Some(outputs))
     }

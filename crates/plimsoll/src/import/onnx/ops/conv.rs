@@ -97,7 +97,7 @@ impl Importer {
     }
 
     /// The result of an operator on images, `[batch, height, width, channels]` in memory, as in the file.
-    pub(super) fn from_image(&mut self, y: Computed, rank: usize) -> Found<Computed> {
+    pub(super) fn as_in_file(&mut self, y: Computed, rank: usize) -> Found<Computed> {
         if rank != 3 {
             return Ok(y.laid_out(vec![0, 2, 3, 1]));
         }
@@ -133,7 +133,7 @@ fn conv(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
         let layer = Conv2D::new(filter_dims[0], 1).size(window.size.0, window.size.1).stride(window.stride.0, window.stride.1);
         let layer = layer.dilation(window.dilation.0, window.dilation.1).groups(groups).padding(padding).bias(own_bias.is_some());
         let y = i.layer(&name, Arc::new(layer), &[&x])?;
-        return Ok(vec![i.from_image(y, rank)?.into()]);
+        return Ok(vec![i.as_in_file(y, rank)?.into()]);
     }
     let filter = i.computed(&filter)?;
     let order: Vec<usize> = (2..rank).chain([1, 0]).collect();
@@ -144,7 +144,7 @@ fn conv(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
         g.add_one(Op::Conv2d(Conv2d { window, groups, epilogue: None, dtype: DType::F32 }), &[x[0], filter])
     })?;
     let y = with_bias(i, y, bias.as_ref())?;
-    Ok(vec![i.from_image(y, rank)?.into()])
+    Ok(vec![i.as_in_file(y, rank)?.into()])
 }
 
 /// Adds a vector to the channels, which are last.
@@ -181,10 +181,10 @@ fn conv_transpose(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     let mut output: Vec<usize> = Vec::with_capacity(axes);
     let mut pads = Vec::with_capacity(axes);
     let wanted = c.sizes("output_shape")?;
-    for axis in 0..axes {
+    for (axis, extent) in image.iter().enumerate() {
         let wanted = match (&wanted, auto.as_str()) {
             (Some(list), _) => list.get(list.len() - axes.min(list.len()) + axis).copied(),
-            (None, "SAME_UPPER" | "SAME_LOWER") => Some(image[axis] * windows.stride[axis]),
+            (None, "SAME_UPPER" | "SAME_LOWER") => Some(extent * windows.stride[axis]),
             _ => None,
         };
         let (before, after) = match wanted {
@@ -235,5 +235,5 @@ fn conv_transpose(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
         g.add_one(Op::Conv2dGradInput(Conv2dGradInput { window, groups, input, dtype: DType::F32 }), &[filter, x[0]])
     })?;
     let y = with_bias(i, y, bias.as_ref())?;
-    Ok(vec![i.from_image(y, rank)?.into()])
+    Ok(vec![i.as_in_file(y, rank)?.into()])
 }

@@ -2,7 +2,7 @@
 
 use super::super::Importer;
 use super::super::call::Call;
-use super::super::values::{Computed, Found, Kind, Value, count_of};
+use super::super::values::{Computed, Found, Numbers, Value, count_of};
 use super::Mapping;
 use super::conv::Windows;
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
@@ -47,17 +47,17 @@ fn global(
 
 /// Adds the elements that `ceil_mode` needs behind the image.
 fn ceil(windows: &mut Windows, image: &[usize]) {
-    for axis in 0..image.len() {
+    for (axis, extent) in image.iter().enumerate() {
         let (before, after) = windows.pads[axis];
         let reach = (windows.size[axis] - 1) * windows.dilation[axis] + 1;
-        let Some(room) = (image[axis] + before + after).checked_sub(reach) else { continue };
+        let Some(room) = (extent + before + after).checked_sub(reach) else { continue };
         let mut steps = room.div_ceil(windows.stride[axis]);
         // A window that begins in the padding behind the image is left out.
-        if steps * windows.stride[axis] >= image[axis] + before {
+        if steps * windows.stride[axis] >= extent + before {
             steps = steps.saturating_sub(1);
         }
         let needed = steps * windows.stride[axis] + reach;
-        windows.pads[axis].1 = after.max(needed.saturating_sub(image[axis] + before));
+        windows.pads[axis].1 = after.max(needed.saturating_sub(extent + before));
     }
 }
 
@@ -78,7 +78,7 @@ fn pooled(i: &mut Importer, x: &Computed, windows: &Windows, step: Step) -> Foun
             let window = windows.flat()?;
             let image = i.as_image(x)?;
             let y = i.node("pool", &[&image], move |g, x| step(g, x[0], window))?;
-            i.from_image(y, rank)
+            i.as_in_file(y, rank)
         }
         3 => {
             let x = i.channels_last(x)?;
@@ -258,7 +258,7 @@ fn places(i: &mut Importer, c: &Call<'_>, x: &Computed, windows: &Windows) -> Fo
         });
         g.pointwise_over(expr, &[place], shape)
     })?;
-    Ok(i.from_image(y, x.order.len())?.of(Kind::Int).into())
+    Ok(i.as_in_file(y, x.order.len())?.of(Numbers::Int).into())
 }
 
 fn average_pool(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {

@@ -156,8 +156,8 @@ fn max_unpool(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     let image = dims[2..].to_vec();
     let windows = Windows::read(c, c.sizes("kernel_shape")?.ok_or("it has no kernel_shape")?, &image)?;
     let mut usual = dims[..2].to_vec();
-    for axis in 0..image.len() {
-        let whole = image[axis].saturating_sub(1) * windows.stride[axis] + windows.size[axis];
+    for (axis, extent) in image.iter().enumerate() {
+        let whole = extent.saturating_sub(1) * windows.stride[axis] + windows.size[axis];
         usual.push(whole.checked_sub(windows.pads[axis].0 + windows.pads[axis].1).ok_or("its padding is larger than its image")?);
     }
     let result = match c.constant(2)? {

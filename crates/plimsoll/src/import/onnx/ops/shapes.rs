@@ -2,7 +2,7 @@
 
 use super::super::Importer;
 use super::super::call::{Call, read};
-use super::super::values::{Constant, Found, Kind, LARGEST_CONSTANT, Value, axis_of, inverse};
+use super::super::values::{Constant, Found, LARGEST_CONSTANT, Numbers, Value, axis_of, inverse};
 use super::Mapping;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::shape::{Dim, Shape};
@@ -33,15 +33,15 @@ fn constant(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
             let name = c.node.outputs.first().cloned().unwrap_or_default();
             return Ok(vec![Value::Weight(super::super::values::Weight { name, tensor: tensor.clone(), stored, order })]);
         }
-        Attribute::Float(number) => Constant::scalar(Kind::Float, f64::from(*number)),
-        Attribute::Int(number) => Constant::scalar(Kind::Int, *number as f64),
+        Attribute::Float(number) => Constant::scalar(Numbers::Float, f64::from(*number)),
+        Attribute::Int(number) => Constant::scalar(Numbers::Int, *number as f64),
         Attribute::Floats(numbers) => {
-            Constant::new(Kind::Float, vec![numbers.len()], numbers.iter().map(|number| f64::from(*number)).collect())
+            Constant::new(Numbers::Float, vec![numbers.len()], numbers.iter().map(|number| f64::from(*number)).collect())
         }
-        Attribute::Ints(numbers) => Constant::new(Kind::Int, vec![numbers.len()], numbers.iter().map(|number| *number as f64).collect()),
+        Attribute::Ints(numbers) => Constant::new(Numbers::Int, vec![numbers.len()], numbers.iter().map(|number| *number as f64).collect()),
         _ => return Err(format!("its `{name}` is not a tensor of numbers")),
     };
-    Ok(vec![i.kept(constant)?])
+    Ok(vec![i.counted(constant)?])
 }
 
 fn constant_of_shape(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
@@ -49,13 +49,13 @@ fn constant_of_shape(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     let dims = extents.into_iter().map(|dim| dim.map_err(|dim| format!("a dimension is {dim}"))).collect::<Found<Vec<Dim>>>()?;
     let value = match c.node.attributes.get("value") {
         Some(Attribute::Tensor(tensor)) => read(tensor)?,
-        _ => Constant::scalar(Kind::Float, 0.0),
+        _ => Constant::scalar(Numbers::Float, 0.0),
     };
     let number = value.numbers.first().copied().unwrap_or(0.0);
     let shape = Shape::new(dims.iter().copied());
     let elements = shape.elements();
     if let Some(count) = elements.as_fixed().filter(|count| *count <= LARGEST_CONSTANT) {
-        return Ok(vec![i.kept(Constant::new(value.kind, dims.iter().map(|dim| dim.factor()).collect(), vec![number; count]))?]);
+        return Ok(vec![i.counted(Constant::new(value.kind, dims.iter().map(|dim| dim.factor()).collect(), vec![number; count]))?]);
     }
     Ok(vec![i.node("constant", &[], move |g, _| g.full(number as f32, shape.clone()))?.of(value.kind).into()])
 }
@@ -74,7 +74,7 @@ fn size(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
 }
 
 fn range(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
-    let number = |index: usize| -> Found<(f64, Kind)> {
+    let number = |index: usize| -> Found<(f64, Numbers)> {
         let constant = c.constant(index)?.ok_or("it has no bounds")?;
         Ok((constant.fixed()?.first().copied().ok_or("a bound is empty")?, constant.kind))
     };
@@ -84,7 +84,7 @@ fn range(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
         return Err(format!("it counts from {start} to {end} by {step}"));
     }
     let numbers: Vec<f64> = (0..count as usize).map(|index| start + index as f64 * step).collect();
-    Ok(vec![i.kept(Constant::new(kind, vec![numbers.len()], numbers))?])
+    Ok(vec![i.counted(Constant::new(kind, vec![numbers.len()], numbers))?])
 }
 
 fn eye_like(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
@@ -95,7 +95,7 @@ fn eye_like(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
         return Err(format!("a matrix of {rows}×{columns} is too large for a constant"));
     }
     let at = |index: usize| f64::from(u8::from((index % columns) as i64 - (index / columns) as i64 == diagonal));
-    Ok(vec![i.kept(Constant::new(Kind::Float, dims.clone(), (0..rows * columns).map(at).collect()))?])
+    Ok(vec![i.counted(Constant::new(Numbers::Float, dims.clone(), (0..rows * columns).map(at).collect()))?])
 }
 
 fn reshape(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {

@@ -9,7 +9,7 @@ pub(super) const OPERATORS: &[(&str, Mapping)] = &[
     ("Sin", |i, c| i.unary(c, |e, x| sine(e, turns(e, x)))),
     ("Cos", |i, c| i.unary(c, |e, x| cosine(e, turns(e, x)))),
     ("Tan", |i, c| i.unary(c, |e, x| e.div(sine(e, turns(e, x)), cosine(e, turns(e, x))))),
-    ("Atan", |i, c| i.unary(c, |e, x| arctangent(e, x))),
+    ("Atan", |i, c| i.unary(c, arctangent)),
     // asin(x) = atan(x / √(1 - x²)); at ±1 the quotient is infinite, and the arctangent of it a quarter turn.
     ("Asin", |i, c| i.unary(c, |e, x| arctangent(e, e.div(x, cathetus(e, x))))),
     ("Acos", |i, c| i.unary(c, |e, x| e.sub(e.constant(FRAC_PI_2), arctangent(e, e.div(x, cathetus(e, x)))))),
