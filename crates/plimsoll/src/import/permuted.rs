@@ -5,10 +5,6 @@ use plimsoll_formats::tensor::Tensor;
 
 /// Elements of a block: a megabyte.
 const BLOCK: usize = 1 << 18;
-/// Elements that are read at a time.
-const PIECE: usize = 4 << 10;
-/// Runs of fewer elements are read with what lies between them.
-const SHORTEST_RUN: usize = 256;
 
 /// A permutation of axes: axis `i` of the result is stored axis `order[i]`.
 pub(super) struct Permuted {
@@ -50,70 +46,121 @@ impl Permuted {
         Permuted { stored: joined, order, strides }
     }
 
-    /// Passes the elements of the result on in order, a block at a time.
+    /// Passes all elements of the result on, each piece with its position. A block has some of one axis and all of the others, so
+    /// that every element is read once; it is a megabyte, or one slice along the longest axis where that is more.
     pub fn each_piece(&self, tensor: &Tensor, mut sink: impl FnMut(u64, &[f32]) -> Result<(), Problem>) -> Result<(), Problem> {
         let all: usize = self.stored.iter().product();
-        let mut block = vec![0.0; BLOCK.min(all)];
-        let mut start = 0;
-        while start < all {
-            let end = all.min(start + BLOCK);
-            let block = &mut block[..end - start];
-            self.fill(tensor, start, block)?;
-            sink(start as u64, block)?;
-            start = end;
+        let Some(axis) = self.axis(all) else {
+            return if all == 0 { Ok(()) } else { self.passed_on(tensor, 0, all, &mut vec![0.0; all.min(BLOCK)], &mut sink) };
+        };
+        let (extent, stride) = (self.stored[axis], self.strides[axis]);
+        let slice = all / extent;
+        let width = (BLOCK / slice).clamp(1, extent);
+        let mut block = vec![0.0; slice * width];
+        let mut run = vec![0.0; BLOCK.min(width * self.stored[axis + 1..].iter().product::<usize>())];
+        let mut first = 0;
+        while first < extent {
+            let count = width.min(extent - first);
+            let block = &mut block[..slice * count];
+            self.fill(tensor, axis, first, count, block, &mut run)?;
+            // In the result, the block is a piece of each group of axes before its own.
+            let piece = count * stride;
+            for (index, piece) in block.chunks(piece).enumerate() {
+                sink((index * extent * stride + first * stride) as u64, piece)?;
+            }
+            first += count;
         }
         Ok(())
     }
 
-    /// Fills a block of the result: passes over the stored elements and picks those that belong there.
-    fn fill(&self, tensor: &Tensor, start: usize, block: &mut [f32]) -> Result<(), Problem> {
-        let mut reader = tensor.reader();
-        let mut piece = [0.0; PIECE];
-        // The block has a range of the result's first axis; elements of the stored tensor outside of it are skipped.
-        let Some(&outer) = self.order.first() else {
-            return reader.f32s(0, block).map_err(|error| Problem::File(error.to_string()));
+    /// The axis along which blocks are cut: that with the longest runs, both stored and in the result.
+    fn axis(&self, all: usize) -> Option<usize> {
+        if all == 0 || self.stored.len() < 2 {
+            return None;
+        }
+        let runs = |axis: &usize| {
+            let slice = all / self.stored[*axis];
+            let width = (BLOCK / slice).min(self.stored[*axis]);
+            let inner: usize = self.stored[*axis + 1..].iter().product();
+            // An axis whose slices exceed a block comes last, the longest of those first.
+            (width.max(1) * inner.min(self.strides[*axis]), self.stored[*axis])
         };
-        let inner: usize = self.stored[outer + 1..].iter().product();
-        let lead: usize = self.stored[..outer].iter().product();
-        let (first, last) = (start / self.strides[outer], (start + block.len() - 1) / self.strides[outer]);
-        let run = (last - first + 1) * inner;
-        let whole = self.stored[outer] * inner;
-        let (runs, length, skip) = if run >= SHORTEST_RUN { (lead, run, first * inner) } else { (1, lead * whole, 0) };
-        for index in 0..runs {
-            let from = index * whole + skip;
+        let fits = |axis: &usize| all / self.stored[*axis] <= BLOCK;
+        (0..self.stored.len()).filter(fits).max_by_key(runs).or_else(|| (0..self.stored.len()).max_by_key(|axis| self.stored[*axis]))
+    }
+
+    /// Elements that are stored as they are in the result.
+    fn passed_on(
+        &self,
+        tensor: &Tensor,
+        mut at: usize,
+        all: usize,
+        piece: &mut [f32],
+        sink: &mut impl FnMut(u64, &[f32]) -> Result<(), Problem>,
+    ) -> Result<(), Problem> {
+        let mut reader = tensor.reader();
+        while at < all {
+            let count = piece.len().min(all - at);
+            reader.f32s(at as u64, &mut piece[..count]).map_err(|error| Problem::File(error.to_string()))?;
+            sink(at as u64, &piece[..count])?;
+            at += count;
+        }
+        Ok(())
+    }
+
+    /// Fills a block with the elements `first … first + count` of an axis, in the order of the result.
+    fn fill(&self, tensor: &Tensor, axis: usize, first: usize, count: usize, block: &mut [f32], run: &mut [f32]) -> Result<(), Problem> {
+        let mut reader = tensor.reader();
+        let (extent, stride) = (self.stored[axis], self.strides[axis]);
+        let inner: usize = self.stored[axis + 1..].iter().product();
+        let lead: usize = self.stored[..axis].iter().product();
+        // Distances in the block, in which this axis is shorter.
+        let strides: Vec<usize> = self.strides.iter().map(|own| if *own > stride { own / extent * count } else { *own }).collect();
+        let length = count * inner;
+        let mut place = vec![0; self.stored.len()];
+        for outer in 0..lead {
             let mut done = 0;
             while done < length {
-                let count = PIECE.min(length - done);
-                reader.f32s((from + done) as u64, &mut piece[..count]).map_err(|error| Problem::File(error.to_string()))?;
-                self.scatter(from + done, &piece[..count], start, block);
-                done += count;
+                let part = run.len().min(length - done);
+                let from = (outer * extent + first) * inner + done;
+                reader.f32s(from as u64, &mut run[..part]).map_err(|error| Problem::File(error.to_string()))?;
+                self.scatter(from, &run[..part], (axis, first), &strides, &mut place, block);
+                done += part;
             }
         }
         Ok(())
     }
 
-    /// Writes consecutive stored elements to their places in a block.
-    fn scatter(&self, from: usize, elements: &[f32], start: usize, block: &mut [f32]) {
-        let rank = self.stored.len();
-        let mut coordinates = vec![0; rank];
+    /// Writes consecutive stored elements to their places in a block, rows of the last axis at a time.
+    fn scatter(
+        &self,
+        from: usize,
+        mut elements: &[f32],
+        (axis, first): (usize, usize),
+        strides: &[usize],
+        place: &mut [usize],
+        block: &mut [f32],
+    ) {
+        let last = self.stored.len() - 1;
         let mut rest = from;
-        for axis in (0..rank).rev() {
-            coordinates[axis] = rest % self.stored[axis];
-            rest /= self.stored[axis];
+        for at in (0..=last).rev() {
+            place[at] = rest % self.stored[at];
+            rest /= self.stored[at];
         }
-        let mut place: usize = coordinates.iter().zip(&self.strides).map(|(at, stride)| at * stride).sum();
-        for element in elements {
-            if let Some(slot) = place.checked_sub(start).and_then(|at| block.get_mut(at)) {
-                *slot = *element;
-            }
-            for axis in (0..rank).rev() {
-                coordinates[axis] += 1;
-                place += self.strides[axis];
-                if coordinates[axis] < self.stored[axis] {
+        place[axis] -= first;
+        let limit = |at: usize| if at == axis { self.stored[at] - first } else { self.stored[at] };
+        while !elements.is_empty() {
+            let start: usize = place.iter().zip(strides).map(|(at, stride)| at * stride).sum();
+            let (row, others) = elements.split_at(elements.len().min(limit(last) - place[last]));
+            row.iter().enumerate().for_each(|(index, element)| block[start + index * strides[last]] = *element);
+            elements = others;
+            place[last] = 0;
+            for at in (0..last).rev() {
+                place[at] += 1;
+                if place[at] < limit(at) {
                     break;
                 }
-                place -= self.strides[axis] * self.stored[axis];
-                coordinates[axis] = 0;
+                place[at] = 0;
             }
         }
     }
@@ -132,19 +179,22 @@ mod tests {
             (vec![2, 3], vec![1, 0]),
             (vec![4], vec![0]),
             (vec![600, 700], vec![1, 0]),
+            (vec![5, 9, 2, 11], vec![3, 1, 0, 2]),
+            (vec![3, 300, 400], vec![1, 2, 0]),
+            (vec![90, 80, 70], vec![2, 1, 0]),
             (vec![300, 20, 3, 17], vec![2, 3, 1, 0]),
         ] {
             let all: usize = stored.iter().product();
             let bytes: Vec<u8> = (0..all).flat_map(|n| (n as f32).to_le_bytes()).collect();
             let tensor = Tensor::in_memory(DType::F32, stored.iter().map(|dim| *dim as u64).collect(), bytes).unwrap();
-            let mut got = Vec::new();
+            let (mut got, mut passed) = (vec![-1.0; all], 0);
             let permuted = Permuted::new(&stored, &order);
             let done = permuted.each_piece(&tensor, |at, piece| {
-                assert_eq!(at as usize, got.len());
-                got.extend_from_slice(piece);
+                got[at as usize..][..piece.len()].copy_from_slice(piece);
+                passed += piece.len();
                 Ok(())
             });
-            assert!(done.is_ok());
+            assert!(done.is_ok() && passed == all, "{passed} of {all}");
             let extents: Vec<usize> = order.iter().map(|axis| stored[*axis]).collect();
             for (index, got) in got.iter().enumerate() {
                 let (mut rest, mut from) = (index, 0);
@@ -155,7 +205,6 @@ mod tests {
                 }
                 assert_eq!(*got as usize, from, "{stored:?} {order:?} {index}");
             }
-            assert_eq!(got.len(), all);
         }
     }
 }

@@ -36,7 +36,7 @@ impl Assembly {
         }
     }
 
-    /// Passes the elements on in order, some at a time.
+    /// Passes the elements on, some at a time, with their position.
     fn each_piece(&self, mut sink: impl FnMut(u64, &[f32]) -> Result<()>) -> Result<(), Problem> {
         if let Assembly::Permuted { tensor, stored, order } = self {
             let permuted = permuted::Permuted::new(stored, order);
@@ -121,9 +121,9 @@ impl ImportedWeights {
     /// Gives the elements of a weight.
     #[cfg(test)]
     pub fn elements(&self, name: &str) -> Vec<f32> {
-        let mut all = Vec::new();
-        let done = self.0[name].each_piece(|_, piece| {
-            all.extend_from_slice(piece);
+        let mut all = vec![0.0; self.0[name].elements() as usize];
+        let done = self.0[name].each_piece(|at, piece| {
+            all[at as usize..][..piece.len()].copy_from_slice(piece);
             Ok(())
         });
         assert!(done.is_ok(), "{name}");
