@@ -17,6 +17,10 @@ pub struct Plan {
     #[command(flatten)]
     pub run: RunArgs,
 
+    /// Plan predictions: nothing is held for training
+    #[arg(long, conflicts_with_all = ["max_batch", "sweep", "out"])]
+    pub inference: bool,
+
     /// Find the largest batch that fits without micro-batches, recomputing at most one forward pass
     #[arg(long, conflicts_with_all = ["batch", "micro_batch"])]
     pub max_batch: bool,
@@ -59,6 +63,9 @@ impl Plan {
     fn plan(&self) -> Result<ExitCode> {
         let (mut trainer, rates) = Rates::stored(self.run.config()?.build()?.into(), &self.run, None)?;
         trainer = trainer.count(self.counted());
+        if self.inference {
+            trainer = trainer.for_prediction();
+        }
         if self.sweep {
             sweep::run(&rates.measured(trainer)?, self)?;
             return Ok(ExitCode::SUCCESS);
