@@ -18,6 +18,7 @@ use plimsoll_formats::source::Region;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
+pub(crate) use keras::Numbered;
 pub(crate) use weights::{Assembly, ImportedWeights, load_matching_weights, load_weights};
 
 /// A model of another program.

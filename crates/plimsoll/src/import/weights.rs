@@ -106,16 +106,19 @@ impl ImportedWeights {
         })
     }
 
-    /// Gives the elements of a weight.
-    #[cfg(test)]
-    pub fn elements(&self, name: &str) -> Vec<f32> {
-        let mut all = Vec::new();
-        let done = self.0[name].each_piece(|_, piece| {
+    /// All elements of a weight, in memory.
+    pub fn read(&self, name: &str) -> Result<Vec<f32>> {
+        let Some(weight) = self.0.get(name) else { return Err(Error::Config(format!("the file has no weight for `{name}`"))) };
+        let mut all = Vec::with_capacity(weight.elements() as usize);
+        let read = weight.each_piece(|_, piece| {
             all.extend_from_slice(piece);
             Ok(())
         });
-        assert!(done.is_ok(), "{name}");
-        all
+        match read {
+            Ok(()) => Ok(all),
+            Err(Problem::File(what)) => Err(Error::Config(format!("`{name}` cannot be read: {what}"))),
+            Err(Problem::Device(error)) => Err(error),
+        }
     }
 }
 
