@@ -3,17 +3,13 @@
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::graphs::input_columns;
-use crate::import::{Assembly, ImportedInput, ImportedWeights, import, is_importable};
+use crate::import::{ImportedInput, ImportedWeights, import, is_importable, open_safetensors};
 use crate::nn::Model;
 use crate::preprocessing::Preprocessing;
 use crate::spec::RunSpec;
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_core::{DType, GraphError};
-use plimsoll_formats::FormatError;
-use plimsoll_formats::safetensors::SafeTensors;
-use plimsoll_formats::source::Region;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// A network with its weights, which are read when they are written elsewhere.
@@ -88,12 +84,13 @@ impl Network {
             let classes = serde_json::to_string(&fitted.classes).unwrap_or_default();
             metadata.insert("classes".to_string(), classes);
         }
-        let read = stored_weights(weights)?;
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty.clone()).collect();
-        for (name, ty) in spec.model.weights_for(&types)? {
-            let shape: Vec<u64> = ty.shape.bind(1).iter().map(|dim| *dim as u64).collect();
+        let shape = |ty: &TensorType| ty.shape.bind(1).iter().map(|dim| *dim as u64).collect();
+        let wanted: Vec<(String, Vec<u64>)> = spec.model.weights_for(&types)?.iter().map(|(name, ty)| (name.clone(), shape(ty))).collect();
+        let read = open_safetensors(weights, &wanted)?.weights;
+        for (name, shape) in &wanted {
             let other = |what| Error::Config(format!("{} does not have the weights of this model: {what}", weights.display()));
-            read.check(&name, &shape).map_err(other)?;
+            read.check(name, shape).map_err(other)?;
         }
         let model = spec.model.clone();
         let origin = Origin::Run { spec: Box::new(spec), weights: weights.to_path_buf() };
@@ -126,19 +123,6 @@ impl Network {
     pub fn states(&self) -> Result<Vec<(String, TensorType)>, GraphError> {
         self.model.weights_for(&self.types())
     }
-}
-
-/// The weights in a safetensors file, under the names they have there.
-fn stored_weights(path: &Path) -> Result<ImportedWeights> {
-    let failed = |source| Error::Io { action: "read", path: path.to_path_buf(), source };
-    let region = Region::file(File::open(path).map_err(failed)?).map_err(failed)?;
-    let file = SafeTensors::open(region).map_err(|error| match error {
-        FormatError::Io(source) => Error::Io { action: "read", path: path.to_path_buf(), source },
-        other => Error::Config(format!("{} is damaged: {other}", path.display())),
-    })?;
-    let mut weights = ImportedWeights::default();
-    file.tensors.into_iter().for_each(|(name, tensor)| weights.insert(name, Assembly::Whole(tensor)));
-    Ok(weights)
 }
 
 impl NetworkInput {

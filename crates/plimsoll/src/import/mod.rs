@@ -3,8 +3,10 @@
 //! No code in a file is run. What has no counterpart is refused, all of it at once, by name.
 
 mod keras;
+mod safetensors;
 #[cfg(test)]
 mod tests;
+mod transposed;
 mod weights;
 
 use crate::error::{Error, Result};
@@ -19,6 +21,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 pub(crate) use keras::Numbered;
+pub(crate) use safetensors::open as open_safetensors;
 pub(crate) use weights::{Assembly, ImportedWeights, load_matching_weights, load_weights};
 
 /// A model of another program.
@@ -100,13 +103,8 @@ pub(crate) fn is_importable(path: &Path) -> bool {
     matches!(extension.as_str(), "keras" | "h5" | "hdf5" | "json")
 }
 
-/// Reads a model of Keras: a `.keras` archive, an `.h5` file or a `config.json`. Weights are read when a run starts.
-pub fn import(path: &Path) -> Result<Imported> {
-    let about = |error: FormatError| match error {
-        FormatError::Io(source) => Error::Io { action: "read", path: path.to_path_buf(), source },
-        FormatError::Damaged(what) => Error::Config(format!("{} is damaged: {what}", path.display())),
-        FormatError::Unsupported(what) => Error::Config(format!("cannot import {}: {what}", path.display())),
-    };
+/// PyTorch's own checkpoints are refused, with the line that converts one.
+fn refuse_pickles(path: &Path) -> Result<()> {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
     if matches!(extension.as_str(), "pt" | "pth" | "bin" | "ckpt") {
         return Err(Error::Config(format!(
@@ -115,6 +113,17 @@ pub fn import(path: &Path) -> Result<Imported> {
             path.display()
         )));
     }
+    Ok(())
+}
+
+/// Reads a model of Keras: a `.keras` archive, an `.h5` file or a `config.json`. Weights are read when a run starts.
+pub fn import(path: &Path) -> Result<Imported> {
+    let about = |error: FormatError| match error {
+        FormatError::Io(source) => Error::Io { action: "read", path: path.to_path_buf(), source },
+        FormatError::Damaged(what) => Error::Config(format!("{} is damaged: {what}", path.display())),
+        FormatError::Unsupported(what) => Error::Config(format!("cannot import {}: {what}", path.display())),
+    };
+    refuse_pickles(path)?;
     let file = File::open(path).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
     let region = Region::file(file).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
     let saved = KerasModel::open(region).map_err(about)?;

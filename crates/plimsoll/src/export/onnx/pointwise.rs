@@ -28,10 +28,10 @@ impl Exporter<'_> {
             self.builder.alias(node.outputs[0], node.inputs[0]);
             return Ok(());
         }
-        let layout = self.layout(&node.inputs, &op.shape);
         if only == [true; 2]
             && let Some((at, affine)) = self.affine_part(node, op)?
         {
+            let layout = self.builder.layout_of(node.inputs[at]);
             // One product and one sum of constants, whatever the layers were.
             let (wanted, channels) = (self.builder.scope.clone(), affine.scale.len());
             let constant = |numbers: &[f64]| numbers.iter().map(|number| *number as f32).collect::<Vec<f32>>();
@@ -51,6 +51,7 @@ impl Exporter<'_> {
             self.builder.define(node.outputs[0], layout, name);
             return Ok(());
         }
+        let layout = self.layout(&node.inputs, &op.shape);
         let inputs = self.operands(&node.inputs, layout, op.shape.rank());
         let shapes: Vec<Shape> = node.inputs.iter().map(|input| graph.shape(*input).clone()).collect();
         let roots = self.expression(&op.expr, &inputs, &op.shape, layout)?;
