@@ -46,8 +46,7 @@ pub(super) fn write(network: &Network, path: &Path) -> Result<()> {
     let weights = weights(network, &written, &order)?;
     let mut root = Node::group();
     root.insert("vars", Node::group());
-    for (path, (weight, _, shape)) in &weights {
-        let _ = weight;
+    for (path, (_, _, shape)) in &weights {
         root.insert(path, Node::Dataset { dtype: Stored::F32, shape: shape.iter().map(|dim| *dim as u64).collect() });
     }
     let layout = Layout::new(&root);
@@ -267,9 +266,7 @@ fn config(network: &Network, written: &[Written], order: &[usize], outputs: &[Sy
             "config": { "shape": dims(&symbol.shape), "dtype": dtype, "keras_history": [written[symbol.layer].name, symbol.call, 0] },
         })
     };
-    let merges = |class: &str| {
-        matches!(class, "Add" | "Subtract" | "Multiply" | "Maximum" | "Minimum" | "Average" | "Concatenate")
-    };
+    let merges = |class: &str| matches!(class, "Add" | "Subtract" | "Multiply" | "Maximum" | "Minimum" | "Average" | "Concatenate");
     let layer = |index: &usize| {
         let Written { name, layer, trainable, calls, .. } = &written[*index];
         let nodes: Vec<Value> = calls
@@ -299,15 +296,17 @@ fn config(network: &Network, written: &[Written], order: &[usize], outputs: &[Sy
     let place = |index: usize, call: usize| json!([written[index].name, call, 0]);
     let inputs: Vec<Value> = (0..network.inputs.len()).map(|input| place(input, 0)).collect();
     let results: Vec<Value> = outputs.iter().map(|output| place(output.layer, output.call)).collect();
+    // A single tensor is not a list of one: `predict` gives an array then.
+    let flat = |mut places: Vec<Value>| if places.len() == 1 { places.remove(0) } else { Value::Array(places) };
     json!({
-        "module": "keras",
+        "module": "keras.src.models.functional",
         "class_name": "Functional",
         "config": {
             "name": network.model.title().replace('/', "_"),
             "trainable": true,
             "layers": layers,
-            "input_layers": inputs,
-            "output_layers": results,
+            "input_layers": flat(inputs),
+            "output_layers": flat(results),
         },
         "registered_name": "Functional",
     })

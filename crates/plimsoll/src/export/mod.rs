@@ -7,6 +7,8 @@ mod keras;
 mod network;
 mod onnx;
 mod safetensors;
+#[cfg(test)]
+mod tests;
 mod verify;
 
 use crate::config::Config;
@@ -120,7 +122,9 @@ impl Format {
             "onnx" => Ok(Format::Onnx),
             "keras" => Ok(Format::Keras),
             "safetensors" => Ok(Format::SafeTensors),
-            _ => Err(Error::Config(format!("{} should end in .onnx, .keras or .safetensors, the formats that are written", path.display()))),
+            _ => {
+                Err(Error::Config(format!("{} should end in .onnx, .keras or .safetensors, the formats that are written", path.display())))
+            }
         }
     }
 

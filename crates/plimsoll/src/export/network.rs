@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::graphs::input_columns;
-use crate::import::{ImportedInput, ImportedWeights, import, is_importable, open_safetensors};
+use crate::import::{ImportedInput, ImportedWeights, import, is_importable, open_safetensors, refuse_pickles};
 use crate::nn::Model;
 use crate::preprocessing::Preprocessing;
 use crate::spec::RunSpec;
@@ -45,6 +45,7 @@ pub(crate) enum Origin {
 impl Network {
     /// The network of a run folder, or of a model of another program.
     pub fn open(path: &Path) -> Result<Network> {
+        refuse_pickles(path)?;
         if is_importable(path) {
             return Network::imported(path);
         }

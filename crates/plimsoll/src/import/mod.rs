@@ -13,15 +13,15 @@ use crate::error::{Error, Result};
 use crate::nn::Model;
 use crate::optim::Optimizer;
 use crate::output_loss::OutputLosses;
+pub(crate) use keras::Numbered;
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_formats::FormatError;
 use plimsoll_formats::keras::KerasModel;
 use plimsoll_formats::source::Region;
+pub(crate) use safetensors::open as open_safetensors;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-pub(crate) use keras::Numbered;
-pub(crate) use safetensors::open as open_safetensors;
 pub(crate) use weights::{Assembly, ImportedWeights, load_matching_weights, load_weights};
 
 /// A model of another program.
@@ -104,7 +104,7 @@ pub(crate) fn is_importable(path: &Path) -> bool {
 }
 
 /// PyTorch's own checkpoints are refused, with the line that converts one.
-fn refuse_pickles(path: &Path) -> Result<()> {
+pub(crate) fn refuse_pickles(path: &Path) -> Result<()> {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
     if matches!(extension.as_str(), "pt" | "pth" | "bin" | "ckpt") {
         return Err(Error::Config(format!(

@@ -3,9 +3,9 @@
 use super::keras::KerasLayer;
 use super::{Layer, Lowering, single_input};
 use crate::named::named;
-use plimsoll_core::shape::Shape;
 use plimsoll_core::expr::{Binary, ExprBuilder, TermId, Unary};
 use plimsoll_core::ops::Reduction;
+use plimsoll_core::shape::Shape;
 use plimsoll_core::{Graph, GraphError, ValueId};
 use serde_json::json;
 

@@ -1,12 +1,12 @@
 //! Depthwise and separable convolutions.
 
-use super::keras::{KerasLayer, kernel_and_bias, regularizer, window};
 use super::config::LayerConfig;
 use super::conv::bias_and_activation;
+use super::keras::{KerasLayer, kernel_and_bias, regularizer, window};
 use super::window::SlidingWindow;
 use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, single_input};
-use plimsoll_core::shape::Shape;
 use plimsoll_core::ops::{Conv2d, Window};
+use plimsoll_core::shape::Shape;
 use plimsoll_core::{DType, GraphError, Op, ValueId};
 use serde_json::json;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! Layers as Keras describes them: class, configuration, and where their weights are in a file.
 
-use super::window::{Padding, SlidingWindow};
-use super::{Activation, Regularizer};
+use super::Layer;
 use super::model::Model;
 use super::tensor::Source;
-use super::Layer;
+use super::window::{Padding, SlidingWindow};
+use super::{Activation, Regularizer};
 use plimsoll_core::Shape;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 
 use super::keras::KerasLayer;
 use super::{Layer, LayerDef, Lowering};
-use plimsoll_core::shape::Shape;
 use plimsoll_core::expr::Binary;
 use plimsoll_core::ops::Concat;
+use plimsoll_core::shape::Shape;
 use plimsoll_core::{GraphError, Op, ValueId};
 use serde_json::json;
 use std::sync::Arc;

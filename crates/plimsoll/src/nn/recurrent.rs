@@ -1,8 +1,8 @@
 //! Recurrent layers. Formulas, weights and defaults are those of Keras.
 
-use super::keras::{KerasElements, KerasLayer};
 use super::config::LayerConfig;
 use super::embedding::sequence_dims;
+use super::keras::{KerasElements, KerasLayer};
 use super::{Initializer, Layer, LayerDef, Lowering};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::Init;

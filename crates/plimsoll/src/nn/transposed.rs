@@ -1,11 +1,11 @@
 //! Transposed convolution.
 
-use super::keras::{KerasLayer, kernel_and_bias, regularizer, window};
 use super::conv::bias_and_activation;
+use super::keras::{KerasLayer, kernel_and_bias, regularizer, window};
 use super::window::{SlidingWindow, image_dims};
 use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, single_input};
-use plimsoll_core::shape::Shape;
 use plimsoll_core::ops::Conv2dGradInput;
+use plimsoll_core::shape::Shape;
 use plimsoll_core::{DType, GraphError, Op, ValueId};
 use serde_json::json;
 use std::sync::Arc;

@@ -83,7 +83,8 @@ impl<'a> Builder<'a> {
     pub fn node_of(&mut self, op: &str, inputs: &[&str], attributes: &[(&str, Attribute)], outputs: usize) -> Vec<String> {
         let wanted = if self.scope.is_empty() { op.to_string() } else { format!("{}/{op}", self.scope) };
         let name = self.unique(&wanted);
-        let outputs: Vec<String> = (0..outputs).map(|i| self.unique(&if i == 0 { format!("{name}:0") } else { format!("{name}:{i}") })).collect();
+        let outputs: Vec<String> =
+            (0..outputs).map(|i| self.unique(&if i == 0 { format!("{name}:0") } else { format!("{name}:{i}") })).collect();
         self.nodes.push(Node {
             name,
             op: op.to_string(),
@@ -248,7 +249,8 @@ impl<'a> Builder<'a> {
         let rows = match &self.batch {
             Some(rows) => rows.clone(),
             None => {
-                let (id, _) = self.graph.nodes().find(|(_, node)| matches!(node.op, plimsoll_core::Op::Input(_))).expect("models have inputs");
+                let (id, _) =
+                    self.graph.nodes().find(|(_, node)| matches!(node.op, plimsoll_core::Op::Input(_))).expect("models have inputs");
                 let input = self.plain(self.graph.node(id).outputs[0]);
                 let scope = std::mem::take(&mut self.scope);
                 let rows = self.node("Shape", &[&input], &[("start", Attribute::Int(0)), ("end", Attribute::Int(1))]);
@@ -274,7 +276,8 @@ impl<'a> Builder<'a> {
         let shape = match new_batch {
             None => self.integers(&(0..to.len()).map(fixed).collect::<Vec<_>>()),
             Some(at) => {
-                let (before, after) = (self.integers(&(0..at).map(fixed).collect::<Vec<_>>()), (at + 1..to.len()).map(fixed).collect::<Vec<_>>());
+                let (before, after) =
+                    (self.integers(&(0..at).map(fixed).collect::<Vec<_>>()), (at + 1..to.len()).map(fixed).collect::<Vec<_>>());
                 let (rows, after) = (self.batch(to[at].factor()), self.integers(&after));
                 self.node("Concat", &[&before, &rows, &after], &[("axis", Attribute::Int(0))])
             }

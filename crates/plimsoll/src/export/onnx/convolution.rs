@@ -41,6 +41,7 @@ impl<'a> Exporter<'a> {
                 *scale *= affine.scale[i];
                 *offset = *offset * affine.scale[i] + affine.offset[i];
             }
+            self.folded.insert(value);
             (value, rest) = (node.outputs[0], affine.rest);
         }
         let narrow = |numbers: Vec<f64>| numbers.into_iter().map(|number| number as f32).collect::<Vec<f32>>();
@@ -95,10 +96,7 @@ impl<'a> Exporter<'a> {
             let whole = stride * (from[axis] - 1) + (size - 1) * dilation + 1;
             to[axis] as i64 + pad.0 as i64 + pad.1 as i64 - whole as i64
         };
-        let more = [
-            extra(1, w.size.0, w.stride.0, w.dilation.0, w.pad_rows),
-            extra(2, w.size.1, w.stride.1, w.dilation.1, w.pad_columns),
-        ];
+        let more = [extra(1, w.size.0, w.stride.0, w.dilation.0, w.pad_rows), extra(2, w.size.1, w.stride.1, w.dilation.1, w.pad_columns)];
         let mut attributes = window(w);
         attributes.push(("group", Attribute::Int(op.groups as i64)));
         attributes.push(("output_padding", Attribute::Ints(more.to_vec())));

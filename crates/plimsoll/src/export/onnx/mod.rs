@@ -73,6 +73,8 @@ struct Exporter<'a> {
     constants: Constants,
     /// How many nodes read a value, outputs of the graph included.
     readers: HashMap<ValueId, usize>,
+    /// Values inside of folded chains, which nothing else reads.
+    folded: HashSet<ValueId>,
     /// The node that reads a value, where it is one.
     reader: HashMap<ValueId, &'a Node>,
 }
@@ -87,7 +89,7 @@ pub(super) fn convert(network: &Network, opset: Opset) -> Result<Converted> {
     let mut exporter = Exporter::new(&graph, &network.weights);
     let (mut inputs, mut problems) = (Vec::new(), Vec::new());
     for (_, node) in graph.nodes() {
-        if exporter.builder.is_defined(node.outputs[0]) {
+        if exporter.builder.is_defined(node.outputs[0]) || exporter.folded.contains(&node.outputs[0]) {
             continue;
         }
         if let Op::Input(id) = node.op {
@@ -241,7 +243,7 @@ impl<'a> Exporter<'a> {
             }
         }
         graph.outputs().iter().for_each(|(_, value)| *readers.entry(*value).or_default() += 1);
-        Exporter { builder: Builder::new(graph), weights, constants: Constants::default(), readers, reader }
+        Exporter { builder: Builder::new(graph), weights, constants: Constants::default(), folded: HashSet::new(), readers, reader }
     }
 
     /// The only node that reads a value, if it is one.

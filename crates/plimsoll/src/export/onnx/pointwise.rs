@@ -107,7 +107,8 @@ impl Exporter<'_> {
         let graph = self.builder.graph;
         let image = |value: &ValueId| graph.shape(*value).rank() == 4;
         let first = shape.rank() == 4 && inputs.iter().any(|value| image(value) && self.builder.layout_of(*value) == Layout::First);
-        let movable = |value: &ValueId| image(value) || graph.shape(*value).rank() == 0 || matches!(graph.producer(*value).op, Op::State(_));
+        let movable =
+            |value: &ValueId| image(value) || graph.shape(*value).rank() == 0 || matches!(graph.producer(*value).op, Op::State(_));
         if first && inputs.iter().all(movable) { Layout::First } else { Layout::Plain }
     }
 
@@ -204,8 +205,7 @@ impl Exporter<'_> {
                 }
                 Term::Select(c, a, b) => {
                     let condition = at(c);
-                    let condition =
-                        if condition.is_bool { condition.name } else { self.builder.cast(&condition.name, Stored::Bool) };
+                    let condition = if condition.is_bool { condition.name } else { self.builder.cast(&condition.name, Stored::Bool) };
                     let (a, b) = (self.as_number(at(a)), self.as_number(at(b)));
                     number(self.builder.node("Where", &[&condition, &a, &b], &[]))
                 }

@@ -45,13 +45,7 @@ impl Exporter<'_> {
         (fits && plain).then_some(Projection { sequence, kernel, bias })
     }
 
-    fn fused(
-        &mut self,
-        node: &Node,
-        op: &Recurrent,
-        operands: &RecurrentInputs<ValueId>,
-        projection: &Projection,
-    ) -> Result<(), Problem> {
+    fn fused(&mut self, node: &Node, op: &Recurrent, operands: &RecurrentInputs<ValueId>, projection: &Projection) -> Result<(), Problem> {
         let graph = self.builder.graph;
         let units = op.units;
         let (name, gates): (&str, &[usize]) = match op.cell {

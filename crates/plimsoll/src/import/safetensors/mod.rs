@@ -2,6 +2,8 @@
 //! layouts.
 
 mod names;
+#[cfg(test)]
+mod tests;
 
 use super::weights::{Assembly, ImportedWeights};
 use crate::error::{Error, Result};
