@@ -1,6 +1,7 @@
 //! Exports: files that ONNX Runtime was compared on (`tests/references/exports.py`), and files read back.
 
-use super::{ExportOptions, Opset, Verified, export, export_zoo};
+use super::onnx::convert;
+use super::{ExportOptions, Network, Opset, Verified, export, export_zoo};
 use crate::config::Config;
 use plimsoll_formats::onnx::{Dim, OnnxModel};
 use plimsoll_formats::source::Region;
@@ -55,6 +56,23 @@ fn batch_normalization_is_folded_and_layouts_change_once() {
     let input = &model.graph.inputs[0];
     assert_eq!((input.name.as_str(), input.shape.as_ref().unwrap()[0].clone()), ("x", Dim::Symbolic("batch".to_string())));
     assert_eq!(model.graph.outputs[0].name, "prediction");
+}
+
+#[test]
+fn large_weights_are_in_a_file_beside_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let (inside, outside) = (folder.path().join("inside.onnx"), folder.path().join("outside.onnx"));
+    let network = Network::open(&references().join("keras/images.keras")).unwrap();
+    let converted = convert(&network, Opset::V18).unwrap();
+    assert_eq!(converted.write(&network, &inside).unwrap(), None);
+    assert_eq!(converted.write_within(&network, &outside, 1).unwrap().as_deref(), Some("outside.onnx.data"));
+    let mut beside = |name: &str| Ok(Region::bytes(std::fs::read(folder.path().join(name)).unwrap()));
+    let divided = OnnxModel::open(Region::bytes(std::fs::read(&outside).unwrap()), &mut beside).unwrap();
+    let whole = read(&inside);
+    assert!(!whole.graph.initializers.is_empty());
+    for (name, tensor) in &whole.graph.initializers {
+        assert_eq!(tensor.numbers(1 << 20).unwrap(), divided.graph.initializers[name].numbers(1 << 20).unwrap(), "{name}");
+    }
 }
 
 #[test]

@@ -151,9 +151,14 @@ pub(super) fn convert(network: &Network, opset: Opset) -> Result<Converted> {
 impl Converted {
     /// Writes the model; large weights to `NAME.data` beside it. Gives the name of that file.
     pub fn write(&self, network: &Network, path: &Path) -> Result<Option<String>> {
+        self.write_within(network, path, EXTERNAL_FROM)
+    }
+
+    /// The same with weights of `limit` bytes and more in a file of their own.
+    pub fn write_within(&self, network: &Network, path: &Path, limit: u64) -> Result<Option<String>> {
         let weights: Vec<WrittenTensor> = self.weights.iter().map(|(written, _)| written.clone()).collect();
         let bytes: u64 = weights.iter().map(WrittenTensor::bytes).sum();
-        let external = (bytes >= EXTERNAL_FROM).then(|| format!("{}.data", path.file_name().unwrap_or_default().to_string_lossy()));
+        let external = (bytes >= limit).then(|| format!("{}.data", path.file_name().unwrap_or_default().to_string_lossy()));
         let recipes: HashMap<&str, &Recipe> = self.weights.iter().map(|(written, recipe)| (written.name.as_str(), recipe)).collect();
         let mut failed = None;
         let mut data = |weight: &WrittenTensor, out: &mut dyn Write| match recipes[weight.name.as_str()].write(&network.weights, out) {
