@@ -1,6 +1,6 @@
 //! A network as a `.keras` archive: its layers as a functional model, and the weights where Keras looks for them.
 
-use super::Network;
+use super::TrainedNetwork;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::import::Numbered;
@@ -18,19 +18,19 @@ use std::path::Path;
 const KERAS_VERSION: &str = "3.0.0";
 
 /// A layer of the written model.
-struct Written {
+struct WrittenLayer {
     name: String,
     layer: KerasLayer,
     trainable: bool,
     /// The layer of the network that its weights belong to.
     of: String,
     /// The tensors that each call reads.
-    calls: Vec<Vec<Symbol>>,
+    calls: Vec<Vec<CallResult>>,
 }
 
 /// The result of a call of a written layer.
 #[derive(Clone, Debug)]
-struct Symbol {
+struct CallResult {
     /// The layer, by its position among the written ones; inputs come first.
     layer: usize,
     call: usize,
@@ -39,7 +39,7 @@ struct Symbol {
 }
 
 /// Writes the archive, or lists all layers that Keras has no counterpart for.
-pub(super) fn write(network: &Network, path: &Path) -> Result<()> {
+pub(super) fn write(network: &TrainedNetwork, path: &Path) -> Result<()> {
     let (written, outputs) = layers(network)?;
     let order = keras_order(&written, &outputs);
     let config = config(network, &written, &order, &outputs);
@@ -79,7 +79,7 @@ pub(super) fn write(network: &Network, path: &Path) -> Result<()> {
 }
 
 /// The elements of a weight of Keras.
-fn read(network: &Network, weight: &KerasWeight, of: &str) -> Result<Vec<f32>> {
+fn read(network: &TrainedNetwork, weight: &KerasWeight, of: &str) -> Result<Vec<f32>> {
     match &weight.of {
         KerasElements::All(names) => {
             let mut all = Vec::new();
@@ -96,7 +96,7 @@ fn read(network: &Network, weight: &KerasWeight, of: &str) -> Result<Vec<f32>> {
 }
 
 /// The layers of the written model, inputs first, and its outputs.
-fn layers(network: &Network) -> Result<(Vec<Written>, Vec<Symbol>)> {
+fn layers(network: &TrainedNetwork) -> Result<(Vec<WrittenLayer>, Vec<CallResult>)> {
     let (graph, lowered) = network.model.graph(&network.types(), false)?;
     let mut names: HashSet<String> = HashSet::new();
     let mut unique = |wanted: &str| {
@@ -110,7 +110,7 @@ fn layers(network: &Network) -> Result<(Vec<Written>, Vec<Symbol>)> {
         }
         name
     };
-    let mut written: Vec<Written> = Vec::new();
+    let mut written: Vec<WrittenLayer> = Vec::new();
     let mut inputs = Vec::new();
     for input in &network.inputs {
         let dtype = match input.ty.dtype {
@@ -120,15 +120,15 @@ fn layers(network: &Network) -> Result<(Vec<Written>, Vec<Symbol>)> {
         };
         let config = json!({ "batch_shape": dims(&input.ty.shape), "dtype": dtype, "sparse": false });
         let (layer, name) = (KerasLayer::new("InputLayer", config), unique(&input.name));
-        inputs.push(Symbol { layer: written.len(), call: 0, shape: input.ty.shape.clone(), integers: input.integers() });
-        written.push(Written { name, layer, trainable: true, of: String::new(), calls: vec![Vec::new()] });
+        inputs.push(CallResult { layer: written.len(), call: 0, shape: input.ty.shape.clone(), integers: input.integers() });
+        written.push(WrittenLayer { name, layer, trainable: true, of: String::new(), calls: vec![Vec::new()] });
     }
-    let mut results: Vec<Symbol> = Vec::new();
+    let mut results: Vec<CallResult> = Vec::new();
     let mut positive: Vec<bool> = Vec::new();
     let mut known: HashMap<String, Vec<usize>> = HashMap::new();
     let mut problems = Vec::new();
     for (call, value) in network.model.calls().zip(&lowered.results) {
-        let mut read: Vec<Symbol> = call
+        let mut read: Vec<CallResult> = call
             .inputs
             .iter()
             .map(|input| match input {
@@ -146,14 +146,14 @@ fn layers(network: &Network) -> Result<(Vec<Written>, Vec<Symbol>)> {
             None => {
                 let Some(layers) = call.layer.to_keras(&shapes).filter(|layers| fits(layers, from_positive)) else {
                     problems.push(format!("`{}` ({})", call.name, call.layer.kind()));
-                    results.push(Symbol { layer: 0, call: 0, shape: output, integers: false });
+                    results.push(CallResult { layer: 0, call: 0, shape: output, integers: false });
                     continue;
                 };
                 let count = layers.len();
                 let first = written.len();
                 for (i, layer) in layers.into_iter().enumerate() {
                     let name = unique(&if i + 1 == count { call.name.to_string() } else { format!("{}_padding", call.name) });
-                    written.push(Written { name, layer, trainable: call.trainable, of: call.name.to_string(), calls: Vec::new() });
+                    written.push(WrittenLayer { name, layer, trainable: call.trainable, of: call.name.to_string(), calls: Vec::new() });
                 }
                 let chain: Vec<usize> = (first..written.len()).collect();
                 known.insert(call.name.to_string(), chain.clone());
@@ -163,7 +163,7 @@ fn layers(network: &Network) -> Result<(Vec<Written>, Vec<Symbol>)> {
         for (i, layer) in chain.iter().enumerate() {
             let shape = if i + 1 == chain.len() { output.clone() } else { padded(&written[*layer].layer, &read[0].shape) };
             written[*layer].calls.push(read);
-            read = vec![Symbol { layer: *layer, call: written[*layer].calls.len() - 1, shape, integers: false }];
+            read = vec![CallResult { layer: *layer, call: written[*layer].calls.len() - 1, shape, integers: false }];
         }
         results.push(read.remove(0));
     }
@@ -206,7 +206,7 @@ fn dims(shape: &Shape) -> Vec<Option<usize>> {
 
 /// The order in which Keras keeps the layers of a functional model, which numbers the groups of weights: by depth from the outputs,
 /// within a depth as a depth-first search from the outputs meets them.
-fn keras_order(written: &[Written], outputs: &[Symbol]) -> Vec<usize> {
+fn keras_order(written: &[WrittenLayer], outputs: &[CallResult]) -> Vec<usize> {
     let mut met: Vec<Option<usize>> = vec![None; written.len()];
     let (mut finished, mut count): (Vec<(usize, usize)>, usize) = (Vec::new(), 0);
     let mut done: HashSet<(usize, usize)> = HashSet::new();
@@ -258,8 +258,8 @@ fn keras_order(written: &[Written], outputs: &[Symbol]) -> Vec<usize> {
     order
 }
 
-fn config(network: &Network, written: &[Written], order: &[usize], outputs: &[Symbol]) -> Value {
-    let tensor = |symbol: &Symbol| {
+fn config(network: &TrainedNetwork, written: &[WrittenLayer], order: &[usize], outputs: &[CallResult]) -> Value {
+    let tensor = |symbol: &CallResult| {
         let dtype = if symbol.integers { written[symbol.layer].layer.config["dtype"].clone() } else { json!("float32") };
         json!({
             "class_name": "__keras_tensor__",
@@ -268,7 +268,7 @@ fn config(network: &Network, written: &[Written], order: &[usize], outputs: &[Sy
     };
     let merges = |class: &str| matches!(class, "Add" | "Subtract" | "Multiply" | "Maximum" | "Minimum" | "Average" | "Concatenate");
     let layer = |index: &usize| {
-        let Written { name, layer, trainable, calls, .. } = &written[*index];
+        let WrittenLayer { name, layer, trainable, calls, .. } = &written[*index];
         let nodes: Vec<Value> = calls
             .iter()
             .filter(|read| !read.is_empty())
@@ -315,12 +315,12 @@ fn config(network: &Network, written: &[Written], order: &[usize], outputs: &[Sy
 /// The weights by their paths in the file, each with its layer and shape.
 type Weights<'a> = BTreeMap<String, (&'a KerasWeight, &'a str, Vec<usize>)>;
 
-fn weights<'a>(network: &Network, written: &'a [Written], order: &[usize]) -> Result<Weights<'a>> {
+fn weights<'a>(network: &TrainedNetwork, written: &'a [WrittenLayer], order: &[usize]) -> Result<Weights<'a>> {
     let shapes: HashMap<String, Vec<usize>> = network.states()?.into_iter().map(|(name, ty)| (name, ty.shape.bind(1))).collect();
     let mut numbered = Numbered::default();
     let mut weights = BTreeMap::new();
     for index in order {
-        let Written { layer, of, .. } = &written[*index];
+        let WrittenLayer { layer, of, .. } = &written[*index];
         let group = numbered.next(layer.class);
         for weight in &layer.weights {
             let shape = match (&weight.of, weight.shape.is_empty()) {

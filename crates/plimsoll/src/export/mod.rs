@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::preprocessing::Preprocessing;
 use crate::trainer::Trainer;
-pub(crate) use network::{Network, Origin};
+pub(crate) use network::{Origin, TrainedNetwork};
 pub use onnx::Opset;
 use std::path::{Path, PathBuf};
 pub use verify::Verified;
@@ -64,8 +64,8 @@ pub struct Exported {
 /// # Errors
 /// If the network or its weights cannot be read, the format has no counterpart for a layer, or the file cannot be written.
 pub fn export(from: &Path, to: &Path, options: &ExportOptions) -> Result<Exported> {
-    let format = Format::of(to)?;
-    export_network(&Network::open(from)?, to, format, options)
+    let format = ExportFormat::of(to)?;
+    export_network(&TrainedNetwork::open(from)?, to, format, options)
 }
 
 /// Exports a network of the zoo with its initial weights, as a starting point for other programs.
@@ -73,28 +73,28 @@ pub fn export(from: &Path, to: &Path, options: &ExportOptions) -> Result<Exporte
 /// # Errors
 /// As [`export`].
 pub fn export_zoo(config: &Config, to: &Path, options: &ExportOptions) -> Result<Exported> {
-    let format = Format::of(to)?;
+    let format = ExportFormat::of(to)?;
     let spec = config.build()?;
     // The weights are drawn by the engine itself, then exported like trained ones.
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let drawn = folder.join(format!(".{}.initial", to.file_name().unwrap_or_default().to_string_lossy()));
     let exported = (|| {
         Trainer::from(spec.clone()).for_prediction().save_weights(&drawn)?;
-        export_network(&Network::of_run(spec, &drawn, &Preprocessing::default())?, to, format, options)
+        export_network(&TrainedNetwork::of_run(spec, &drawn, &Preprocessing::default())?, to, format, options)
     })();
     let _ = std::fs::remove_file(&drawn);
     exported
 }
 
-fn export_network(network: &Network, to: &Path, format: Format, options: &ExportOptions) -> Result<Exported> {
+fn export_network(network: &TrainedNetwork, to: &Path, format: ExportFormat, options: &ExportOptions) -> Result<Exported> {
     let about = |error: Error| match error {
         Error::Config(what) => Error::Config(format!("cannot write {}: {what}", to.display())),
         other => other,
     };
     let data = match format {
-        Format::Onnx => onnx::convert(network, options.opset).and_then(|converted| converted.write(network, to)).map_err(about)?,
-        Format::Keras => keras::write(network, to).map(|()| None).map_err(about)?,
-        Format::SafeTensors => safetensors::write(network, to).map(|()| None).map_err(about)?,
+        ExportFormat::Onnx => onnx::convert(network, options.opset).and_then(|converted| converted.write(network, to)).map_err(about)?,
+        ExportFormat::Keras => keras::write(network, to).map(|()| None).map_err(about)?,
+        ExportFormat::SafeTensors => safetensors::write(network, to).map(|()| None).map_err(about)?,
     };
     let verified = verify::compare(network, to, format, options.rows)?;
     Ok(Exported {
@@ -109,19 +109,19 @@ fn export_network(network: &Network, to: &Path, format: Format, options: &Export
 
 /// A format that networks are exported to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+pub(crate) enum ExportFormat {
     Onnx,
     Keras,
     SafeTensors,
 }
 
-impl Format {
+impl ExportFormat {
     /// The format that a file's name says.
-    fn of(path: &Path) -> Result<Format> {
+    fn of(path: &Path) -> Result<ExportFormat> {
         match path.extension().and_then(|extension| extension.to_str()).unwrap_or_default() {
-            "onnx" => Ok(Format::Onnx),
-            "keras" => Ok(Format::Keras),
-            "safetensors" => Ok(Format::SafeTensors),
+            "onnx" => Ok(ExportFormat::Onnx),
+            "keras" => Ok(ExportFormat::Keras),
+            "safetensors" => Ok(ExportFormat::SafeTensors),
             _ => {
                 Err(Error::Config(format!("{} should end in .onnx, .keras or .safetensors, the formats that are written", path.display())))
             }
@@ -130,9 +130,9 @@ impl Format {
 
     fn name(self) -> &'static str {
         match self {
-            Format::Onnx => "ONNX",
-            Format::Keras => "Keras",
-            Format::SafeTensors => "safetensors",
+            ExportFormat::Onnx => "ONNX",
+            ExportFormat::Keras => "Keras",
+            ExportFormat::SafeTensors => "safetensors",
         }
     }
 }

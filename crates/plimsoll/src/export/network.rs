@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// A network with its weights, which are read when they are written elsewhere.
-pub(crate) struct Network {
+pub(crate) struct TrainedNetwork {
     pub model: Model,
     pub inputs: Vec<NetworkInput>,
     pub weights: ImportedWeights,
@@ -42,12 +42,12 @@ pub(crate) enum Origin {
     File(PathBuf),
 }
 
-impl Network {
+impl TrainedNetwork {
     /// The network of a run folder, or of a model of another program.
-    pub fn open(path: &Path) -> Result<Network> {
+    pub fn open(path: &Path) -> Result<TrainedNetwork> {
         refuse_pickles(path)?;
         if is_importable(path) {
-            return Network::imported(path);
+            return TrainedNetwork::imported(path);
         }
         if !path.is_dir() {
             let what = "name a run folder, or a model of Keras (.keras, .h5)";
@@ -62,11 +62,11 @@ impl Network {
         if !fitted.is_empty() {
             config.set_preprocessing(fitted.clone());
         }
-        Network::of_run(config.build()?, &weights, &fitted)
+        TrainedNetwork::of_run(config.build()?, &weights, &fitted)
     }
 
     /// The network of a run, with weights in a file.
-    pub fn of_run(spec: RunSpec, weights: &Path, fitted: &Preprocessing) -> Result<Network> {
+    pub fn of_run(spec: RunSpec, weights: &Path, fitted: &Preprocessing) -> Result<TrainedNetwork> {
         let schema = spec.data.output_schema()?;
         let columns = input_columns(&schema, &spec.model)?;
         let bounds: Vec<(usize, usize)> = spec.model.bounded_inputs().collect();
@@ -95,10 +95,10 @@ impl Network {
         }
         let model = spec.model.clone();
         let origin = Origin::Run { spec: Box::new(spec), weights: weights.to_path_buf() };
-        Ok(Network { model, inputs, weights: read, metadata, origin })
+        Ok(TrainedNetwork { model, inputs, weights: read, metadata, origin })
     }
 
-    fn imported(path: &Path) -> Result<Network> {
+    fn imported(path: &Path) -> Result<TrainedNetwork> {
         let imported = import(path)?;
         if !imported.has_weights() {
             return Err(Error::Config(format!("{} has no weights to export; save the whole model", path.display())));
@@ -112,7 +112,7 @@ impl Network {
         };
         let inputs = imported.inputs.iter().enumerate().map(input).collect();
         let metadata = BTreeMap::new();
-        Ok(Network { model: imported.model, inputs, weights: imported.weights, metadata, origin: Origin::File(path.to_path_buf()) })
+        Ok(TrainedNetwork { model: imported.model, inputs, weights: imported.weights, metadata, origin: Origin::File(path.to_path_buf()) })
     }
 
     /// The types of the inputs.

@@ -1,6 +1,6 @@
 //! Weights under the network's own names, as safetensors.
 
-use super::Network;
+use super::TrainedNetwork;
 use crate::error::{Error, Result};
 use crate::files;
 use plimsoll_core::shape::TensorType;
@@ -9,7 +9,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 /// Writes all weights of a network, with its metadata.
-pub(super) fn write(network: &Network, path: &Path) -> Result<()> {
+pub(super) fn write(network: &TrainedNetwork, path: &Path) -> Result<()> {
     let states = network.states()?;
     let mut header = Map::new();
     if !network.metadata.is_empty() {

@@ -1,7 +1,7 @@
 //! Exports: files that ONNX Runtime was compared on (`tests/references/exports.py`), and files read back.
 
 use super::onnx::convert;
-use super::{ExportOptions, Network, Opset, Verified, export, export_zoo};
+use super::{ExportOptions, Opset, TrainedNetwork, Verified, export, export_zoo};
 use crate::config::Config;
 use plimsoll_formats::onnx::{Dim, OnnxModel};
 use plimsoll_formats::source::Region;
@@ -62,7 +62,7 @@ fn batch_normalization_is_folded_and_layouts_change_once() {
 fn large_weights_are_in_a_file_beside_the_model() {
     let folder = tempfile::tempdir().unwrap();
     let (inside, outside) = (folder.path().join("inside.onnx"), folder.path().join("outside.onnx"));
-    let network = Network::open(&references().join("keras/images.keras")).unwrap();
+    let network = TrainedNetwork::open(&references().join("keras/images.keras")).unwrap();
     let converted = convert(&network, Opset::V18).unwrap();
     assert_eq!(converted.write(&network, &inside).unwrap(), None);
     assert_eq!(converted.write_within(&network, &outside, 1).unwrap().as_deref(), Some("outside.onnx.data"));

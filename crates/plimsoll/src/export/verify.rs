@@ -1,6 +1,6 @@
 //! The network and the file it was written to, run on the same sample rows.
 
-use super::{Format, Network, Origin};
+use super::{ExportFormat, Origin, TrainedNetwork};
 use crate::error::{Error, Result};
 use crate::import::{import, is_importable};
 use crate::nn::Model;
@@ -38,7 +38,7 @@ impl fmt::Display for Verified {
 }
 
 /// Runs the network and the written file on the same random rows, within the budget of the run.
-pub(super) fn compare(network: &Network, path: &Path, format: Format, rows: usize) -> Result<Verified> {
+pub(super) fn compare(network: &TrainedNetwork, path: &Path, format: ExportFormat, rows: usize) -> Result<Verified> {
     if rows == 0 {
         return Ok(Verified::Not("no sample rows were asked for".to_string()));
     }
@@ -48,7 +48,7 @@ pub(super) fn compare(network: &Network, path: &Path, format: Format, rows: usiz
     };
     let columns: Vec<(String, TensorType)> = network.inputs.iter().map(|input| (input.column.clone(), input.ty.clone())).collect();
     let read_back = match format {
-        Format::SafeTensors => Some((network.model.clone(), columns.clone())),
+        ExportFormat::SafeTensors => Some((network.model.clone(), columns.clone())),
         _ if is_importable(path) => {
             let imported = import(path)?;
             let columns = imported.inputs.iter().map(|input| (input.column.clone(), input.ty())).collect();
@@ -84,7 +84,7 @@ pub(super) fn compare(network: &Network, path: &Path, format: Format, rows: usiz
 fn predictions(
     spec: &RunSpec,
     model: Model,
-    network: &Network,
+    network: &TrainedNetwork,
     columns: &[(String, TensorType)],
     weights: &Path,
     rows: usize,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// A call of a layer, for descriptions of models elsewhere.
-pub(crate) struct Call<'a> {
+pub(crate) struct ModelCall<'a> {
     pub name: &'a str,
     pub layer: &'a Arc<dyn Layer>,
     pub inputs: Vec<CallInput>,
@@ -37,8 +37,8 @@ impl From<Source> for CallInput {
 
 impl Model {
     /// The calls of layers in order. A shared layer is called several times by the same name.
-    pub(crate) fn calls(&self) -> impl Iterator<Item = Call<'_>> {
-        self.layers().iter().map(|call| Call {
+    pub(crate) fn calls(&self) -> impl Iterator<Item = ModelCall<'_>> {
+        self.layers().iter().map(|call| ModelCall {
             name: &call.name,
             layer: &call.layer,
             inputs: call.inputs.iter().map(|tensor| tensor.0.into()).collect(),

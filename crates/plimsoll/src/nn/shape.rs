@@ -274,7 +274,7 @@ impl Layer for ZeroPadding2D {
     }
 
     fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
-        let Edges { rows, columns } = self.edges;
+        let EdgeWidths { rows, columns } = self.edges;
         Some(vec![KerasLayer::new("ZeroPadding2D", json!({ "padding": [[rows.0, rows.1], [columns.0, columns.1]] }))])
     }
 
@@ -311,7 +311,7 @@ impl Layer for Cropping2D {
     }
 
     fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
-        let Edges { rows, columns } = self.edges;
+        let EdgeWidths { rows, columns } = self.edges;
         Some(vec![KerasLayer::new("Cropping2D", json!({ "cropping": [[rows.0, rows.1], [columns.0, columns.1]] }))])
     }
 

@@ -1,7 +1,7 @@
 //! Attention as products and a softmax.
 
-use super::builder::Layout;
-use super::{Exporter, Problem};
+use super::builder::ImageLayout;
+use super::{ExportProblem, Exporter};
 use plimsoll_core::graph::Node;
 use plimsoll_core::ops::Attention;
 use plimsoll_core::{DType, Shape};
@@ -12,11 +12,11 @@ use plimsoll_formats::tensor::DType as Stored;
 const HIDDEN: f32 = -1e30;
 
 impl Exporter<'_> {
-    pub(super) fn attention(&mut self, node: &Node, op: &Attention) -> Result<(), Problem> {
+    pub(super) fn attention(&mut self, node: &Node, op: &Attention) -> Result<(), ExportProblem> {
         let graph = self.builder.graph;
         let tensors = op.packing.tensors();
         let shapes: Vec<&Shape> = node.inputs[..tensors].iter().map(|value| graph.shape(*value)).collect();
-        let dims = op.shape(&shapes).map_err(Problem::Unsupported)?;
+        let dims = op.shape(&shapes).map_err(ExportProblem::Unsupported)?;
         let (heads, kv_heads, depth) = (op.heads, op.kv_heads, dims.depth);
         let group = heads / kv_heads;
         let read: Vec<String> = node.inputs.iter().map(|value| self.read(*value)).collect();
@@ -66,9 +66,9 @@ impl Exporter<'_> {
         let seen = self.builder.node("MatMul", &[&weights, &parts[2]], &[]);
         let seen = self.builder.transpose(&seen, &[0, 3, 1, 2, 4]);
         let result = self.builder.reshape_to(&seen, &[-1, dims.queries as i64, wide[0] as i64]);
-        self.builder.define(node.outputs[0], Layout::Plain, result);
+        self.builder.define(node.outputs[0], ImageLayout::Plain, result);
         if self.readers.contains_key(&node.outputs[1]) {
-            return Err(Problem::unsupported("the log-sum-exp of attention scores"));
+            return Err(ExportProblem::unsupported("the log-sum-exp of attention scores"));
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ pub(super) const FIRST_AXIS: [usize; 4] = [0, 2, 3, 1];
 
 /// The order of the axes of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Layout {
+pub(super) enum ImageLayout {
     /// As in the network: channels last.
     Plain,
     /// As convolutions of ONNX want it: channels first.
@@ -31,7 +31,7 @@ pub(super) struct Place {
     first: Option<String>,
 }
 
-pub(super) struct Builder<'a> {
+pub(super) struct GraphBuilder<'a> {
     pub graph: &'a Graph,
     pub nodes: Vec<Node>,
     /// Small constants of the graph, such as shapes and axes.
@@ -46,9 +46,9 @@ pub(super) struct Builder<'a> {
     batch: Option<String>,
 }
 
-impl<'a> Builder<'a> {
-    pub fn new(graph: &'a Graph) -> Builder<'a> {
-        Builder {
+impl<'a> GraphBuilder<'a> {
+    pub fn new(graph: &'a Graph) -> GraphBuilder<'a> {
+        GraphBuilder {
             graph,
             nodes: Vec::new(),
             constants: BTreeMap::new(),
@@ -146,11 +146,11 @@ impl<'a> Builder<'a> {
     }
 
     /// Names a value.
-    pub fn define(&mut self, value: ValueId, layout: Layout, name: String) {
+    pub fn define(&mut self, value: ValueId, layout: ImageLayout, name: String) {
         let place = self.places.entry(value).or_default();
         match layout {
-            Layout::Plain => place.plain = Some(name),
-            Layout::First => place.first = Some(name),
+            ImageLayout::Plain => place.plain = Some(name),
+            ImageLayout::First => place.first = Some(name),
         }
     }
 
@@ -165,19 +165,19 @@ impl<'a> Builder<'a> {
     }
 
     /// The layout in which a value exists already; channels first only if that is the only one.
-    pub fn layout_of(&self, value: ValueId) -> Layout {
+    pub fn layout_of(&self, value: ValueId) -> ImageLayout {
         match self.places.get(&value) {
-            Some(Place { plain: None, first: Some(_) }) => Layout::First,
-            _ => Layout::Plain,
+            Some(Place { plain: None, first: Some(_) }) => ImageLayout::First,
+            _ => ImageLayout::Plain,
         }
     }
 
     /// The name of a value in a layout; transposed once if it is not there.
-    pub fn read(&mut self, value: ValueId, layout: Layout) -> String {
+    pub fn read(&mut self, value: ValueId, layout: ImageLayout) -> String {
         let place = self.places.get(&value).cloned().unwrap_or_default();
         let (wanted, other, order) = match layout {
-            Layout::Plain => (place.plain, place.first, TO_LAST),
-            Layout::First => (place.first, place.plain, TO_FIRST),
+            ImageLayout::Plain => (place.plain, place.first, TO_LAST),
+            ImageLayout::First => (place.first, place.plain, TO_FIRST),
         };
         if let Some(name) = wanted {
             return name;
@@ -187,7 +187,7 @@ impl<'a> Builder<'a> {
             // The order of the elements is the same.
             true => {
                 let dims = self.graph.shape(value).dims();
-                let order = if layout == Layout::Plain { [0, 1, 2, 3] } else { TO_FIRST };
+                let order = if layout == ImageLayout::Plain { [0, 1, 2, 3] } else { TO_FIRST };
                 let shape: Vec<i64> = order.iter().map(|axis| extent(dims[*axis])).collect();
                 let shape = self.integers(&shape);
                 self.node("Reshape", &[&other, &shape], &[])
@@ -208,7 +208,7 @@ impl<'a> Builder<'a> {
 
     /// The name of a value in the network's own layout.
     pub fn plain(&mut self, value: ValueId) -> String {
-        self.read(value, Layout::Plain)
+        self.read(value, ImageLayout::Plain)
     }
 
     /// Whether images have one pixel.

@@ -1,8 +1,8 @@
 //! Convolutions with the batch normalization, bias and activation behind them, and pooling.
 
-use super::builder::Layout;
+use super::builder::ImageLayout;
 use super::recipe::Recipe;
-use super::{Exporter, Problem, fold};
+use super::{ExportProblem, Exporter, fold};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::Node;
 use plimsoll_core::ops::{Conv2d, Conv2dGradInput, Window};
@@ -27,7 +27,7 @@ pub(super) struct Followed {
 
 impl<'a> Exporter<'a> {
     /// Follows a value through biases, batch normalizations and an activation that only it reads.
-    pub(super) fn followed(&mut self, mut value: ValueId, channels: usize) -> Result<Followed, Problem> {
+    pub(super) fn followed(&mut self, mut value: ValueId, channels: usize) -> Result<Followed, ExportProblem> {
         let graph = self.builder.graph;
         let (mut scale, mut offset) = (vec![1.0; channels], vec![0.0; channels]);
         let mut rest = None;
@@ -50,11 +50,11 @@ impl<'a> Exporter<'a> {
         Ok(Followed { scale: scaled.then(|| narrow(scale)), offset: shifted.then(|| narrow(offset)), rest, value })
     }
 
-    pub(super) fn convolution(&mut self, node: &'a Node, op: &Conv2d) -> Result<(), Problem> {
+    pub(super) fn convolution(&mut self, node: &'a Node, op: &Conv2d) -> Result<(), ExportProblem> {
         let graph = self.builder.graph;
         let filter = graph.shape(node.inputs[1]).bind(1);
         let moved: Vec<usize> = FILTER.iter().map(|axis| filter[*axis]).collect();
-        let input = self.builder.read(node.inputs[0], Layout::First);
+        let input = self.builder.read(node.inputs[0], ImageLayout::First);
         let mut attributes = window(&op.window);
         attributes.push(("group", Attribute::Int(op.groups as i64)));
         let Some(weight) = self.weight_name(node.inputs[1]) else {
@@ -62,7 +62,7 @@ impl<'a> Exporter<'a> {
             let kernel = self.builder.plain(node.inputs[1]);
             let kernel = self.builder.transpose(&kernel, &FILTER);
             let name = self.builder.node("Conv", &[&input, &kernel], &attributes);
-            self.builder.define(node.outputs[0], Layout::First, name);
+            self.builder.define(node.outputs[0], ImageLayout::First, name);
             return Ok(());
         };
         let followed = self.followed(node.outputs[0], filter[3])?;
@@ -76,20 +76,20 @@ impl<'a> Exporter<'a> {
             None => self.builder.node("Conv", &[&input, &kernel], &attributes),
         };
         let name = followed.rest.map_or(name.clone(), |rest| self.expression_of(&rest, &name));
-        self.builder.define(followed.value, Layout::First, name);
+        self.builder.define(followed.value, ImageLayout::First, name);
         Ok(())
     }
 
     /// The gradient of a convolution with respect to its input is a transposed convolution.
-    pub(super) fn transposed_convolution(&mut self, node: &'a Node, op: &Conv2dGradInput) -> Result<(), Problem> {
+    pub(super) fn transposed_convolution(&mut self, node: &'a Node, op: &Conv2dGradInput) -> Result<(), ExportProblem> {
         let graph = self.builder.graph;
         let (filter, dy) = (node.inputs[0], node.inputs[1]);
         let Some(weight) = self.weight_name(filter) else {
-            return Err(Problem::unsupported("a transposed convolution whose filter is computed"));
+            return Err(ExportProblem::unsupported("a transposed convolution whose filter is computed"));
         };
         let shape = graph.shape(filter).bind(1);
         let moved: Vec<usize> = FILTER.iter().map(|axis| shape[*axis]).collect();
-        let input = self.builder.read(dy, Layout::First);
+        let input = self.builder.read(dy, ImageLayout::First);
         let (from, to) = (graph.shape(dy).bind(1), op.input.bind(1));
         let w = &op.window;
         let extra = |axis: usize, size: usize, stride: usize, dilation: usize, pad: (usize, usize)| {
@@ -103,14 +103,14 @@ impl<'a> Exporter<'a> {
         let kernel = Recipe::Weight { name: weight.clone(), shape, order: FILTER.to_vec(), scale: None };
         let kernel = self.builder.weight(&weight, &moved, kernel);
         let name = self.builder.node("ConvTranspose", &[&input, &kernel], &attributes);
-        self.builder.define(node.outputs[0], Layout::First, name);
+        self.builder.define(node.outputs[0], ImageLayout::First, name);
         Ok(())
     }
 
     /// Max pooling; where something reads the position of the maximum in its window, that follows from its index in the image.
-    pub(super) fn max_pool(&mut self, node: &Node, w: &Window) -> Result<(), Problem> {
+    pub(super) fn max_pool(&mut self, node: &Node, w: &Window) -> Result<(), ExportProblem> {
         let graph = self.builder.graph;
-        let input = self.builder.read(node.inputs[0], Layout::First);
+        let input = self.builder.read(node.inputs[0], ImageLayout::First);
         let reads_places = self.readers.contains_key(&node.outputs[1]);
         let mut names = self.builder.node_of("MaxPool", &[&input], &window(w), if reads_places { 2 } else { 1 });
         if reads_places {
@@ -131,19 +131,19 @@ impl<'a> Exporter<'a> {
             let row = builder.node("Mul", &[&row, &across], &[]);
             let place = builder.node("Add", &[&row, &column], &[]);
             let place = builder.cast(&place, Stored::U8);
-            builder.define(node.outputs[1], Layout::First, place);
+            builder.define(node.outputs[1], ImageLayout::First, place);
         }
-        self.builder.define(node.outputs[0], Layout::First, names.remove(0));
+        self.builder.define(node.outputs[0], ImageLayout::First, names.remove(0));
         Ok(())
     }
 
     pub(super) fn average_pool(&mut self, node: &Node, w: &Window) {
-        let input = self.builder.read(node.inputs[0], Layout::First);
+        let input = self.builder.read(node.inputs[0], ImageLayout::First);
         let mut attributes = window(w);
         attributes.retain(|(name, _)| *name != "dilations");
         attributes.push(("count_include_pad", Attribute::Int(0)));
         let name = self.builder.node("AveragePool", &[&input], &attributes);
-        self.builder.define(node.outputs[0], Layout::First, name);
+        self.builder.define(node.outputs[0], ImageLayout::First, name);
     }
 }
 

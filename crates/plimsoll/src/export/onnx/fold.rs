@@ -62,14 +62,14 @@ impl Constants {
 
 /// An expression as `rest(scale · x + offset)`, per channel.
 #[derive(Debug)]
-pub(super) struct Affine {
+pub(super) struct AffinePart {
     pub scale: Vec<f64>,
     pub offset: Vec<f64>,
     /// What remains, of one input; `None` if that is the identity.
     pub rest: Option<Expr>,
 }
 
-impl Affine {
+impl AffinePart {
     pub fn scales(&self) -> bool {
         self.scale.iter().any(|scale| *scale != 1.0)
     }
@@ -85,7 +85,7 @@ enum Form {
 
 /// Splits an expression of one variable input, and constants per channel, into an affine map and what remains. None if the map is the
 /// identity, or the variable is also read beside it.
-pub(super) fn affine(expr: &Expr, variable: usize, constants: &[Option<Vec<f64>>], channels: usize) -> Option<Affine> {
+pub(super) fn affine(expr: &Expr, variable: usize, constants: &[Option<Vec<f64>>], channels: usize) -> Option<AffinePart> {
     if expr.roots().len() != 1 || expr.is_positional() {
         return None;
     }
@@ -123,7 +123,7 @@ pub(super) fn affine(expr: &Expr, variable: usize, constants: &[Option<Vec<f64>>
         return None;
     }
     let rest = if split == root { None } else { Some(remaining(expr, split, &forms)?) };
-    Some(Affine { scale, offset, rest })
+    Some(AffinePart { scale, offset, rest })
 }
 
 fn negative(numbers: &[f64]) -> Vec<f64> {

@@ -9,11 +9,11 @@ mod pointwise;
 mod recipe;
 mod recurrent;
 
-use super::Network;
+use super::TrainedNetwork;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::import::ImportedWeights;
-use builder::{Builder, FIRST_AXIS, Layout, stored};
+use builder::{FIRST_AXIS, GraphBuilder, ImageLayout, stored};
 use fold::Constants;
 use plimsoll_core::graph::Node;
 use plimsoll_core::ops::{Gather, MatMul, Reshape};
@@ -50,14 +50,14 @@ const EXTERNAL_FROM: u64 = (2 << 30) - (64 << 20);
 
 /// Why a node has no counterpart, or what failed.
 #[derive(Debug)]
-pub(super) enum Problem {
+pub(super) enum ExportProblem {
     Unsupported(String),
     Failed(Error),
 }
 
-impl Problem {
-    fn unsupported(what: &str) -> Problem {
-        Problem::Unsupported(what.to_string())
+impl ExportProblem {
+    fn unsupported(what: &str) -> ExportProblem {
+        ExportProblem::Unsupported(what.to_string())
     }
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Converted {
 }
 
 struct Exporter<'a> {
-    builder: Builder<'a>,
+    builder: GraphBuilder<'a>,
     weights: &'a ImportedWeights,
     constants: Constants,
     /// How many nodes read a value, outputs of the graph included.
@@ -80,7 +80,7 @@ struct Exporter<'a> {
 }
 
 /// Converts a network, or lists all nodes that ONNX has no counterpart for.
-pub(super) fn convert(network: &Network, opset: Opset) -> Result<Converted> {
+pub(super) fn convert(network: &TrainedNetwork, opset: Opset) -> Result<Converted> {
     let (mut graph, lowered) = network.model.graph(&network.types(), false)?;
     for (name, output) in network.model.outputs().zip(&lowered.outputs) {
         graph.output(name, output.value);
@@ -95,18 +95,18 @@ pub(super) fn convert(network: &Network, opset: Opset) -> Result<Converted> {
         if let Op::Input(id) = node.op {
             let name = exporter.builder.unique(&network.inputs[id.0 as usize].name);
             inputs.push(value_info(&name, graph.ty(node.outputs[0])));
-            exporter.builder.define(node.outputs[0], Layout::Plain, name);
+            exporter.builder.define(node.outputs[0], ImageLayout::Plain, name);
             continue;
         }
         exporter.builder.scope = node.scope.to_string();
         match exporter.node(node) {
             Ok(()) => {}
-            Err(Problem::Failed(error)) => return Err(error),
-            Err(Problem::Unsupported(what)) => {
+            Err(ExportProblem::Failed(error)) => return Err(error),
+            Err(ExportProblem::Unsupported(what)) => {
                 problems.push(format!("`{}`: {what}", node.scope));
                 // What follows is looked at too, so that all of it is listed.
                 for value in &node.outputs {
-                    exporter.builder.define(*value, Layout::Plain, String::new());
+                    exporter.builder.define(*value, ImageLayout::Plain, String::new());
                 }
             }
         }
@@ -130,7 +130,7 @@ pub(super) fn convert(network: &Network, opset: Opset) -> Result<Converted> {
         exporter.builder.nodes.push(identity);
         outputs.push(value_info(&named, graph.ty(*value)));
     }
-    let Builder { nodes, mut constants, mut weights, .. } = exporter.builder;
+    let GraphBuilder { nodes, mut constants, mut weights, .. } = exporter.builder;
     let nodes = without_dead(without_identities(nodes), &outputs);
     let read: HashSet<&str> = nodes.iter().flat_map(|node| &node.inputs).map(String::as_str).collect();
     constants.retain(|name, _| read.contains(name.as_str()));
@@ -150,12 +150,12 @@ pub(super) fn convert(network: &Network, opset: Opset) -> Result<Converted> {
 
 impl Converted {
     /// Writes the model; large weights to `NAME.data` beside it. Gives the name of that file.
-    pub fn write(&self, network: &Network, path: &Path) -> Result<Option<String>> {
+    pub fn write(&self, network: &TrainedNetwork, path: &Path) -> Result<Option<String>> {
         self.write_within(network, path, EXTERNAL_FROM)
     }
 
     /// The same with weights of `limit` bytes and more in a file of their own.
-    pub fn write_within(&self, network: &Network, path: &Path, limit: u64) -> Result<Option<String>> {
+    pub fn write_within(&self, network: &TrainedNetwork, path: &Path, limit: u64) -> Result<Option<String>> {
         let weights: Vec<WrittenTensor> = self.weights.iter().map(|(written, _)| written.clone()).collect();
         let bytes: u64 = weights.iter().map(WrittenTensor::bytes).sum();
         let external = (bytes >= limit).then(|| format!("{}.data", path.file_name().unwrap_or_default().to_string_lossy()));
@@ -248,7 +248,7 @@ impl<'a> Exporter<'a> {
             }
         }
         graph.outputs().iter().for_each(|(_, value)| *readers.entry(*value).or_default() += 1);
-        Exporter { builder: Builder::new(graph), weights, constants: Constants::default(), folded: HashSet::new(), readers, reader }
+        Exporter { builder: GraphBuilder::new(graph), weights, constants: Constants::default(), folded: HashSet::new(), readers, reader }
     }
 
     /// The only node that reads a value, if it is one.
@@ -279,10 +279,10 @@ impl<'a> Exporter<'a> {
         graph.as_state(value).map(|id| graph.states()[id.0 as usize].name.clone())
     }
 
-    fn node(&mut self, node: &'a Node) -> Result<(), Problem> {
+    fn node(&mut self, node: &'a Node) -> Result<(), ExportProblem> {
         let graph = self.builder.graph;
         let one = |exporter: &mut Exporter<'_>, name: String| {
-            exporter.builder.define(node.outputs[0], Layout::Plain, name);
+            exporter.builder.define(node.outputs[0], ImageLayout::Plain, name);
             Ok(())
         };
         match &node.op {
@@ -309,9 +309,9 @@ impl<'a> Exporter<'a> {
                 one(self, name)
             }
             Op::Slice(op) => {
-                let layout = if self.is_state(node.inputs[0]) { Layout::Plain } else { self.builder.layout_of(node.inputs[0]) };
+                let layout = if self.is_state(node.inputs[0]) { ImageLayout::Plain } else { self.builder.layout_of(node.inputs[0]) };
                 let name = self.read_in(node.inputs[0], layout);
-                let axis = if layout == Layout::First { FIRST_AXIS[op.axis] } else { op.axis };
+                let axis = if layout == ImageLayout::First { FIRST_AXIS[op.axis] } else { op.axis };
                 let name = self.builder.slice(&name, axis, op.start, op.start + op.length);
                 self.builder.define(node.outputs[0], layout, name);
                 Ok(())
@@ -319,7 +319,7 @@ impl<'a> Exporter<'a> {
             Op::Pad(op) => {
                 let layout = self.builder.layout_of(node.inputs[0]);
                 let name = self.read_in(node.inputs[0], layout);
-                let axis = if layout == Layout::First { FIRST_AXIS[op.axis] } else { op.axis };
+                let axis = if layout == ImageLayout::First { FIRST_AXIS[op.axis] } else { op.axis };
                 let rank = graph.shape(node.inputs[0]).rank();
                 let mut pads = vec![0; 2 * rank];
                 (pads[axis], pads[rank + axis]) = (op.before as i64, op.after as i64);
@@ -329,10 +329,11 @@ impl<'a> Exporter<'a> {
                 Ok(())
             }
             Op::Concat(op) => {
-                let first = node.inputs.iter().any(|value| self.builder.layout_of(*value) == Layout::First);
-                let layout = if first && !node.inputs.iter().any(|value| self.is_state(*value)) { Layout::First } else { Layout::Plain };
+                let first = node.inputs.iter().any(|value| self.builder.layout_of(*value) == ImageLayout::First);
+                let layout =
+                    if first && !node.inputs.iter().any(|value| self.is_state(*value)) { ImageLayout::First } else { ImageLayout::Plain };
                 let names: Vec<String> = node.inputs.iter().map(|value| self.read_in(*value, layout)).collect();
-                let axis = if layout == Layout::First { FIRST_AXIS[op.axis] } else { op.axis };
+                let axis = if layout == ImageLayout::First { FIRST_AXIS[op.axis] } else { op.axis };
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 let name = self.builder.node("Concat", &names, &[("axis", Attribute::Int(axis as i64))]);
                 self.builder.define(node.outputs[0], layout, name);
@@ -346,7 +347,7 @@ impl<'a> Exporter<'a> {
                 let name = self.builder.node("Gather", &[&table, &indices], &[("axis", Attribute::Int(0))]);
                 one(self, name)
             }
-            other => Err(Problem::Unsupported(format!("the operation {}", other.rules().name()))),
+            other => Err(ExportProblem::Unsupported(format!("the operation {}", other.rules().name()))),
         }
     }
 
@@ -354,8 +355,8 @@ impl<'a> Exporter<'a> {
         self.builder.graph.as_state(value).is_some()
     }
 
-    fn read_in(&mut self, value: ValueId, layout: Layout) -> String {
-        if layout == Layout::Plain { self.read(value) } else { self.builder.read(value, layout) }
+    fn read_in(&mut self, value: ValueId, layout: ImageLayout) -> String {
+        if layout == ImageLayout::Plain { self.read(value) } else { self.builder.read(value, layout) }
     }
 
     fn reshape(&mut self, node: &Node, op: &Reshape) {
@@ -366,17 +367,17 @@ impl<'a> Exporter<'a> {
             // Convolutions over one pixel, as in squeeze and excitation, need no transposition.
             let dims = op.shape.dims();
             let name = self.builder.reshape_to(&name, &[builder::extent(dims[0]), builder::extent(dims[3]), 1, 1]);
-            self.builder.define(to, Layout::First, name);
+            self.builder.define(to, ImageLayout::First, name);
         } else if graph.shape(from) == graph.shape(to) && !self.is_state(from) {
             self.builder.alias(to, from);
         } else {
             let name = self.builder.reshape(&name, &op.shape);
-            self.builder.define(to, Layout::Plain, name);
+            self.builder.define(to, ImageLayout::Plain, name);
         }
     }
 
     /// A matrix product, with a bias and a folded scale where they follow.
-    fn matmul(&mut self, node: &'a Node, op: &MatMul) -> Result<(), Problem> {
+    fn matmul(&mut self, node: &'a Node, op: &MatMul) -> Result<(), ExportProblem> {
         let graph = self.builder.graph;
         let (a, b) = (node.inputs[0], node.inputs[1]);
         let weight = self.weight_name(b).filter(|_| !op.transpose_b && !self.is_state(a));
@@ -388,7 +389,7 @@ impl<'a> Exporter<'a> {
             } else {
                 self.builder.node("MatMul", &[&a, &b], &[])
             };
-            self.builder.define(node.outputs[0], Layout::Plain, name);
+            self.builder.define(node.outputs[0], ImageLayout::Plain, name);
             return Ok(());
         };
         let shape = graph.shape(b).bind(1);
@@ -406,7 +407,7 @@ impl<'a> Exporter<'a> {
             None => self.builder.node("MatMul", &[&input, &kernel], &[]),
         };
         let name = followed.rest.map_or(name.clone(), |rest| self.expression_of(&rest, &name));
-        self.builder.define(followed.value, Layout::Plain, name);
+        self.builder.define(followed.value, ImageLayout::Plain, name);
         Ok(())
     }
 }

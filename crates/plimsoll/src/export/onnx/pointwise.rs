@@ -1,9 +1,9 @@
 //! Elementwise expressions and reductions of them as nodes.
 
-use super::builder::{Builder, FIRST_AXIS, Layout, TO_FIRST, stored};
+use super::builder::{FIRST_AXIS, GraphBuilder, ImageLayout, TO_FIRST, stored};
 use super::fold;
 use super::recipe::Recipe;
-use super::{Exporter, Problem};
+use super::{ExportProblem, Exporter};
 use plimsoll_core::expr::{Binary, Expr, Term, TermId, Unary};
 use plimsoll_core::graph::Node;
 use plimsoll_core::ops::{Pointwise, Reduce, Reduction};
@@ -21,7 +21,7 @@ struct Emitted {
 
 impl Exporter<'_> {
     /// An elementwise expression.
-    pub(super) fn pointwise(&mut self, node: &Node, op: &Pointwise) -> Result<(), Problem> {
+    pub(super) fn pointwise(&mut self, node: &Node, op: &Pointwise) -> Result<(), ExportProblem> {
         let graph = self.builder.graph;
         let only = [op.expr.roots().len() == 1 && op.dtypes[0] == DType::F32, node.outputs.len() == 1];
         if op.expr.is_identity() && op.dtypes[0] == graph.ty(node.inputs[0]).dtype && op.shape == *graph.shape(node.inputs[0]) {
@@ -35,7 +35,7 @@ impl Exporter<'_> {
             // One product and one sum of constants, whatever the layers were.
             let (wanted, channels) = (self.builder.scope.clone(), affine.scale.len());
             let constant = |numbers: &[f64]| numbers.iter().map(|number| *number as f32).collect::<Vec<f32>>();
-            let shape: Vec<usize> = if layout == Layout::First { vec![channels, 1, 1] } else { vec![channels] };
+            let shape: Vec<usize> = if layout == ImageLayout::First { vec![channels, 1, 1] } else { vec![channels] };
             let mut name = self.builder.read(node.inputs[at], layout);
             if affine.scales() {
                 let scale = self.builder.numbers(&format!("{wanted}/scale"), &shape, constant(&affine.scale));
@@ -68,7 +68,7 @@ impl Exporter<'_> {
     }
 
     /// A reduction of an elementwise expression.
-    pub(super) fn reduce(&mut self, node: &Node, op: &Reduce) -> Result<(), Problem> {
+    pub(super) fn reduce(&mut self, node: &Node, op: &Reduce) -> Result<(), ExportProblem> {
         let graph = self.builder.graph;
         let layout = self.layout(&node.inputs, &op.shape);
         let rank = op.shape.rank();
@@ -81,7 +81,8 @@ impl Exporter<'_> {
             let (from, to) = (arranged(&natural, rank, layout), arranged(&op.shape, rank, layout));
             name = self.builder.expand(&name, &from, &to);
         }
-        let axes: Vec<i64> = op.axes.iter().map(|axis| if layout == Layout::First { FIRST_AXIS[*axis] } else { *axis } as i64).collect();
+        let axes: Vec<i64> =
+            op.axes.iter().map(|axis| if layout == ImageLayout::First { FIRST_AXIS[*axis] } else { *axis } as i64).collect();
         let reduced = match op.kind {
             Reduction::ArgMax => {
                 let attributes = [("axis", Attribute::Int(axes[0])), ("keepdims", Attribute::Int(1))];
@@ -103,29 +104,29 @@ impl Exporter<'_> {
     }
 
     /// Channels first, if a large operand exists only so, and all others can be.
-    fn layout(&self, inputs: &[ValueId], shape: &Shape) -> Layout {
+    fn layout(&self, inputs: &[ValueId], shape: &Shape) -> ImageLayout {
         let graph = self.builder.graph;
         let image = |value: &ValueId| graph.shape(*value).rank() == 4;
-        let first = shape.rank() == 4 && inputs.iter().any(|value| image(value) && self.builder.layout_of(*value) == Layout::First);
+        let first = shape.rank() == 4 && inputs.iter().any(|value| image(value) && self.builder.layout_of(*value) == ImageLayout::First);
         let movable =
             |value: &ValueId| image(value) || graph.shape(*value).rank() == 0 || matches!(graph.producer(*value).op, Op::State(_));
-        if first && inputs.iter().all(movable) { Layout::First } else { Layout::Plain }
+        if first && inputs.iter().all(movable) { ImageLayout::First } else { ImageLayout::Plain }
     }
 
     /// The names of operands in a layout.
-    fn operands(&mut self, inputs: &[ValueId], layout: Layout, rank: usize) -> Vec<String> {
+    fn operands(&mut self, inputs: &[ValueId], layout: ImageLayout, rank: usize) -> Vec<String> {
         inputs.iter().map(|value| self.operand(*value, layout, rank)).collect()
     }
 
-    fn operand(&mut self, value: ValueId, layout: Layout, rank: usize) -> String {
+    fn operand(&mut self, value: ValueId, layout: ImageLayout, rank: usize) -> String {
         let graph = self.builder.graph;
         let shape = graph.shape(value);
         let Op::State(id) = graph.producer(value).op else {
-            let name = self.builder.read(value, if shape.rank() == 4 { layout } else { Layout::Plain });
+            let name = self.builder.read(value, if shape.rank() == 4 { layout } else { ImageLayout::Plain });
             // Arithmetic is in single precision, whatever the types of the operands.
             return if graph.ty(value).dtype == DType::F32 { name } else { self.builder.cast(&name, Stored::F32) };
         };
-        if layout == Layout::Plain || shape.rank() == 0 {
+        if layout == ImageLayout::Plain || shape.rank() == 0 {
             return self.state(value);
         }
         // A weight per channel, or of fewer axes than the image, with channels first.
@@ -138,7 +139,7 @@ impl Exporter<'_> {
     }
 
     /// The affine part of an expression of one input that is no constant, and the position of that input.
-    fn affine_part(&mut self, node: &Node, op: &Pointwise) -> Result<Option<(usize, fold::Affine)>, Problem> {
+    fn affine_part(&mut self, node: &Node, op: &Pointwise) -> Result<Option<(usize, fold::AffinePart)>, ExportProblem> {
         let graph = self.builder.graph;
         let Some(channels) = op.shape.last().and_then(|dim| dim.as_fixed()) else { return Ok(None) };
         let Some((at, constants)) = self.one_variable(node)? else { return Ok(None) };
@@ -150,14 +151,14 @@ impl Exporter<'_> {
     }
 
     /// Constants of all inputs but one, which is given by its position. Constants vary along the last axis only.
-    pub(super) fn one_variable(&mut self, node: &Node) -> Result<Option<(usize, Vec<Option<Vec<f64>>>)>, Problem> {
+    pub(super) fn one_variable(&mut self, node: &Node) -> Result<Option<(usize, Vec<Option<Vec<f64>>>)>, ExportProblem> {
         let graph = self.builder.graph;
         let mut variable = None;
         let mut constants = Vec::with_capacity(node.inputs.len());
         for (i, input) in node.inputs.iter().enumerate() {
             let dims = graph.shape(*input).dims();
             let by_channel = dims.iter().rev().skip(1).all(|dim| dim.as_fixed() == Some(1));
-            let found = if by_channel { self.constants.of(graph, self.weights, *input).map_err(Problem::Failed)? } else { None };
+            let found = if by_channel { self.constants.of(graph, self.weights, *input).map_err(ExportProblem::Failed)? } else { None };
             if found.is_none() && variable.replace(i).is_some() {
                 return Ok(None);
             }
@@ -173,13 +174,13 @@ impl Exporter<'_> {
         self.as_number(emitted[0].clone())
     }
 
-    fn expression(&mut self, expr: &Expr, inputs: &[String], shape: &Shape, layout: Layout) -> Result<Vec<Emitted>, Problem> {
+    fn expression(&mut self, expr: &Expr, inputs: &[String], shape: &Shape, layout: ImageLayout) -> Result<Vec<Emitted>, ExportProblem> {
         let named: Vec<Emitted> = inputs.iter().map(|name| Emitted { name: name.clone(), is_bool: false }).collect();
         self.terms(expr, &named, Some((shape, layout)))
     }
 
     /// Adds the nodes of an expression. `over` is the shape whose coordinates it may read.
-    fn terms(&mut self, expr: &Expr, inputs: &[Emitted], over: Option<(&Shape, Layout)>) -> Result<Vec<Emitted>, Problem> {
+    fn terms(&mut self, expr: &Expr, inputs: &[Emitted], over: Option<(&Shape, ImageLayout)>) -> Result<Vec<Emitted>, ExportProblem> {
         let mut emitted: Vec<Option<Emitted>> = vec![None; expr.terms().len()];
         let needed = needed(expr);
         for (id, term) in expr.terms().iter().enumerate().filter(|(id, _)| needed[*id]) {
@@ -188,7 +189,7 @@ impl Exporter<'_> {
             let value = match *term {
                 Term::Input(i) => number(inputs[i as usize].name.clone()),
                 Term::Const(bits) => number(self.builder.number(f32::from_bits(bits))),
-                Term::Random(_) => return Err(Problem::unsupported("random numbers in a prediction")),
+                Term::Random(_) => return Err(ExportProblem::unsupported("random numbers in a prediction")),
                 Term::Coordinate(axis) => number(coordinate(&mut self.builder, axis as usize, over)?),
                 Term::Unary(op, a) => {
                     let a = self.as_number(at(a));
@@ -252,12 +253,12 @@ fn is_zero(expr: &Expr, id: TermId) -> bool {
 }
 
 /// Coordinates along an axis as a constant.
-fn coordinate(builder: &mut Builder<'_>, axis: usize, over: Option<(&Shape, Layout)>) -> Result<String, Problem> {
-    let Some((shape, layout)) = over else { return Err(Problem::unsupported("coordinates outside of a shape")) };
+fn coordinate(builder: &mut GraphBuilder<'_>, axis: usize, over: Option<(&Shape, ImageLayout)>) -> Result<String, ExportProblem> {
+    let Some((shape, layout)) = over else { return Err(ExportProblem::unsupported("coordinates outside of a shape")) };
     let Some(extent) = shape.dims()[axis].as_fixed() else {
-        return Err(Problem::unsupported("an expression of the position of a row in its batch"));
+        return Err(ExportProblem::unsupported("an expression of the position of a row in its batch"));
     };
-    let at = if layout == Layout::First { FIRST_AXIS[axis] } else { axis };
+    let at = if layout == ImageLayout::First { FIRST_AXIS[axis] } else { axis };
     let dims: Vec<usize> = (0..shape.rank()).map(|axis| if axis == at { extent } else { 1 }).collect();
     let bytes = (0..extent).flat_map(|place| (place as f32).to_le_bytes()).collect();
     Ok(builder.constant(Stored::F32, &dims.iter().map(|dim| *dim as u64).collect::<Vec<_>>(), bytes))
@@ -280,8 +281,8 @@ fn natural_shape(expr: &Expr, inputs: &[Shape], shape: &Shape) -> Shape {
 }
 
 /// The dimensions of a shape in a layout, with as many axes as `rank` where channels come first.
-fn arranged(shape: &Shape, rank: usize, layout: Layout) -> Vec<Dim> {
-    if layout == Layout::Plain {
+fn arranged(shape: &Shape, rank: usize, layout: ImageLayout) -> Vec<Dim> {
+    if layout == ImageLayout::Plain {
         return shape.dims().to_vec();
     }
     let mut whole = vec![Dim::fixed(1); rank - shape.rank()];

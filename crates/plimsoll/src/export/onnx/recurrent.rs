@@ -1,8 +1,8 @@
 //! Recurrent layers: as `LSTM`, `GRU` and `RNN` of ONNX with their input projection; those with masks or given states, step by step.
 
-use super::builder::Layout;
+use super::builder::ImageLayout;
 use super::recipe::Recipe;
-use super::{Exporter, Problem};
+use super::{ExportProblem, Exporter};
 use plimsoll_core::graph::Node;
 use plimsoll_core::ops::{Activation, Cell, Recurrent, RecurrentInputs};
 use plimsoll_core::{Dim, Op, ValueId};
@@ -17,8 +17,8 @@ struct Projection {
 }
 
 impl Exporter<'_> {
-    pub(super) fn recurrent(&mut self, node: &Node, op: &Recurrent) -> Result<(), Problem> {
-        let Some(operands) = op.operands(&node.inputs) else { return Err(Problem::unsupported("a recurrence of other operands")) };
+    pub(super) fn recurrent(&mut self, node: &Node, op: &Recurrent) -> Result<(), ExportProblem> {
+        let Some(operands) = op.operands(&node.inputs) else { return Err(ExportProblem::unsupported("a recurrence of other operands")) };
         match self.projection(operands.x).filter(|_| !op.masked && !op.initial && self.is_state(operands.kernel)) {
             Some(projection) => self.fused(node, op, &operands, &projection),
             None => {
@@ -45,7 +45,13 @@ impl Exporter<'_> {
         (fits && plain).then_some(Projection { sequence, kernel, bias })
     }
 
-    fn fused(&mut self, node: &Node, op: &Recurrent, operands: &RecurrentInputs<ValueId>, projection: &Projection) -> Result<(), Problem> {
+    fn fused(
+        &mut self,
+        node: &Node,
+        op: &Recurrent,
+        operands: &RecurrentInputs<ValueId>,
+        projection: &Projection,
+    ) -> Result<(), ExportProblem> {
         let graph = self.builder.graph;
         let units = op.units;
         let (name, gates): (&str, &[usize]) = match op.cell {
@@ -68,7 +74,7 @@ impl Exporter<'_> {
         for of in [Some(bias_name.clone()), operands.bias.and_then(|bias| self.weight_name(bias))] {
             match of {
                 Some(name) => {
-                    let numbers = self.weights.read(&name).map_err(Problem::Failed)?;
+                    let numbers = self.weights.read(&name).map_err(ExportProblem::Failed)?;
                     gates.iter().for_each(|gate| bias.extend_from_slice(&numbers[gate * units..][..units]));
                 }
                 None => bias.resize(bias.len() + wide, 0.0),
@@ -88,11 +94,11 @@ impl Exporter<'_> {
         let directions = self.builder.integers(&[1]);
         let hidden = self.builder.node("Squeeze", &[&results[0], &directions], &[]);
         let hidden = self.builder.transpose(&hidden, &[1, 0, 2]);
-        self.builder.define(node.outputs[0], Layout::Plain, hidden);
+        self.builder.define(node.outputs[0], ImageLayout::Plain, hidden);
         if let Some(value) = cell {
             let first = self.builder.integers(&[0]);
             let last = self.builder.node("Squeeze", &[&results[2], &first], &[]);
-            self.builder.define(*value, Layout::Plain, last);
+            self.builder.define(*value, ImageLayout::Plain, last);
         }
         Ok(())
     }
@@ -145,9 +151,9 @@ impl Exporter<'_> {
         }
         let names: Vec<&str> = all.iter().map(String::as_str).collect();
         let result = self.builder.node("Concat", &names, &[("axis", Attribute::Int(1))]);
-        self.builder.define(node.outputs[0], Layout::Plain, result);
+        self.builder.define(node.outputs[0], ImageLayout::Plain, result);
         if let Some(last) = node.outputs.get(2) {
-            self.builder.define(*last, Layout::Plain, cell);
+            self.builder.define(*last, ImageLayout::Plain, cell);
         }
     }
 
