@@ -8,6 +8,7 @@ mod data;
 mod data_progress;
 mod devices;
 mod evaluate;
+mod export;
 mod generate;
 mod import;
 mod kernel_profile;
@@ -61,6 +62,8 @@ const COMMANDS: &[Entry] = &[
     Entry::of::<predict::Predict>(),
     Entry::of::<generate::Generate>(),
     Entry::of::<import::Import>(),
+    Entry::of::<export::Export>(),
+    Entry::of::<export::Convert>(),
     Entry::of::<zoo::Zoo>(),
     Entry::of::<arena::Arena>(),
     Entry::of::<devices::Devices>(),

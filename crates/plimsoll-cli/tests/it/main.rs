@@ -9,6 +9,7 @@ mod documents;
 mod end_to_end;
 mod error_messages;
 mod evaluate_and_predict;
+mod export;
 mod guarantees;
 mod import;
 mod import_onnx;

@@ -5,14 +5,17 @@
 mod keras;
 mod onnx;
 mod permuted;
+mod safetensors;
 #[cfg(test)]
 mod tests;
+mod transposed;
 mod weights;
 
 use crate::error::{Error, Result};
 use crate::nn::Model;
 use crate::optim::Optimizer;
 use crate::output_loss::OutputLosses;
+pub(crate) use keras::Numbered;
 #[cfg(test)]
 pub(crate) use onnx::operators as onnx_operators;
 use plimsoll_core::shape::{Shape, TensorType};
@@ -20,6 +23,7 @@ use plimsoll_formats::FormatError;
 use plimsoll_formats::keras::KerasModel;
 use plimsoll_formats::onnx::OnnxModel;
 use plimsoll_formats::source::Region;
+pub(crate) use safetensors::open as open_safetensors;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -106,13 +110,8 @@ pub(crate) fn is_importable(path: &Path) -> bool {
     matches!(extension.as_str(), "keras" | "h5" | "hdf5" | "json" | "onnx")
 }
 
-/// Reads a model of Keras (a `.keras` archive, an `.h5` file or a `config.json`) or of ONNX. Weights are read when a run starts.
-pub fn import(path: &Path) -> Result<Imported> {
-    let about = |error: FormatError| match error {
-        FormatError::Io(source) => Error::Io { action: "read", path: path.to_path_buf(), source },
-        FormatError::Damaged(what) => Error::Config(format!("{} is damaged: {what}", path.display())),
-        FormatError::Unsupported(what) => Error::Config(format!("cannot import {}: {what}", path.display())),
-    };
+/// PyTorch's own checkpoints are refused, with the line that converts one.
+pub(crate) fn refuse_pickles(path: &Path) -> Result<()> {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
     if matches!(extension.as_str(), "pt" | "pth" | "bin" | "ckpt") {
         return Err(Error::Config(format!(
@@ -121,10 +120,21 @@ pub fn import(path: &Path) -> Result<Imported> {
             path.display()
         )));
     }
+    Ok(())
+}
+
+/// Reads a model of Keras (a `.keras` archive, an `.h5` file or a `config.json`) or of ONNX. Weights are read when a run starts.
+pub fn import(path: &Path) -> Result<Imported> {
+    let about = |error: FormatError| match error {
+        FormatError::Io(source) => Error::Io { action: "read", path: path.to_path_buf(), source },
+        FormatError::Damaged(what) => Error::Config(format!("{} is damaged: {what}", path.display())),
+        FormatError::Unsupported(what) => Error::Config(format!("cannot import {}: {what}", path.display())),
+    };
+    refuse_pickles(path)?;
     let file = File::open(path).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
     let region = Region::file(file).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
-    let imported = match extension.as_str() {
-        "onnx" => {
+    let imported = match path.extension() {
+        Some(extension) if extension.eq_ignore_ascii_case("onnx") => {
             let folder = path.parent().unwrap_or(Path::new(""));
             let mut external = |name: &str| {
                 let file = File::open(folder.join(name)).and_then(Region::file);

@@ -10,7 +10,7 @@ use super::{Assembly, Imported, ImportedInput, ImportedWeights};
 use crate::nn::{Functional, Layer, SymbolicTensor};
 use json::{Fields, Found};
 use layers::Built;
-use naming::Numbered;
+pub(crate) use naming::Numbered;
 use plimsoll_formats::keras::{KerasModel, Weights};
 use plimsoll_formats::tensor::Tensor;
 use serde_json::Value;

@@ -64,6 +64,6 @@ fn difference(got: &[f64], wanted: &[f64]) -> f64 {
 impl Importer {
     /// The elements of a state of the graph.
     fn state(&self, name: &str) -> Vec<f64> {
-        self.weights.elements(name).into_iter().map(f64::from).collect()
+        self.weights.read(name).unwrap().into_iter().map(f64::from).collect()
     }
 }

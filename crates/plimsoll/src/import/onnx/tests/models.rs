@@ -44,7 +44,7 @@ fn imported_models_predict_what_onnxruntime_predicts() {
         let graph = graph(&imported);
         let inputs: Vec<Vec<f64>> = case["inputs"].as_array().unwrap().iter().map(numbers).collect();
         let rows = case["inputs"][0]["shape"][0].as_u64().unwrap() as usize;
-        let widened = |name: &str| imported.weights.elements(name).into_iter().map(f64::from).collect();
+        let widened = |name: &str| imported.weights.read(name).unwrap().into_iter().map(f64::from).collect();
         let states: Vec<Vec<f64>> = graph.states().iter().map(|state| widened(&state.name)).collect();
         let outputs = run(&device, &graph, rows, &inputs, &states).unwrap();
         let wanted: Vec<Vec<f64>> = case["outputs"].as_array().unwrap().iter().map(numbers).collect();
