@@ -1,7 +1,7 @@
 //! Measures the time of each node with GPU events.
 
 use super::{CudaProgram, Instruction, resolve};
-use crate::libraries::driver::{CudaGraph, Event, Stream};
+use crate::libraries::driver::{Context, CudaGraph, Event, Stream};
 use crate::runtime::staging::StagingRing;
 use crate::runtime::state::lock;
 use cudarc::driver::{DriverError, result};
@@ -32,8 +32,7 @@ impl CudaProgram {
         staging_ring.end(slot)?;
         self.shared.synchronize()?;
         let failed = |error| self.shared.context.failed("timing a node", error);
-        let clock =
-            Clock { begin: Event::timed(&self.shared.context).map_err(failed)?, end: Event::timed(&self.shared.context).map_err(failed)? };
+        let clock = Clock::new(&self.shared.context).map_err(failed)?;
         let whole = self.time_step(&staging_ring, slot, &clock)?;
         let mut times: Vec<(NodeId, f64)> = Vec::with_capacity(self.instructions.len());
         for (i, instruction) in self.instructions.iter().enumerate() {
@@ -43,7 +42,13 @@ impl CudaProgram {
                 continue;
             }
             self.clear_non_finite(&staging_ring, slot).map_err(failed)?;
-            times.push((node, self.time_instruction(instruction, &staging_ring, slot, &clock)?));
+            let seconds = self.time_instruction(instruction, &staging_ring, slot, &clock)?;
+            // Nodes that run in one launch share its time by the bytes they move.
+            let bytes: f64 = instruction.shares.iter().map(|(_, bytes)| bytes).sum();
+            match &instruction.shares[..] {
+                [] => times.push((node, seconds)),
+                shares => times.extend(shares.iter().map(|(node, own)| (*node, seconds * own / bytes))),
+            }
         }
         // An isolated node has warm caches; its time is scaled to its share of the whole step.
         let sum: f64 = times.iter().map(|(_, seconds)| seconds).sum();
@@ -109,19 +114,18 @@ impl CudaProgram {
 }
 
 /// A pair of events in the compute stream.
-struct Clock {
+pub(super) struct Clock {
     begin: Event,
     end: Event,
 }
 
 impl Clock {
+    pub fn new(context: &Arc<Context>) -> Result<Clock, DriverError> {
+        Ok(Clock { begin: Event::timed(context)?, end: Event::timed(context)? })
+    }
+
     /// GPU seconds of the work that is enqueued.
-    fn time(
-        &self,
-        stream: &Stream,
-        failed: impl Fn(DriverError) -> DeviceError,
-        work: impl Fn() -> Result<(), DeviceError>,
-    ) -> Result<f64, DeviceError> {
+    pub fn time<E>(&self, stream: &Stream, failed: impl Fn(DriverError) -> E, work: impl Fn() -> Result<(), E>) -> Result<f64, E> {
         self.begin.record(stream).map_err(&failed)?;
         work()?;
         self.end.record(stream).map_err(&failed)?;
