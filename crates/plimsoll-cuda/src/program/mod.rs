@@ -4,14 +4,16 @@
 mod assembly;
 mod groups;
 mod lower;
+mod non_finite;
 mod pairs;
+mod sources;
 mod timing;
 mod tuning;
 
 pub(crate) use lower::{fuses_slice_write, wants_cudnn, workspace};
+pub(crate) use sources::kernel_sources;
 
-use crate::algorithms::convolution::Convolutions;
-use crate::kernels::{PRELUDE, PitchedRows};
+use crate::kernels::PitchedRows;
 use crate::libraries::cublaslt::Matmul;
 use crate::libraries::cudnn::Convolution;
 use crate::libraries::driver::{CudaGraph, Module, launch};
@@ -23,7 +25,8 @@ use crate::runtime::staging::{RunId, StagingRing};
 use crate::runtime::state::{DeviceState, lock};
 use assembly::{Assembly, algorithm_of};
 use cudarc::driver::{result, sys};
-use lower::{Address, Addresses, LoweredOp, Lowering, guarding_loss, report};
+use lower::{Address, Addresses, Lowering, guarding_loss, report};
+use non_finite::{any_non_finite, own};
 use plimsoll_core::budget::give_back_freed_memory;
 use plimsoll_core::device::{DeviceError, Loaded, Memory, StepInputs, StepMemory};
 use plimsoll_core::graph::Node;
@@ -113,27 +116,6 @@ struct Column {
     node: Option<NodeId>,
     dtype: DType,
     bytes: usize,
-}
-
-/// The source of every kernel that a program can use for `rows` rows, with all libraries: each text is complete.
-pub(crate) fn kernel_sources(plan: &Plan, program: &Program, rows: usize, convolutions: Convolutions) -> Result<Vec<String>, String> {
-    let graph = &program.graph;
-    let lowering =
-        Lowering { plan, program, rows, loss: guarding_loss(graph), library: true, cudnn: true, convolutions, tensor_cores: true };
-    let (mut known, mut names, mut sources) = (HashSet::new(), HashSet::new(), Vec::new());
-    let (pairs, groups) = (pairs::pairs(&lowering), groups::groups(&lowering));
-    for (step, id) in program.order.iter().enumerate() {
-        let node = graph.node(*id);
-        let pair = pairs.iter().find(|pair| pair.first == step);
-        let paired = pair.map(|pair| pairs::lower(&lowering, node, graph.node(program.order[pair.second])));
-        let grouped = groups.get(&step).map(|steps| groups::lower(&lowering, steps, false));
-        let kernels = lowering.lower(node, false)?.into_iter().chain(paired).chain(grouped).flat_map(LoweredOp::into_kernels);
-        for kernel in kernels.filter(|kernel| known.insert(kernel.source(""))) {
-            let name = assembly::unique(assembly::kernel_name(kernel.name, &node.scope), &mut names);
-            sources.push(format!("{PRELUDE}\n{}", kernel.source(&name)));
-        }
-    }
-    Ok(sources)
 }
 
 /// The op of a node and its scope.
@@ -500,19 +482,6 @@ impl Drop for CudaProgram {
     }
 }
 
-/// The bytes of a chunk of a tensor, from byte `start` on, that belong to a slice of it; all bytes without a slice.
-fn own(runs: Option<PitchedRows>, dtype: DType, start: usize, length: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
-    let size = dtype.size();
-    let (first, run, pitch) = runs.map_or((0, usize::MAX, usize::MAX), |runs| (runs.start * size, runs.length * size, runs.pitch * size));
-    let end = start + length;
-    let rows = start.saturating_sub(first) / pitch..end.saturating_sub(first).div_ceil(pitch);
-    rows.filter_map(move |row| {
-        let from = first + row * pitch;
-        let (from, to) = (from.max(start), from.saturating_add(run).min(end));
-        (from < to).then(|| from - start..to - start)
-    })
-}
-
 fn resolve(address: Address, staging_ring: &StagingRing, slot: usize) -> u64 {
     match address {
         Address::Fixed(address) => address,
@@ -527,16 +496,4 @@ fn root(program: &Program, mut value: ValueId) -> ValueId {
         value = program.graph.producer(value).inputs[0];
     }
     value
-}
-
-/// Whether a number is infinite or NaN: all exponent bits are set. Integers never are.
-fn any_non_finite(dtype: DType, bytes: &[u8]) -> bool {
-    let half = |mask: u16| bytes.chunks_exact(2).any(|b| u16::from_ne_bytes([b[0], b[1]]) & mask == mask);
-    match dtype {
-        DType::F16 => half(0x7c00),
-        DType::BF16 => half(0x7f80),
-        DType::F32 => bytes.chunks_exact(4).any(|b| !f32::from_ne_bytes([b[0], b[1], b[2], b[3]]).is_finite()),
-        DType::F64 => bytes.chunks_exact(8).any(|b| !f64::from_ne_bytes(b.try_into().expect("eight bytes")).is_finite()),
-        DType::I32 | DType::I64 | DType::U8 => false,
-    }
 }
