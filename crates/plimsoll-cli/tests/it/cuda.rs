@@ -159,7 +159,7 @@ fn measured_algorithms_are_planned_for() {
         let set = format!("train.algorithms={algorithms}");
         plan(&sandbox, &["--zoo", "mlp", "--set", &set])["device_by_owner"]["CUDA context"].as_u64().unwrap()
     };
-    assert_eq!(context("measured") - context("rules"), 128 << 20);
+    assert_eq!(context("measured") - context("rules"), 32 << 20);
     let (code, error) = sandbox.fail(&["plan", "--zoo", "mlp", "--set", "train.algorithms=fastest"]);
     assert!(code != 0 && error.contains("train.algorithms") && error.contains("rules") && error.contains("measured"), "{error}");
 }

@@ -153,7 +153,7 @@ fn fit(lowering: &Lowering<'_>, first: usize, second: usize) -> Option<Pair> {
         let distinct = b.inputs.iter().filter_map(|value| range(*value)).all(|source| apart(&source, &target));
         // A state that a node in between updates is not what the sum would have read.
         let resident = |value: &ValueId| !matches!(program.places.get(value.0 as usize).copied().flatten(), Some(Place::Arena(_)));
-        let updates = between.clone().any(|step| at(step).outputs.iter().any(|output| resident(output)));
+        let updates = between.clone().any(|step| at(step).outputs.iter().any(resident));
         let stable = !updates || !a.inputs.iter().any(|input| resident(&root(program, *input)));
         let unread = !between.clone().chain([second]).any(reads);
         (kept && own_work && distinct && stable && unread).then_some(Pair { first, second, early: false })

@@ -7,6 +7,7 @@ use crate::runtime::state::lock;
 use cudarc::driver::{DriverError, result};
 use plimsoll_core::NodeId;
 use plimsoll_core::device::{DeviceError, StepInputs};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A node is repeated in one CUDA graph for about this many seconds, so that launch overhead does not count.
@@ -50,6 +51,9 @@ impl CudaProgram {
                 shares => times.extend(shares.iter().map(|(node, own)| (*node, seconds * own / bytes))),
             }
         }
+        // In the order of the program, also where several nodes run with one of them.
+        let places: HashMap<NodeId, usize> = self.instructions.iter().enumerate().filter_map(|(i, own)| Some((own.node?, i))).collect();
+        times.sort_by_key(|(node, _)| places.get(node).copied());
         // An isolated node has warm caches; its time is scaled to its share of the whole step.
         let sum: f64 = times.iter().map(|(_, seconds)| seconds).sum();
         let share = (whole / sum).clamp(1.0, MOST_SLOWED);

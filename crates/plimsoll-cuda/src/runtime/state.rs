@@ -12,6 +12,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+/// Is told how many of some things are done, and how many there are.
+pub(crate) type Report = Box<dyn FnMut(usize, usize) + Send>;
+
 /// The shared state of one GPU.
 pub(crate) struct DeviceState {
     /// cuDNN, opened on first use; none if it is not available or failed to open. First field, so that its stream
@@ -36,7 +39,7 @@ pub(crate) struct DeviceState {
     pub measures_algorithms: bool,
     pub algorithms: Mutex<MeasuredAlgorithms>,
     /// Is told how many of a program's library calls are selected, while a program is loaded that measures them.
-    pub progress: Mutex<Option<Box<dyn FnMut(usize, usize) + Send>>>,
+    pub progress: Mutex<Option<Report>>,
     /// Address ranges of the pinned slots that pipelines assemble batches in.
     pub slots: Mutex<Vec<Range<usize>>>,
     /// Last field, so that it outlives everything created in it.
