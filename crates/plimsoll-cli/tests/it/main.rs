@@ -12,6 +12,7 @@ mod evaluate_and_predict;
 mod export;
 mod guarantees;
 mod import;
+mod import_onnx;
 mod memory_limits;
 mod new_data;
 mod offload;

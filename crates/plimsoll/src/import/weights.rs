@@ -1,7 +1,7 @@
 //! Weights of imported models: which elements of which tensors of a file make up a weight, and how they get to a device, piece by
 //! piece.
 
-use super::{safetensors, transposed};
+use super::{permuted, safetensors, transposed};
 use crate::error::{Error, Result};
 use crate::tensors;
 use plimsoll_core::graph::{State, StateId, StateKind};
@@ -25,21 +25,27 @@ pub(crate) enum Assembly {
     Columns { rows: u64, parts: Vec<Tensor> },
     /// Kernels of PyTorch `[outputs, inner…]`, side by side, as `[inner permuted…, outputs]`.
     Transposed { parts: Vec<Tensor>, inner: Vec<usize>, order: Vec<usize> },
+    /// A tensor of these dimensions with permuted axes: axis `i` of the weight is axis `order[i]`.
+    Permuted { tensor: Tensor, stored: Vec<usize>, order: Vec<usize> },
 }
 
 impl Assembly {
     fn elements(&self) -> u64 {
         match self {
-            Assembly::Whole(tensor) => tensor.elements(),
+            Assembly::Whole(tensor) | Assembly::Permuted { tensor, .. } => tensor.elements(),
             Assembly::Part { length, .. } => *length,
             Assembly::Columns { parts, .. } | Assembly::Transposed { parts, .. } => parts.iter().map(Tensor::elements).sum(),
         }
     }
 
-    /// Passes the elements on with their position, some at a time.
+    /// Passes the elements on, some at a time, with their position.
     fn each_piece(&self, mut sink: impl FnMut(u64, &[f32]) -> Result<()>) -> Result<(), Problem> {
         if let Assembly::Transposed { parts, inner, order } = self {
             return transposed::each_piece(parts, inner, order, |at, numbers| sink(at, numbers).map_err(Problem::Device));
+        }
+        if let Assembly::Permuted { tensor, stored, order } = self {
+            let permuted = permuted::Permuted::new(stored, order);
+            return permuted.each_piece(tensor, |at, numbers| sink(at, numbers).map_err(Problem::Device));
         }
         let mut piece = [0.0; PIECE];
         let mut done = 0;
@@ -59,7 +65,7 @@ impl Assembly {
                 let mut readers: Vec<_> = parts.iter().map(|part| (part.reader(), part.elements() / (*rows).max(1))).collect();
                 (0..*rows).try_for_each(|row| readers.iter_mut().try_for_each(|(reader, width)| pass(reader, row * *width, *width)))
             }
-            Assembly::Transposed { .. } => unreachable!("passed on above"),
+            Assembly::Transposed { .. } | Assembly::Permuted { .. } => unreachable!("passed on above"),
         }
     }
 }

@@ -32,7 +32,7 @@ mod slicing;
 mod summary;
 mod tensor;
 mod transposed;
-mod trigonometry;
+pub(crate) mod trigonometry;
 mod upsample;
 mod window;
 
