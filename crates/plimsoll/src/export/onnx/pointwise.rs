@@ -19,6 +19,9 @@ struct Emitted {
     is_bool: bool,
 }
 
+/// The position of the only input that is no constant, and the constants of the others.
+type OneVariable = (usize, Vec<Option<Vec<f64>>>);
+
 impl Exporter<'_> {
     /// An elementwise expression.
     pub(super) fn pointwise(&mut self, node: &Node, op: &Pointwise) -> Result<(), ExportProblem> {
@@ -151,7 +154,7 @@ impl Exporter<'_> {
     }
 
     /// Constants of all inputs but one, which is given by its position. Constants vary along the last axis only.
-    pub(super) fn one_variable(&mut self, node: &Node) -> Result<Option<(usize, Vec<Option<Vec<f64>>>)>, ExportProblem> {
+    pub(super) fn one_variable(&mut self, node: &Node) -> Result<Option<OneVariable>, ExportProblem> {
         let graph = self.builder.graph;
         let mut variable = None;
         let mut constants = Vec::with_capacity(node.inputs.len());
