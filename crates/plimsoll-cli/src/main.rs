@@ -35,7 +35,7 @@ mod zoo;
 use anyhow::Result;
 use clap::ArgMatches;
 use output::{complain, print, say};
-use plimsoll::{CountingAllocator, Error, return_freed_memory_early};
+use plimsoll::{CountingAllocator, Error, give_back_program_pages, return_freed_memory_early};
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -139,6 +139,8 @@ fn run<C: Command>(matches: &ArgMatches) -> ExitCode {
         Ok(command) => command,
         Err(error) => return refuse(&error),
     };
+    // The code that parsed the arguments.
+    give_back_program_pages();
     command.run().unwrap_or_else(|error| fail(&error, command.json()))
 }
 

@@ -86,8 +86,8 @@ pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, FilledCache, Pipe
 pub use plan::{
     AppliedStrategy, Assumptions, DataSummary, DatasetSummary, DeviceBudget, LargestBatch, Machine, RunPlan, SplitLayers, Sweep, SweepPoint,
 };
-pub use plan_file::{Checked, check_plan_file, plan_file};
-pub use plimsoll_core::budget::{CountingAllocator, return_freed_memory_early};
+pub use plan_file::{Checked, check_plan_file, write_plan_file};
+pub use plimsoll_core::budget::{CountingAllocator, give_back_program_pages, return_freed_memory_early};
 pub use plimsoll_core::loss_scale::LossScaling;
 pub use plimsoll_core::selftest;
 pub use plimsoll_core::{Budget, Bytes, Device};

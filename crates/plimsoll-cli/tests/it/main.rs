@@ -11,6 +11,7 @@ mod error_messages;
 mod evaluate_and_predict;
 mod guarantees;
 mod import;
+mod import_onnx;
 mod memory_limits;
 mod new_data;
 mod offload;

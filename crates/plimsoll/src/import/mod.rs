@@ -3,6 +3,8 @@
 //! No code in a file is run. What has no counterpart is refused, all of it at once, by name.
 
 mod keras;
+mod onnx;
+mod permuted;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -11,9 +13,12 @@ use crate::error::{Error, Result};
 use crate::nn::Model;
 use crate::optim::Optimizer;
 use crate::output_loss::OutputLosses;
+#[cfg(test)]
+pub(crate) use onnx::operators as onnx_operators;
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_formats::FormatError;
 use plimsoll_formats::keras::KerasModel;
+use plimsoll_formats::onnx::OnnxModel;
 use plimsoll_formats::source::Region;
 use std::fs::File;
 use std::path::Path;
@@ -53,6 +58,8 @@ pub struct ImportedInput {
     pub row: Vec<usize>,
     /// Whether it has integers, such as token IDs.
     pub integers: bool,
+    /// Whether it has images whose channels come first; rows of data may have them last.
+    pub channels_first: bool,
 }
 
 impl ImportedInput {
@@ -96,10 +103,10 @@ impl Imported {
 /// Whether a path is a model of another program, by its name.
 pub(crate) fn is_importable(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
-    matches!(extension.as_str(), "keras" | "h5" | "hdf5" | "json")
+    matches!(extension.as_str(), "keras" | "h5" | "hdf5" | "json" | "onnx")
 }
 
-/// Reads a model of Keras: a `.keras` archive, an `.h5` file or a `config.json`. Weights are read when a run starts.
+/// Reads a model of Keras (a `.keras` archive, an `.h5` file or a `config.json`) or of ONNX. Weights are read when a run starts.
 pub fn import(path: &Path) -> Result<Imported> {
     let about = |error: FormatError| match error {
         FormatError::Io(source) => Error::Io { action: "read", path: path.to_path_buf(), source },
@@ -116,8 +123,20 @@ pub fn import(path: &Path) -> Result<Imported> {
     }
     let file = File::open(path).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
     let region = Region::file(file).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
-    let saved = KerasModel::open(region).map_err(about)?;
-    let imported = keras::model(&saved).map_err(|problems| {
+    let imported = match extension.as_str() {
+        "onnx" => {
+            let folder = path.parent().unwrap_or(Path::new(""));
+            let mut external = |name: &str| {
+                let file = File::open(folder.join(name)).and_then(Region::file);
+                file.map_err(|error| FormatError::Damaged(format!("its data is in `{name}`, which cannot be read: {error}")))
+            };
+            let saved = OnnxModel::open(region, &mut external).map_err(about)?;
+            let title = path.file_stem().map_or("model".to_string(), |stem| stem.to_string_lossy().into_owned());
+            onnx::model(&saved, &title)
+        }
+        _ => keras::model(&KerasModel::open(region).map_err(about)?),
+    };
+    let imported = imported.map_err(|problems| {
         let list = problems.join("\n  ");
         Error::Config(format!("cannot import {}:\n  {list}", path.display()))
     })?;

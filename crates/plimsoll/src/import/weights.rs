@@ -1,6 +1,7 @@
 //! Weights of imported models: which elements of which tensors of a file make up a weight, and how they get to a device, piece by
 //! piece.
 
+use super::permuted;
 use crate::error::{Error, Result};
 use crate::tensors;
 use plimsoll_core::graph::{State, StateId, StateKind};
@@ -22,19 +23,25 @@ pub(crate) enum Assembly {
     Part { tensor: Tensor, start: u64, length: u64 },
     /// Matrices side by side: `rows` rows of all parts, one after the other.
     Columns { rows: u64, parts: Vec<Tensor> },
+    /// A tensor of these dimensions with permuted axes: axis `i` of the weight is axis `order[i]`.
+    Permuted { tensor: Tensor, stored: Vec<usize>, order: Vec<usize> },
 }
 
 impl Assembly {
     fn elements(&self) -> u64 {
         match self {
-            Assembly::Whole(tensor) => tensor.elements(),
+            Assembly::Whole(tensor) | Assembly::Permuted { tensor, .. } => tensor.elements(),
             Assembly::Part { length, .. } => *length,
             Assembly::Columns { parts, .. } => parts.iter().map(Tensor::elements).sum(),
         }
     }
 
-    /// Passes the elements on in order, some at a time.
+    /// Passes the elements on, some at a time, with their position.
     fn each_piece(&self, mut sink: impl FnMut(u64, &[f32]) -> Result<()>) -> Result<(), Problem> {
+        if let Assembly::Permuted { tensor, stored, order } = self {
+            let permuted = permuted::Permuted::new(stored, order);
+            return permuted.each_piece(tensor, |at, numbers| sink(at, numbers).map_err(Problem::Device));
+        }
         let mut piece = [0.0; PIECE];
         let mut done = 0;
         let mut pass = |reader: &mut plimsoll_formats::tensor::TensorReader<'_>, mut at: u64, mut left: u64| -> Result<(), Problem> {
@@ -53,6 +60,7 @@ impl Assembly {
                 let mut readers: Vec<_> = parts.iter().map(|part| (part.reader(), part.elements() / (*rows).max(1))).collect();
                 (0..*rows).try_for_each(|row| readers.iter_mut().try_for_each(|(reader, width)| pass(reader, row * *width, *width)))
             }
+            Assembly::Permuted { .. } => unreachable!("passed on above"),
         }
     }
 }
@@ -60,7 +68,7 @@ impl Assembly {
 /// Numbers that are copied at a time.
 const PIECE: usize = 4 << 10;
 
-enum Problem {
+pub(super) enum Problem {
     File(String),
     Device(Error),
 }
@@ -97,8 +105,12 @@ impl ImportedWeights {
     fn load(&self, executor: &mut Executor, id: StateId, state: &State, path: &Path) -> Result<()> {
         let mut bytes = [0; PIECE * 4];
         let copied = self.0[&state.name].each_piece(|at, numbers| {
-            numbers.iter().zip(bytes.chunks_exact_mut(4)).for_each(|(number, bytes)| bytes.copy_from_slice(&number.to_le_bytes()));
-            Ok(executor.write_state_part(id, Bytes(at * 4), &bytes[..numbers.len() * 4])?)
+            for (index, numbers) in numbers.chunks(PIECE).enumerate() {
+                let at = at + (index * PIECE) as u64;
+                numbers.iter().zip(bytes.chunks_exact_mut(4)).for_each(|(number, bytes)| bytes.copy_from_slice(&number.to_le_bytes()));
+                executor.write_state_part(id, Bytes(at * 4), &bytes[..numbers.len() * 4])?;
+            }
+            Ok(())
         });
         copied.map_err(|problem| match problem {
             Problem::File(what) => Error::Config(format!("{} is damaged: {what}", path.display())),
@@ -109,9 +121,9 @@ impl ImportedWeights {
     /// Gives the elements of a weight.
     #[cfg(test)]
     pub fn elements(&self, name: &str) -> Vec<f32> {
-        let mut all = Vec::new();
-        let done = self.0[name].each_piece(|_, piece| {
-            all.extend_from_slice(piece);
+        let mut all = vec![0.0; self.0[name].elements() as usize];
+        let done = self.0[name].each_piece(|at, piece| {
+            all[at as usize..][..piece.len()].copy_from_slice(piece);
             Ok(())
         });
         assert!(done.is_ok(), "{name}");

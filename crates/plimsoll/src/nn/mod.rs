@@ -31,7 +31,7 @@ mod slicing;
 mod summary;
 mod tensor;
 mod transposed;
-mod trigonometry;
+pub(crate) mod trigonometry;
 mod upsample;
 mod window;
 

@@ -224,6 +224,8 @@ impl Session {
                 Executor::new(device, plan.memory.clone(), &device_ledger)?
             }
         };
+        // The code that loaded the programs.
+        give_back_program_pages();
         match &plan.device_memory {
             None => executor.initialize(spec.seed)?,
             Some(_) => initial_values::initialize(&mut executor, spec.seed)?,

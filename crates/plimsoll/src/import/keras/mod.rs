@@ -163,7 +163,13 @@ impl Importer {
         let embedded = layer["class_name"] == "Embedding";
         let column = if several == 1 { "x".to_string() } else { name.to_string() };
         let tensor = self.net.input_named(&column);
-        self.inputs.push(ImportedInput { column, name: name.to_string(), row, integers: embedded || dtype.contains("int") });
+        self.inputs.push(ImportedInput {
+            column,
+            name: name.to_string(),
+            row,
+            integers: embedded || dtype.contains("int"),
+            channels_first: false,
+        });
         Ok(Symbol { tensor, mask: None })
     }
 
