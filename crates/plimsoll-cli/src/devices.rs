@@ -103,7 +103,7 @@ mod tests {
         let library = |name, found| Found { name, found, without: "matrix products run in plain generated kernels" };
         let gpu = Gpu { ordinal: 0, name: "NVIDIA H200".to_string(), total: Bytes::gib(139), free: Some(Bytes::gib(138)) };
         let libraries = vec![library("CUDA driver", true), library("NVRTC", true), library("cuBLASLt", false)];
-        let found = Probe { libraries, gpus: vec![gpu] };
+        let found = Probe { libraries, gpus: vec![gpu], driver_error: None };
         assert_eq!(
             cuda_lines(&found, Convolutions::Auto),
             [
@@ -114,7 +114,7 @@ mod tests {
             ]
         );
         assert!(cuda_lines(&found, Convolutions::Generated)[4].contains("PLIMSOLL_CONVOLUTIONS=generated"));
-        let none = Probe { libraries: vec![library("CUDA driver", false)], gpus: vec![] };
+        let none = Probe { libraries: vec![library("CUDA driver", false)], gpus: vec![], driver_error: None };
         assert_eq!(
             cuda_lines(&none, Convolutions::Auto)[0],
             "no GPU: there is no CUDA driver on this machine (libcuda was not found); compute with `--device cpu`"

@@ -7,10 +7,12 @@ use crate::run_args::RunArgs;
 use crate::{Command, HEAP, refused, signals, text};
 use anyhow::Result;
 use clap::Args;
-use plimsoll::{Count, Existing, Report, RunFolder, Trainer};
+use plimsoll::{Count, DeviceSpec, Existing, Report, RunFolder, Trainer, missing_libraries};
 use serde_json::json;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 /// Train a model: plan, run, report
 #[derive(Args)]
@@ -58,8 +60,14 @@ impl Train {
         let prediction = rates.prediction(&trainer, &plan);
         let mut progress = Progress::new(args.quiet, folder.path(), text::data_notes(trainer.spec()));
         trainer.spec().data_warnings()?.iter().for_each(|warning| progress.warn(warning));
+        if trainer.spec().device != DeviceSpec::Cpu {
+            missing_libraries().iter().for_each(|missing| progress.warn(missing));
+        }
         if args.zoo.is_some() {
             progress.note("--zoo trains on random rows: memory and times are real, loss and metrics mean nothing");
+        }
+        if let Some(device) = trainer.device_in_use()?.diagnostics().filter(|_| !args.quiet) {
+            device.on_selection(Box::new(selection_progress(Instant::now())));
         }
         // The report has all names of columns, so it is made only while it is printed.
         let spec = args.json.then(|| trainer.spec().clone());
@@ -79,6 +87,21 @@ impl Train {
             Some((_, status)) if history.stopped => ExitCode::from(status),
             _ => ExitCode::SUCCESS,
         })
+    }
+}
+
+/// Shows how many library calls have their algorithm, if measuring takes longer than a moment.
+fn selection_progress(start: Instant) -> impl FnMut(usize, usize) + Send {
+    let (mut shown, terminal) = (None, std::io::stderr().is_terminal());
+    move |done, all| {
+        let percent = 100 * done / all.max(1);
+        // On a terminal every percent, in a file every tenth of them.
+        let step = if terminal { percent } else { percent / 10 };
+        if start.elapsed() > Duration::from_secs(1) && shown != Some(step) {
+            shown = Some(step);
+            let text = format!("measuring algorithms of matrix products and convolutions, once per shape and GPU: {percent} %");
+            eprint!("{}{text}{}", if terminal { "\r" } else { "" }, if terminal && done + 1 < all { "" } else { "\n" });
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::ir::graph::{Init, State, StateId};
 use crate::plan::{CheckedPlan, Place, Plan, state_owner};
 use crate::transform::step::Role;
 use crate::{Bytes, Ledger, NodeId, Reservation};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Runs the programs of one plan.
@@ -91,6 +92,35 @@ impl Executor {
                 }
                 self.write_state_part(StateId(i as u32), Bytes(done), &piece[..length])?;
                 done += length as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`initialize`](Executor::initialize), with the same bits, in chunks of about `CHUNK` values that `map` computes `width` at
+    /// a time: it applies a function to ranges and returns the results in their order, from several threads if it likes.
+    pub fn initialize_by(&mut self, seed: u64, width: usize, map: &ChunkMap<'_>) -> Result<(), DeviceError> {
+        const CHUNK: u64 = 1 << 16;
+        let plan = self.plan.clone();
+        let Some(program) = plan.programs.iter().max_by_key(|program| program.graph.states().len()) else { return Ok(()) };
+        for (i, state) in program.graph.states().iter().enumerate() {
+            let (size, mut done, mut drawn) = (plan.states[i].size.0, 0, 0);
+            let generate = |draws: Range<u64>| {
+                let mut draw = InitialValues { seed, state: i as u32, next: draws.start };
+                let numbers = draws.filter_map(|_| draw.draw(state));
+                numbers.flat_map(f32::to_ne_bytes).collect::<Vec<u8>>()
+            };
+            while done < size {
+                // About as many draws as values are missing; some draws of a truncated distribution yield none.
+                let chunks = (size - done).div_ceil(4 * CHUNK).min(width.max(1) as u64);
+                let each = CHUNK.min((size - done).div_ceil(4 * chunks));
+                let ranges: Vec<Range<u64>> = (0..chunks).map(|chunk| drawn + chunk * each..drawn + (chunk + 1) * each).collect();
+                drawn += chunks * each;
+                for values in map(&ranges, &generate) {
+                    let length = (size - done).min(values.len() as u64);
+                    self.write_state_part(StateId(i as u32), Bytes(done), &values[..length as usize])?;
+                    done += length;
+                }
             }
         }
         Ok(())
@@ -198,6 +228,9 @@ impl Executor {
     }
 }
 
+/// Applies a function to ranges of draws and returns the results in their order.
+pub type ChunkMap<'a> = dyn Fn(&[Range<u64>], &(dyn Fn(Range<u64>) -> Vec<u8> + Sync)) -> Vec<Vec<u8>> + 'a;
+
 /// The generator of a state's initial values.
 struct InitialValues {
     seed: u64,
@@ -210,22 +243,28 @@ impl InitialValues {
     const STREAM: u32 = 0x8000_0000;
 
     fn number(&mut self, state: &State) -> f32 {
+        loop {
+            if let Some(number) = self.draw(state) {
+                return number;
+            }
+        }
+    }
+
+    /// One draw, which may yield no value: a truncated distribution rejects some.
+    fn draw(&mut self, state: &State) -> Option<f32> {
         match state.init {
-            Init::Constant(value) => value,
-            Init::Uniform { limit } => (2.0 * f64::from(self.uniform()) - 1.0) as f32 * limit,
-            Init::TruncatedNormal { std } => loop {
-                let normal = self.normal();
-                if normal.abs() <= 2.0 {
-                    return (normal * f64::from(std)) as f32;
-                }
-            },
+            Init::Constant(value) => Some(value),
+            Init::Uniform { limit } => Some((2.0 * f64::from(self.uniform()) - 1.0) as f32 * limit),
+            Init::TruncatedNormal { std } => {
+                Some(self.normal()).filter(|normal| normal.abs() <= 2.0).map(|normal| (normal * f64::from(std)) as f32)
+            }
             Init::Stretch { value, from, to } => {
                 self.next += 1;
-                if (from as u64..to as u64).contains(&(self.next - 1)) { value } else { 0.0 }
+                Some(if (from as u64..to as u64).contains(&(self.next - 1)) { value } else { 0.0 })
             }
             Init::Orthogonal => {
                 self.next += 1;
-                self.orthogonal(state, self.next - 1)
+                Some(self.orthogonal(state, self.next - 1))
             }
         }
     }

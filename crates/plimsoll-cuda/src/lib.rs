@@ -22,6 +22,6 @@ mod program;
 mod runtime;
 
 pub use algorithms::convolution::Convolutions;
-pub use device::{CudaDevice, PlanOnly, Profile};
+pub use device::{CudaDevice, PlanOnly, Profile, built_in_seconds};
 pub use libraries::kernel_cache::KernelCache;
-pub use libraries::probe::{Found, Gpu, Probe, probe};
+pub use libraries::probe::{Found, Gpu, Probe, missing_libraries, probe};

@@ -11,7 +11,7 @@ use plimsoll_core::selftest::{cases, check_device_gradient, check_forward};
 use plimsoll_core::step::{Role, training_programs};
 use plimsoll_core::{Bytes, DType, Device, Executor, Ledger, Op, Shape, TensorType};
 use plimsoll_cpu::CpuDevice;
-use plimsoll_cuda::{Convolutions, CudaDevice, PlanOnly, Profile, probe};
+use plimsoll_cuda::{Convolutions, CudaDevice, KernelCache, PlanOnly, Profile, probe};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Tests on the GPU take turns: some look at how much of it is free.
@@ -319,6 +319,40 @@ fn convolutions_agree_with_the_cpu_every_way() {
             assert_eq!(by(library), way == Convolutions::Libraries && found(library), "{way:?}, {library}: {taken:?}");
         }
     }
+}
+
+/// Measured once, stored with the kernels, and used again by the next run and by one that is resumed.
+#[test]
+fn measured_algorithms_are_kept_and_give_the_same_bits() {
+    if gpu().is_none() {
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("plimsoll-measured-{}", std::process::id()));
+    let open = || {
+        let device = CudaDevice::open(0, Some(KernelCache::new(&folder))).unwrap().with_convolutions(Convolutions::Libraries);
+        Arc::new(device.with_measured_algorithms()) as Arc<dyn Device>
+    };
+    let run = |device: &Arc<dyn Device>| {
+        let mut model = Model::of(device, convolutional().unwrap());
+        (0..4).for_each(|step| assert!(model.step(step).unwrap().is_finite()));
+        (model.states(), device.diagnostics().expect("a GPU has some").algorithms().expect("they are measured"))
+    };
+    let first = run(&open());
+    assert!(first.1.keys().any(|request| request.starts_with("matmul ")), "{:?}", first.1);
+    assert_eq!(run(&open()), first, "stored with the kernels");
+    let resumed = open();
+    let diagnostics = resumed.diagnostics().expect("a GPU has some");
+    // A run that recorded others keeps them, where the library has them.
+    diagnostics.keep_algorithms(&first.1);
+    assert_eq!(run(&resumed), first);
+    assert_eq!(diagnostics.rejected_algorithms(&first.1), None);
+    let damaged = open();
+    let diagnostics = damaged.diagnostics().expect("a GPU has some");
+    let unknown = first.1.keys().map(|request| (request.clone(), "unknown".to_string())).collect();
+    diagnostics.keep_algorithms(&unknown);
+    run(&damaged);
+    assert!(diagnostics.rejected_algorithms(&unknown).is_some());
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

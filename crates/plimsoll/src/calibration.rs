@@ -3,7 +3,7 @@
 
 use crate::config::Config;
 use crate::cost::{
-    self, Bandwidths, CostTable, FLUSH_BYTES, MAX_NODE_BYTES, MAX_STEP_BYTES, NODE_DISTANCE, NodeTimer, StepNodes, profile_step,
+    self, Bandwidths, CostTable, FLUSH_BYTES, MAX_NODE_BYTES, NODE_DISTANCE, NodeTimer, StepNodes, max_step_bytes, profile_step,
 };
 use crate::devices::OpenDevice;
 use crate::error::Result;
@@ -45,19 +45,27 @@ const HALF_PRECISION_NETWORKS: usize = 7;
 /// The part of the time in which the graphs of networks are built.
 const BUILDING: f64 = 0.25;
 
-/// Networks whose whole steps are timed on a device with memory of its own: larger, to fill it.
-const DISCRETE_NETWORKS: [Network; 11] = [
-    ("cifar-cnn", 32, &[]),
-    ("mlp", 32, &[]),
-    ("gpt2-124m", 4, &["model.context=512"]),
-    ("resnet50", 32, &[]),
-    ("mobilenet-v1", 32, &[]),
-    ("lstm", 64, &[]),
-    ("unet", 4, &["model.input=[208, 304, 3]"]),
-    ("char-gpt", 8, &["train.optimizer=adam"]),
-    ("densenet121", 8, &["model.input=[128, 128, 3]"]),
-    ("resnet18", 8, &["model.input=[64, 64, 3]"]),
-    ("gru", 64, &[]),
+/// Networks whose whole steps are timed on a device with memory of its own, with their precisions, the most telling first. The first ones are
+/// large: their tensors must not fit in the caches of a GPU, as those of real runs do not.
+const DISCRETE_NETWORKS: [(Network, &str); 18] = [
+    (("gpt2-124m", 8, &["train.optimizer=adamw"]), "mixed_bf16"),
+    (("resnet50", 128, &[]), "mixed_bf16"),
+    (("mobilenet-v2", 96, &[]), "mixed_bf16"),
+    (("resnet50", 96, &[]), "tf32"),
+    (("unet", 16, &["model.input=[256, 256, 3]"]), "mixed_bf16"),
+    (("vit-base", 32, &["train.optimizer=adamw"]), "mixed_bf16"),
+    (("resnet50", 32, &[]), "f32"),
+    (("gpt2-124m", 4, &["model.context=512"]), "f32"),
+    (("cifar-cnn", 32, &[]), "f32"),
+    (("cifar-cnn", 32, &[]), "mixed_bf16"),
+    (("mlp", 32, &[]), "f32"),
+    (("lstm", 64, &[]), "f32"),
+    (("char-gpt", 8, &["train.optimizer=adam"]), "mixed_bf16"),
+    (("mobilenet-v1", 32, &[]), "f32"),
+    (("densenet121", 8, &["model.input=[128, 128, 3]"]), "mixed_bf16"),
+    (("gpt2-124m", 4, &["model.context=512"]), "tf32"),
+    (("resnet18", 8, &["model.input=[64, 64, 3]"]), "f32"),
+    (("gru", 64, &[]), "f32"),
 ];
 
 /// On devices that time whole steps, nodes nearer than this to a sample are not added.
@@ -109,8 +117,7 @@ pub fn calibrate(device: Arc<dyn Device>, limit: Duration) -> Result<CostTable> 
 fn time_steps(costs: &mut CostTable, device: &Arc<dyn Device>, deadline: Instant) -> Result<()> {
     let copies = device.diagnostics().map(|device| device.measure_copies()).transpose()?;
     costs.transfers = copies.map_or_else(Bandwidths::default, Bandwidths::pinned);
-    // Each network in all precisions before the next one, so that a short limit still covers 16 bits and TF32.
-    for (network, precision) in DISCRETE_NETWORKS.iter().flat_map(|network| ["mixed_bf16", "f32", "tf32"].map(|name| (network, name))) {
+    for (network, precision) in &DISCRETE_NETWORKS {
         if Instant::now() > deadline {
             break;
         }
@@ -151,5 +158,5 @@ pub fn required_memory(device: &dyn Device) -> RequiredMemory {
         return RequiredMemory { host: Bytes(3 * MAX_NODE_BYTES.0) + FLUSH_BYTES + Bytes::mib(24), device: Bytes::ZERO };
     }
     // The GPU libraries with all that they load, and as much for kernels and graphs.
-    RequiredMemory { host: Bytes::mib(2048), device: MAX_STEP_BYTES + Bytes::mib(1024) }
+    RequiredMemory { host: Bytes::mib(2048), device: max_step_bytes(device) + Bytes::mib(1024) }
 }

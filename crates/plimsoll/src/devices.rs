@@ -38,6 +38,22 @@ impl std::str::FromStr for DeviceSpec {
     }
 }
 
+/// How the algorithms of matrix products and convolutions are selected on a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithms {
+    /// The first of cuBLASLt's and cuDNN's own ranking, without measuring: the same for every run on a GPU.
+    #[default]
+    Rules,
+    /// The fastest of several, measured once per shape and GPU, and stored with the compiled kernels. Checkpoints record
+    /// them, so that a resumed run has the same results.
+    Measured,
+}
+
+impl Algorithms {
+    /// Names in configurations.
+    pub(crate) const NAMES: [(&'static str, Algorithms); 2] = [("rules", Algorithms::Rules), ("measured", Algorithms::Measured)];
+}
+
 /// An open device, its threads on the host, and their stacks.
 pub(crate) struct OpenDevice {
     pub device: Arc<dyn Device>,
@@ -47,7 +63,7 @@ pub(crate) struct OpenDevice {
 }
 
 /// Opens a device. With a profile no GPU is needed, and only plans can be made.
-pub(crate) fn open(spec: DeviceSpec, threads: Option<usize>, profile: Option<&str>) -> Result<OpenDevice> {
+pub(crate) fn open(spec: DeviceSpec, threads: Option<usize>, profile: Option<&str>, algorithms: Algorithms) -> Result<OpenDevice> {
     match (spec, profile) {
         (DeviceSpec::Cpu, None) => {
             let cpu = CpuDevice::new(threads.unwrap_or_else(system::cores))?;
@@ -57,10 +73,11 @@ pub(crate) fn open(spec: DeviceSpec, threads: Option<usize>, profile: Option<&st
         (DeviceSpec::Cuda(ordinal), Some(name)) => {
             let unknown = || Error::Config(format!("there is no profile `{name}`; there are: {}", Profile::names().join(", ")));
             let device = PlanOnly::new(Profile::named(name).ok_or_else(unknown)?, ordinal);
+            let device = if algorithms == Algorithms::Measured { device.with_measured_algorithms() } else { device };
             Ok(OpenDevice { device: Arc::new(device), threads: None, thread_stacks: Bytes::ZERO })
         }
         (DeviceSpec::Cuda(ordinal), None) => {
-            let device = open_gpu(ordinal, convolutions()?)?;
+            let device = open_gpu(ordinal, convolutions()?, algorithms)?;
             Ok(OpenDevice { device, threads: None, thread_stacks: Bytes::ZERO })
         }
     }
@@ -68,7 +85,7 @@ pub(crate) fn open(spec: DeviceSpec, threads: Option<usize>, profile: Option<&st
 
 /// Opens a device to compute on: `cpu`, or `cuda:N`.
 pub fn open_device(spec: DeviceSpec) -> Result<Arc<dyn Device>> {
-    open(spec, None, None).map(|opened| opened.device)
+    open(spec, None, None, Algorithms::Rules).map(|opened| opened.device)
 }
 
 /// Opens the same GPU once for each way that convolutions can go, with what that is called: by libraries wherever they can, and in generated kernels. The CPU has
@@ -78,14 +95,14 @@ pub fn open_each_way(spec: DeviceSpec) -> Result<Vec<(&'static str, Arc<dyn Devi
         DeviceSpec::Cpu => Ok(vec![("", open_device(spec)?)]),
         DeviceSpec::Cuda(ordinal) => {
             let ways = [("libraries", Convolutions::Libraries), ("generated", Convolutions::Generated)];
-            ways.into_iter().map(|(name, way)| Ok((name, open_gpu(ordinal, way)?))).collect()
+            ways.into_iter().map(|(name, way)| Ok((name, open_gpu(ordinal, way, Algorithms::Rules)?))).collect()
         }
     }
 }
 
-fn open_gpu(ordinal: usize, convolutions: Convolutions) -> Result<Arc<dyn Device>> {
-    let device = CudaDevice::open(ordinal, kernel_folder().map(KernelCache::new))?;
-    Ok(Arc::new(device.with_convolutions(convolutions)))
+fn open_gpu(ordinal: usize, convolutions: Convolutions, algorithms: Algorithms) -> Result<Arc<dyn Device>> {
+    let device = CudaDevice::open(ordinal, kernel_folder().map(KernelCache::new))?.with_convolutions(convolutions);
+    Ok(Arc::new(if algorithms == Algorithms::Measured { device.with_measured_algorithms() } else { device }))
 }
 
 /// The variable that says what computes convolutions on a GPU.

@@ -71,7 +71,7 @@ pub use allow::{Allow, Permission, UnknownPermission};
 pub use callbacks::{Callback, CsvLog, EarlyStopping, TrainingControl};
 pub use checkpoint::Checkpoints;
 pub use class_report::{ClassReport, ClassScores};
-pub use devices::{DeviceSpec, convolutions, open_device, open_each_way};
+pub use devices::{Algorithms, DeviceSpec, convolutions, open_device, open_each_way};
 pub use error::{BadRow, Error, Result};
 pub use export::{ExportOptions, Exported, Opset, Verified, export, export_zoo};
 pub use fit::{Event, FirstBatch, Fit};
@@ -94,7 +94,7 @@ pub use plimsoll_core::loss_scale::LossScaling;
 pub use plimsoll_core::selftest;
 pub use plimsoll_core::{Budget, Bytes, Device};
 pub use plimsoll_cpu::CpuDevice;
-pub use plimsoll_cuda::{Convolutions, Found, Gpu, Probe, probe};
+pub use plimsoll_cuda::{Convolutions, Found, Gpu, Probe, missing_libraries, probe};
 pub use plimsoll_data::{
     Cache, Condition, Dataset, Parallelism, Prefetch, RandomSpec, Relation, Shuffle, Split, SplitMethod, SplitSpec, Splits, Tensor,
     Vocabulary, source,

@@ -2,6 +2,7 @@
 
 use crate::precision::Precision;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The planner's choices that result bits depend on. A checkpoint stores them, and a resumed run is planned with the same, so that it ends with
@@ -16,6 +17,9 @@ pub struct Numerics {
     pub eight_bit_state: bool,
     /// What computes convolutions on a GPU (`PLIMSOLL_CONVOLUTIONS`); none on the CPU.
     pub convolutions: Option<String>,
+    /// The measured algorithms of libraries on a GPU, by request; none if they follow from rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub algorithms: Option<BTreeMap<String, String>>,
 }
 
 impl fmt::Display for Numerics {

@@ -14,6 +14,7 @@ use crate::system;
 use crate::tensors::{self, Which};
 use crate::trainer::Trainer;
 use plimsoll_core::budget::{give_back_freed_memory, give_back_program_pages};
+use plimsoll_core::device::Device;
 use plimsoll_data::Dataset;
 use serde_json::Value;
 use std::fs::{self, File, TryLockError};
@@ -101,6 +102,7 @@ impl RunFolder {
         }
         let mut log = Log { folder: self, file: None, synced: Instant::now() };
         let (mut failed, mut progress) = (None, None);
+        let (device, mut algorithms) = (trainer.device_in_use()?, 0);
         let fit = fit.on_event(|event| {
             let written = match event {
                 Event::Planned { plan, epochs } => self
@@ -121,7 +123,7 @@ impl RunFolder {
                     let _ = progress.as_mut().map(|log| log.note(event));
                     Ok(())
                 }
-                Event::EpochEnd(epoch) => log.add(epoch),
+                Event::EpochEnd(epoch) => self.record_algorithms(&*device, &mut algorithms).and_then(|()| log.add(epoch)),
                 Event::Replanned { .. } | Event::FirstBatch(_) | Event::Warning(_) | Event::Stopped { .. } => Ok(()),
             };
             failed = failed.take().or(written.err());
@@ -167,6 +169,20 @@ impl RunFolder {
         fs::create_dir_all(&folder).map_err(error)?;
         let layers = report::layers(spec, &plan.memory);
         self.stream(report::MEMORY, |writer| report::write_map(writer, &plan.memory, &layers))
+    }
+
+    /// Adds the measured algorithms of a GPU to the plan, once programs that use them are loaded; `known` is how many it has.
+    fn record_algorithms(&self, device: &dyn Device, known: &mut usize) -> Result<()> {
+        let Some(algorithms) = device.diagnostics().and_then(|device| device.algorithms()).filter(|found| found.len() > *known) else {
+            return Ok(());
+        };
+        *known = algorithms.len();
+        let path = self.file(PLAN);
+        let text = fs::read_to_string(&path).map_err(|source| Error::Io { action: "read", path, source })?;
+        // A file that somebody else changed stays as it is.
+        let Ok(mut document) = serde_json::from_str::<Value>(&text) else { return Ok(()) };
+        document["algorithms"] = serde_json::json!(algorithms);
+        self.write(PLAN, pretty(&document).as_bytes())
     }
 
     fn progress_log(&self, plan: &RunPlan, epochs: u64, resume: bool) -> Result<ProgressLog> {

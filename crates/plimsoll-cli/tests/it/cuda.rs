@@ -1,6 +1,6 @@
 //! Plans for a GPU, which need none, and runs on one, which report its absence.
 
-use super::{Sandbox, example};
+use super::{Sandbox, command, example};
 use plimsoll::probe;
 use serde_json::Value;
 
@@ -131,4 +131,44 @@ fn devices_lists_the_libraries_it_searched() {
     let names: Vec<&str> = libraries.iter().map(|library| library["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["CUDA driver", "NVRTC", "cuBLASLt", "cuDNN"]);
     assert_eq!(document["cuda"]["obstacle"].is_null(), document["devices"].as_array().unwrap().len() > 1);
+}
+
+/// Libraries can be hidden, so that their absence is tested on every machine.
+#[test]
+fn a_missing_driver_or_compiler_is_reported_before_planning() {
+    let sandbox = Sandbox::new("gpu-without");
+    let refused = |hidden: &str| {
+        let mut command = command();
+        command.args(["train", "--device", "cuda:0", "--out", "out"]).current_dir(&sandbox.folder);
+        let output = command.env("PLIMSOLL_CUDA_WITHOUT", hidden).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{hidden}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    insta::assert_snapshot!(refused("driver").trim(), @"error: cuda:0: there is no CUDA driver on this machine (libcuda was not found); compute with `--device cpu`");
+    if probe().obstacle().is_none() {
+        insta::assert_snapshot!(refused("nvrtc").trim(), @"error: cuda:0: the CUDA compiler NVRTC (libnvrtc) was not found; install it, or compute with `--device cpu`");
+    }
+    assert!(!sandbox.path("out").exists());
+}
+
+/// Measuring algorithms needs a reserve for the kernels of candidates, which plans have everywhere.
+#[test]
+fn measured_algorithms_are_planned_for() {
+    let sandbox = Sandbox::new("gpu-algorithms");
+    let context = |algorithms: &str| {
+        let set = format!("train.algorithms={algorithms}");
+        plan(&sandbox, &["--zoo", "mlp", "--set", &set])["device_by_owner"]["CUDA context"].as_u64().unwrap()
+    };
+    assert_eq!(context("measured") - context("rules"), 32 << 20);
+    let (code, error) = sandbox.fail(&["plan", "--zoo", "mlp", "--set", "train.algorithms=fastest"]);
+    assert!(code != 0 && error.contains("train.algorithms") && error.contains("rules") && error.contains("measured"), "{error}");
+}
+
+/// Predictions of a large vocabulary would need more memory than training, which does not compute them.
+#[test]
+fn a_language_model_trains_in_less_memory_than_its_predictions_take() {
+    let sandbox = Sandbox::new("gpu-vocabulary");
+    let model = ["--zoo", "gpt2-124m", "--batch", "16", "--set", "train.precision=mixed_bf16"];
+    let tight = plan(&sandbox, &[&model[..], &["--allow", "recompute", "--device-memory", "4.2GiB"]].concat());
+    assert_eq!((tight["accumulation_steps"].as_u64(), tight["used"].to_string()), (Some(1), "[\"recompute\"]".to_string()));
 }

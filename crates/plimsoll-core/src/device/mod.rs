@@ -7,6 +7,7 @@ use crate::plan::{CheckedPlan, Target};
 use crate::transform::step::Role;
 use crate::{Bytes, LedgerError};
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A device: a value behind one object-safe trait, so that no other code is generic over it. [`Target`] is the
@@ -68,6 +69,28 @@ pub trait Diagnostics {
 
     /// Number of convolutions in the loaded programs per library or kernel, by name.
     fn convolution_algorithms(&self) -> Vec<(String, usize)>;
+
+    /// The library algorithms that were measured for the loaded programs, by request; none if they follow from rules.
+    /// With the same ones, a program has the same results.
+    fn algorithms(&self) -> Option<BTreeMap<String, String>> {
+        None
+    }
+
+    /// Uses these algorithms, which another run recorded, instead of measuring. Called before programs are loaded.
+    fn keep_algorithms(&self, recorded: &BTreeMap<String, String>) {
+        let _ = recorded;
+    }
+
+    /// A warning if some recorded algorithms are not available in the libraries of this machine.
+    fn rejected_algorithms(&self, recorded: &BTreeMap<String, String>) -> Option<String> {
+        let _ = recorded;
+        None
+    }
+
+    /// Calls `report` while algorithms are measured, with the number of library calls that are done and of all.
+    fn on_selection(&self, report: Box<dyn FnMut(usize, usize) + Send>) {
+        drop(report);
+    }
 
     /// The generated source of a program's kernels for `rows` rows, each with the scopes that it is named after.
     fn kernel_sources(&self, plan: &CheckedPlan, role: Role, rows: usize) -> Result<Vec<String>, DeviceError>;

@@ -1,9 +1,11 @@
 //! Which implementation computes a node, and the workspace it is given.
 //!
 //! These are rules over shapes and types. They query no library, so that plans need none, and measure nothing, so that every run makes the same choice.
+//! Which algorithm a library uses is its own first choice, or a [measured] one in the same workspace.
 
 pub(crate) mod convolution;
 pub(crate) mod matmul;
+pub(crate) mod measured;
 
 use plimsoll_core::{Bytes, DType};
 
@@ -28,6 +30,11 @@ impl ComputeType {
     /// Whether tensor cores multiply: 16-bit operands, and single precision if it may be rounded.
     pub fn on_tensor_cores(self) -> bool {
         self.dtype.is_half() || self.tf32
+    }
+
+    /// Its name in recorded requests.
+    pub fn text(self) -> String {
+        if self.tf32 { "tf32".to_string() } else { self.dtype.to_string() }
     }
 
     /// Elements of 16 bytes, in which tensor cores read channels.

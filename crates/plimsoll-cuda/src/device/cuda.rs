@@ -1,11 +1,12 @@
 //! The CUDA device.
 
 use super::cost::GpuPace;
-use super::overhead::{MemoryBaseline, cudnn_overhead, host_staging, plan_overhead};
+use super::overhead::{MemoryBaseline, TUNING, cudnn_overhead, host_staging, plan_overhead};
 use super::profile::{Profile, capabilities};
 use crate::algorithms::convolution::Convolutions;
 use crate::libraries::cublaslt::CublasLt;
 use crate::libraries::driver::{Context, Stream};
+use crate::libraries::faults::SYNC;
 use crate::libraries::kernel_cache::KernelCache;
 use crate::libraries::nvrtc::Compiler;
 use crate::libraries::probe;
@@ -13,7 +14,7 @@ use crate::program::{self, CudaProgram};
 use crate::runtime::memory::{CudaMemory, DeviceBuffer};
 use crate::runtime::offload::PinnedStore;
 use crate::runtime::staging::PinnedSlot;
-use crate::runtime::state::DeviceState;
+use crate::runtime::state::{DeviceState, lock};
 use plimsoll_core::budget::SlotMemory;
 use plimsoll_core::device::{BackingStore, Device, DeviceError, Diagnostics, Loaded, Memory, MemoryInfo, StepMemory, check_load};
 use plimsoll_core::graph::{Graph, Node};
@@ -21,6 +22,7 @@ use plimsoll_core::ops::SliceWrite;
 use plimsoll_core::plan::{Capabilities, CheckedPlan, CostModel, Footprint, Overhead, Plan, Target};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Op, TensorType};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// An NVIDIA GPU.
@@ -42,9 +44,10 @@ impl CudaDevice {
         let refuse = |what: String| DeviceError::Failed { device: device.clone(), what };
         let libraries = probe::libraries();
         let gpus = probe::count(&libraries);
-        if let Some(obstacle) = probe::obstacle(&libraries, gpus) {
-            return Err(refuse(obstacle.to_string()));
+        if let Some(obstacle) = probe::obstacle(&libraries, gpus.as_ref().map(|count| *count).map_err(String::as_str)) {
+            return Err(refuse(obstacle));
         }
+        let gpus = gpus.unwrap_or(0);
         if ordinal >= gpus {
             let known: Vec<String> = (0..gpus).map(|i| format!("cuda:{i}")).collect();
             return Err(refuse(format!("there is no such GPU; this machine has {}", known.join(", "))));
@@ -64,7 +67,11 @@ impl CudaDevice {
             cudnn: OnceLock::new(),
             has_cudnn: probe::has_cudnn(&libraries),
             convolution_algorithms: Mutex::default(),
-            compiler: Compiler::new(context.capability().map_err(driver)?, cache),
+            compiler: Arc::new(Compiler::new(context.capability().map_err(driver)?, cache)),
+            one_by_one: std::env::var_os(SYNC).is_some_and(|value| !value.is_empty() && value != "0"),
+            measures_algorithms: false,
+            algorithms: Mutex::default(),
+            progress: Mutex::default(),
             slots: Mutex::default(),
             context,
         };
@@ -76,6 +83,17 @@ impl CudaDevice {
     pub fn with_convolutions(mut self, convolutions: Convolutions) -> CudaDevice {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.convolutions = convolutions;
+        }
+        self
+    }
+
+    /// Measures the algorithms of cuBLASLt and cuDNN when a program is loaded, once per request and GPU, instead of taking
+    /// the first of their ranking. What was measured is stored with the compiled kernels.
+    pub fn with_measured_algorithms(mut self) -> CudaDevice {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.measures_algorithms = true;
+            let stored = shared.stored_algorithms();
+            shared.algorithms.get_mut().unwrap_or_else(PoisonError::into_inner).add_stored(stored);
         }
         self
     }
@@ -104,7 +122,8 @@ impl Target for CudaDevice {
 
     fn footprint(&self, plan: &Plan) -> Footprint {
         let cudnn = if self.shared.has_cudnn { Profile::cudnn_of(&self.model) } else { Overhead::default() };
-        let runtime = self.overhead + cudnn_overhead(plan, self.shared.convolutions, cudnn) + plan_overhead(plan);
+        let tuning = if self.shared.measures_algorithms { TUNING } else { Overhead::default() };
+        let runtime = self.overhead + cudnn_overhead(plan, self.shared.convolutions, cudnn) + plan_overhead(plan) + tuning;
         Footprint { runtime, host_staging: host_staging(plan), host_backing: plan.backing }
     }
 
@@ -159,6 +178,22 @@ impl Diagnostics for CudaDevice {
     fn convolution_algorithms(&self) -> Vec<(String, usize)> {
         let counts = self.shared.convolution_algorithms.lock().unwrap_or_else(PoisonError::into_inner);
         counts.iter().map(|(algorithm, count)| (algorithm.clone(), *count)).collect()
+    }
+
+    fn algorithms(&self) -> Option<BTreeMap<String, String>> {
+        self.shared.measures_algorithms.then(|| lock(&self.shared.algorithms).used().clone())
+    }
+
+    fn keep_algorithms(&self, recorded: &BTreeMap<String, String>) {
+        lock(&self.shared.algorithms).keep(recorded);
+    }
+
+    fn rejected_algorithms(&self, recorded: &BTreeMap<String, String>) -> Option<String> {
+        program::rejection(lock(&self.shared.algorithms).rejected(), recorded)
+    }
+
+    fn on_selection(&self, report: Box<dyn FnMut(usize, usize) + Send>) {
+        *lock(&self.shared.progress) = Some(report);
     }
 
     fn kernel_sources(&self, plan: &CheckedPlan, role: Role, rows: usize) -> Result<Vec<String>, DeviceError> {

@@ -6,6 +6,7 @@ mod overhead;
 mod plan_only;
 mod profile;
 
+pub use cost::built_in_seconds;
 pub use cuda::CudaDevice;
 pub use plan_only::PlanOnly;
 pub use profile::Profile;

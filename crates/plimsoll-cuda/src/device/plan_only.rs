@@ -1,14 +1,14 @@
 //! A device for planning without a GPU.
 
 use super::cost::GpuPace;
-use super::overhead::{cudnn_overhead, host_staging, plan_overhead};
+use super::overhead::{TUNING, cudnn_overhead, host_staging, plan_overhead};
 use super::profile::{Profile, capabilities};
 use crate::algorithms::convolution::Convolutions;
 use crate::program;
 use plimsoll_core::device::{Device, DeviceError, Diagnostics, Loaded, Memory, MemoryInfo, StepMemory};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::SliceWrite;
-use plimsoll_core::plan::{Capabilities, CheckedPlan, CostModel, Footprint, Plan, Target};
+use plimsoll_core::plan::{Capabilities, CheckedPlan, CostModel, Footprint, Overhead, Plan, Target};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Op, TensorType};
 use std::sync::Arc;
@@ -17,12 +17,18 @@ use std::sync::Arc;
 pub struct PlanOnly {
     profile: Profile,
     ordinal: usize,
+    measures_algorithms: bool,
 }
 
 impl PlanOnly {
     /// A device named `cuda:ordinal` with this profile.
     pub fn new(profile: Profile, ordinal: usize) -> PlanOnly {
-        PlanOnly { profile, ordinal }
+        PlanOnly { profile, ordinal, measures_algorithms: false }
+    }
+
+    /// Plans for runs that measure the algorithms of libraries.
+    pub fn with_measured_algorithms(self) -> PlanOnly {
+        PlanOnly { measures_algorithms: true, ..self }
     }
 
     fn absent(&self) -> DeviceError {
@@ -45,7 +51,9 @@ impl Target for PlanOnly {
     }
 
     fn footprint(&self, plan: &Plan) -> Footprint {
-        let runtime = self.profile.overhead + cudnn_overhead(plan, Convolutions::Auto, self.profile.cudnn) + plan_overhead(plan);
+        let tuning = if self.measures_algorithms { TUNING } else { Overhead::default() };
+        let cudnn = cudnn_overhead(plan, Convolutions::Auto, self.profile.cudnn);
+        let runtime = self.profile.overhead + cudnn + plan_overhead(plan) + tuning;
         Footprint { runtime, host_staging: host_staging(plan), host_backing: plan.backing }
     }
 

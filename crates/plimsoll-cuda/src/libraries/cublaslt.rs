@@ -1,5 +1,5 @@
 //! Matrix products through cuBLASLt, in planned workspace. The algorithm is selected once when a program is loaded and
-//! does not change.
+//! does not change: the first of the library's ranking, or one that was measured.
 
 use super::driver::{Context, Stream};
 use crate::algorithms::ComputeType;
@@ -59,13 +59,48 @@ pub(crate) struct MatmulRequest {
     pub bias: bool,
 }
 
+impl MatmulRequest {
+    /// The request as text, under which measured algorithms are recorded.
+    pub fn text(&self, added: bool, workspace: usize) -> String {
+        let MatmulRequest { extents: (m, n, k), transpose: (a, b), types: (operands, result), pitches, bias } = *self;
+        let operand = |transposed: bool| if transposed { 't' } else { 'n' };
+        let pitch = |pitch: Option<usize>| pitch.map_or("-".to_string(), |pitch| pitch.to_string());
+        format!(
+            "matmul {m}x{n}x{k} {}{} {} {result} rows {} {}{}{} in {workspace}",
+            operand(a),
+            operand(b),
+            operands.text(),
+            pitch(pitches[0]),
+            pitch(pitches[1]),
+            if bias { " bias" } else { "" },
+            if added { " added" } else { "" },
+        )
+    }
+}
+
 /// One product with its selected algorithm.
 pub(crate) struct Matmul {
     library: Arc<CublasLt>,
     description: sys::cublasLtMatmulDesc_t,
     layouts: [sys::cublasLtMatrixLayout_t; 3],
-    algorithm: sys::cublasLtMatmulAlgo_t,
+    algorithm: Algorithm,
     workspace: usize,
+}
+
+/// An algorithm with its configuration, as the library describes it.
+#[derive(Clone, Copy)]
+pub(crate) struct Algorithm(sys::cublasLtMatmulAlgo_t);
+
+impl Algorithm {
+    /// The text in which it is recorded: its words, in hexadecimal.
+    pub fn text(&self) -> String {
+        self.0.data.map(|word| format!("{word:x}")).join(" ")
+    }
+
+    fn parse(text: &str) -> Option<Algorithm> {
+        let words: Vec<u64> = text.split(' ').map(|word| u64::from_str_radix(word, 16).ok()).collect::<Option<_>>()?;
+        Some(Algorithm(sys::cublasLtMatmulAlgo_t { data: words.try_into().ok()? }))
+    }
 }
 
 // SAFETY: descriptions are plain data that only this value refers to.
@@ -94,14 +129,21 @@ impl Matmul {
             library: Arc::clone(library),
             description,
             layouts: [left, right, layout(results, n, m, c_pitch)?],
-            algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
+            algorithm: Algorithm(sys::cublasLtMatmulAlgo_t { data: [0; 8] }),
             workspace,
         };
         if let Some(address) = bias {
             product.add_bias(address)?;
         }
-        product.select_algorithm(transpose_a, transpose_b)?;
+        product.transpose(transpose_a, transpose_b)?;
+        product.algorithm = *product.ranking(1).first()?;
         Some(product)
+    }
+
+    /// The library's version, for which algorithms are recorded.
+    pub fn version() -> usize {
+        // SAFETY: takes no arguments; the library is present.
+        unsafe { sys::cublasLtGetVersion() }
     }
 
     /// The library's rows are our columns, to which it adds a vector.
@@ -117,7 +159,7 @@ impl Matmul {
         }
     }
 
-    fn select_algorithm(&mut self, transpose_a: bool, transpose_b: bool) -> Option<()> {
+    fn transpose(&self, transpose_a: bool, transpose_b: bool) -> Option<()> {
         use sys::cublasLtMatmulDescAttributes_t::{CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB};
         for (attribute, transposed) in [(CUBLASLT_MATMUL_DESC_TRANSA, transpose_b), (CUBLASLT_MATMUL_DESC_TRANSB, transpose_a)] {
             // 0 is not transposed, 1 is transposed.
@@ -126,20 +168,66 @@ impl Matmul {
             unsafe { result::set_matmul_desc_attribute(self.description, attribute, (&raw const value).cast(), size_of_val(&value)) }
                 .ok()?;
         }
-        let preference = result::create_matmul_pref().ok()?;
+        Some(())
+    }
+
+    /// Up to `most` algorithms that need at most the workspace, fastest first by the library's ranking.
+    pub fn ranking(&self, most: usize) -> Vec<Algorithm> {
+        let Ok(preference) = result::create_matmul_pref() else { return Vec::new() };
         let [left, right, out] = self.layouts;
-        // SAFETY: all descriptors were created above and outlive the call; the attribute is a size.
-        let found = unsafe {
+        // SAFETY: a result is plain data, for which zeros are valid.
+        let mut found: Vec<sys::cublasLtMatmulHeuristicResult_t> = (0..most).map(|_| unsafe { std::mem::zeroed() }).collect();
+        let mut count = 0;
+        // SAFETY: all descriptors were created above and outlive the calls; the attribute is a size, and the buffer has
+        // space for `most` results.
+        let asked = unsafe {
             let attribute = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
             let limit = (&raw const self.workspace).cast::<c_void>();
             let limited = result::set_matmul_pref_attribute(preference, attribute, limit, size_of::<usize>());
-            let found = limited
-                .and_then(|()| result::get_matmul_algo_heuristic(self.library.handle, self.description, left, right, out, out, preference));
+            let asked = limited.and_then(|()| {
+                let (handle, results) = (self.library.handle, found.as_mut_ptr());
+                sys::cublasLtMatmulAlgoGetHeuristic(
+                    handle,
+                    self.description,
+                    left,
+                    right,
+                    out,
+                    out,
+                    preference,
+                    most as i32,
+                    results,
+                    &mut count,
+                )
+                .result()
+            });
             let _ = result::destroy_matmul_pref(preference);
-            found
+            asked
         };
-        self.algorithm = found.ok()?.algo;
-        Some(())
+        found.truncate(if asked.is_ok() { count.clamp(0, most as i32) as usize } else { 0 });
+        found.retain(|result| result.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS && result.workspaceSize <= self.workspace);
+        found.into_iter().map(|result| Algorithm(result.algo)).collect()
+    }
+
+    /// Selects an algorithm of the [ranking](Matmul::ranking).
+    pub fn select(&mut self, algorithm: Algorithm) {
+        self.algorithm = algorithm;
+    }
+
+    /// Selects a recorded algorithm, if the library accepts it for this product and workspace. Returns whether it does.
+    pub fn select_recorded(&mut self, text: &str) -> bool {
+        let Some(algorithm) = Algorithm::parse(text) else { return false };
+        let [left, right, out] = self.layouts;
+        // SAFETY: a result is plain data, for which zeros are valid.
+        let mut checked: sys::cublasLtMatmulHeuristicResult_t = unsafe { std::mem::zeroed() };
+        // SAFETY: this value owns the descriptors; the library validates the algorithm, whatever its bits are.
+        let status = unsafe {
+            sys::cublasLtMatmulAlgoCheck(self.library.handle, self.description, left, right, out, out, &algorithm.0, &mut checked)
+        };
+        let fits = status.result().is_ok() && checked.workspaceSize <= self.workspace;
+        if fits {
+            self.algorithm = algorithm;
+        }
+        fits
     }
 
     /// Enqueues the product of A and B, with its result in C, added to another matrix of the same layout if there is one.
@@ -169,7 +257,7 @@ impl Matmul {
                 out,
                 c,
                 out,
-                &raw const self.algorithm,
+                &raw const self.algorithm.0,
                 workspace as *mut c_void,
                 self.workspace,
                 stream.raw.cast(),
@@ -187,6 +275,42 @@ impl Drop for Matmul {
             for layout in self.layouts {
                 let _ = result::destroy_matrix_layout(layout);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_differ_have_different_texts() {
+        let plain = MatmulRequest {
+            extents: (64, 32, 16),
+            transpose: (false, true),
+            types: (ComputeType::new(DType::F32, true), DType::F32),
+            pitches: [None, Some(40)],
+            bias: false,
+        };
+        assert_eq!(plain.text(false, 1024), "matmul 64x32x16 nt tf32 f32 rows - 40 in 1024");
+        let texts = [
+            plain.text(false, 1024),
+            plain.text(true, 1024),
+            plain.text(false, 2048),
+            MatmulRequest { bias: true, ..plain }.text(false, 1024),
+            MatmulRequest { transpose: (true, false), ..plain }.text(false, 1024),
+            MatmulRequest { types: (ComputeType::new(DType::F32, false), DType::F32), ..plain }.text(false, 1024),
+        ];
+        assert_eq!(texts.iter().collect::<std::collections::BTreeSet<_>>().len(), texts.len());
+    }
+
+    #[test]
+    fn algorithms_are_recorded_and_read_back() {
+        let algorithm = Algorithm(sys::cublasLtMatmulAlgo_t { data: [0, 1, u64::MAX, 0xabc, 4, 5, 6, 7] });
+        assert_eq!(algorithm.text(), "0 1 ffffffffffffffff abc 4 5 6 7");
+        assert_eq!(Algorithm::parse(&algorithm.text()).map(|read| read.0.data), Some(algorithm.0.data));
+        for damaged in ["", "0 1", "0 1 2 3 4 5 6 x", "0 1 2 3 4 5 6 7 8"] {
+            assert!(Algorithm::parse(damaged).is_none(), "{damaged}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! RAII wrappers of driver handles.
 
+use super::faults::advice;
 use cudarc::driver::{DriverError, result, sys};
 use plimsoll_core::{Bytes, DeviceError};
 use std::ffi::{CString, c_void};
@@ -73,7 +74,7 @@ impl Context {
     /// Converts a driver error.
     pub fn failed(&self, effective_op: &str, error: DriverError) -> DeviceError {
         let text = error.error_string().map_or_else(|_| format!("{error:?}"), |text| text.to_string_lossy().into_owned());
-        DeviceError::Failed { device: self.name(), what: format!("{effective_op} failed: {text}") }
+        DeviceError::Failed { device: self.name(), what: format!("{effective_op} failed: {text}{}", advice(error.0)) }
     }
 }
 

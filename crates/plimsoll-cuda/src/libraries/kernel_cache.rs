@@ -1,8 +1,9 @@
-//! On-disk cache of compiled kernels, so that a second start does not compile. A cache that cannot be read or written
-//! only costs time.
+//! On-disk cache of compiled kernels and measured algorithms, so that a second start neither compiles nor measures. A
+//! cache that cannot be read or written only costs time.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A folder of compiled kernels, keyed by a hash of their source.
 #[derive(Clone, Debug)]
@@ -30,15 +31,43 @@ impl KernelCache {
         Some(Compiled { code, names: names.lines().map(str::to_string).collect() })
     }
 
-    /// Writes atomically: other processes may read the folder. A file has the code, the names, their length and a
-    /// checksum.
+    /// Stores a compiled module. A file has the code, the names, their length and a checksum.
     pub(crate) fn put(&self, key: &str, compiled: &Compiled) {
         let names = compiled.names.join("\n");
         let content = [&compiled.code[..], names.as_bytes(), &(names.len() as u64).to_le_bytes()].concat();
-        let code = &[&content[..], &hash(&[&content]).to_le_bytes()].concat();
-        let unfinished = self.folder.join(format!("{key}.{}", std::process::id()));
-        let written = fs::create_dir_all(&self.folder).and_then(|()| fs::write(&unfinished, code));
-        if written.and_then(|()| fs::rename(&unfinished, self.file(key))).is_err() {
+        let code = [&content[..], &hash(&[&content]).to_le_bytes()].concat();
+        self.write(&self.file(key), &code);
+    }
+
+    /// Measured algorithms by request, of the GPU and library versions that `key` is made of. A damaged file counts as none.
+    pub(crate) fn algorithms(&self, key: &str) -> BTreeMap<String, String> {
+        let read = || {
+            let text = fs::read_to_string(self.algorithms_file(key)).ok()?;
+            let (checksum, lines) = text.split_once('\n')?;
+            (checksum == format!("{:032x}", hash(&[lines.as_bytes()])))
+                .then(|| lines.lines().filter_map(|line| line.split_once('\t')).map(|(a, b)| (a.to_string(), b.to_string())).collect())
+        };
+        read().unwrap_or_default()
+    }
+
+    /// Adds measured algorithms, which replace stored ones of the same requests.
+    pub(crate) fn put_algorithms(&self, key: &str, measured: &BTreeMap<String, String>) {
+        let mut all = self.algorithms(key);
+        all.extend(measured.iter().map(|(request, algorithm)| (request.clone(), algorithm.clone())));
+        let lines: String = all.iter().map(|(request, algorithm)| format!("{request}\t{algorithm}\n")).collect();
+        let text = format!("{:032x}\n{lines}", hash(&[lines.as_bytes()]));
+        self.write(&self.algorithms_file(key), text.as_bytes());
+    }
+
+    fn algorithms_file(&self, key: &str) -> PathBuf {
+        self.folder.join(format!("{key}.algorithms"))
+    }
+
+    /// Writes atomically: other processes may read the folder.
+    fn write(&self, path: &Path, content: &[u8]) {
+        let unfinished = path.with_extension(std::process::id().to_string());
+        let written = fs::create_dir_all(&self.folder).and_then(|()| fs::write(&unfinished, content));
+        if written.and_then(|()| fs::rename(&unfinished, path)).is_err() {
             let _ = fs::remove_file(&unfinished);
         }
     }
@@ -108,6 +137,23 @@ mod tests {
             changed[byte] ^= 1;
             fs::write(cache.file("key"), &changed).unwrap();
             assert_eq!(cache.get("key"), None, "byte {byte} changed");
+        }
+        fs::remove_dir_all(cache.folder).unwrap();
+    }
+
+    #[test]
+    fn measured_algorithms_of_several_runs_are_all_kept() {
+        let cache = KernelCache::new(std::env::temp_dir().join(format!("plimsoll-algorithms-{}", std::process::id())));
+        let table = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect::<BTreeMap<_, _>>();
+        assert_eq!(cache.algorithms("gpu"), table(&[]));
+        cache.put_algorithms("gpu", &table(&[("matmul 1", "a"), ("matmul 2", "b")]));
+        cache.put_algorithms("gpu", &table(&[("matmul 2", "c"), ("conv", "engine 3 1=2")]));
+        let all = table(&[("conv", "engine 3 1=2"), ("matmul 1", "a"), ("matmul 2", "c")]);
+        assert_eq!((cache.algorithms("gpu"), cache.algorithms("other")), (all, table(&[])));
+        let text = fs::read_to_string(cache.algorithms_file("gpu")).unwrap();
+        for damaged in [text.replace("engine 3", "engine 4"), text[..text.len() - 4].to_string(), String::new()] {
+            fs::write(cache.algorithms_file("gpu"), damaged).unwrap();
+            assert_eq!(cache.algorithms("gpu"), table(&[]), "a damaged file counts as none");
         }
         fs::remove_dir_all(cache.folder).unwrap();
     }

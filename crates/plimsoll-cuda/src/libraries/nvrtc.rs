@@ -1,16 +1,17 @@
-//! Compiles kernel source to machine code with NVRTC, through the cache.
+//! Compiles kernel source to machine code with NVRTC, through the cache, in background threads.
 
 use super::kernel_cache::{Compiled, KernelCache, key};
 use cudarc::nvrtc::{result, sys};
+use std::collections::VecDeque;
 use std::ffi::{CString, c_char};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 /// Maximum number of concurrent compilations.
-pub(crate) const THREADS: usize = 6;
+pub(crate) const THREADS: usize = 12;
 
 /// Kernels per module: the compiler's memory grows with the source, and must be planned.
-pub(crate) const KERNELS_PER_MODULE: usize = 32;
+pub(crate) const KERNELS_PER_MODULE: usize = 12;
 
 /// The source of a module of up to [`KERNELS_PER_MODULE`] kernels.
 #[derive(Clone, Debug, Default)]
@@ -39,26 +40,9 @@ impl Compiler {
         Compiler { architecture: format!("sm_{major}{minor}"), version: format!("{first}.{second}"), cache }
     }
 
-    /// Machine code for all modules, compiled concurrently, or the compiler's log of the first error.
-    pub fn compile_all(&self, sources: &[ModuleSource]) -> Result<Vec<Compiled>, String> {
-        let next = AtomicUsize::new(0);
-        let compiled: Vec<_> = sources.iter().map(|_| OnceLock::new()).collect();
-        let work = || {
-            loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(source) = sources.get(at) else { break };
-                compiled[at].get_or_init(|| self.compile(source));
-            }
-        };
-        let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(THREADS).min(sources.len());
-        std::thread::scope(|scope| {
-            for _ in 1..threads {
-                // If a thread cannot be started, this thread compiles the remaining modules.
-                drop(std::thread::Builder::new().name("nvrtc".to_string()).spawn_scoped(scope, work));
-            }
-            work();
-        });
-        compiled.into_iter().map(|code| code.into_inner().expect("the threads took every module")).collect()
+    /// The cache of compiled modules.
+    pub fn cache(&self) -> Option<&KernelCache> {
+        self.cache.as_ref()
     }
 
     /// Machine code for a module, or the compiler's log. The cache is independent of the kernels' names.
@@ -97,6 +81,98 @@ impl Compiler {
         };
         Ok(code)
     }
+}
+
+/// Modules that are compiled in the background, while others are still generated and libraries select algorithms.
+pub(crate) struct Compilation {
+    compiler: Arc<Compiler>,
+    queue: Arc<Queue>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// Modules on their way through the workers.
+#[derive(Default)]
+struct Queue {
+    state: Mutex<QueueState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct QueueState {
+    waiting: VecDeque<(usize, ModuleSource)>,
+    /// By the order in which they were submitted.
+    compiled: Vec<Option<Result<Compiled, String>>>,
+    closed: bool,
+}
+
+impl Compilation {
+    pub fn new(compiler: &Arc<Compiler>) -> Compilation {
+        Compilation { compiler: Arc::clone(compiler), queue: Arc::default(), workers: Vec::new() }
+    }
+
+    /// Begins to compile a module.
+    pub fn submit(&mut self, source: ModuleSource) {
+        let mut state = lock(&self.queue.state);
+        let number = state.compiled.len();
+        state.compiled.push(None);
+        state.waiting.push_back((number, source));
+        drop(state);
+        self.queue.changed.notify_one();
+        let most = std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(THREADS);
+        if self.workers.len() < most.min(number + 1) {
+            let (compiler, queue) = (Arc::clone(&self.compiler), Arc::clone(&self.queue));
+            let work = move || while queue.compile_next(&compiler, true) {};
+            // Where no thread can be started, the one that waits for the result compiles.
+            self.workers.extend(std::thread::Builder::new().name("nvrtc".to_string()).spawn(work));
+        }
+    }
+
+    /// Waits for all modules, and returns them in the order in which they were submitted; or the compiler's log of the first error.
+    pub fn finish(mut self) -> Result<Vec<Compiled>, String> {
+        self.end();
+        let compiled = std::mem::take(&mut lock(&self.queue.state).compiled);
+        compiled.into_iter().map(|compiled| compiled.expect("every module was compiled")).collect()
+    }
+
+    fn end(&mut self) {
+        lock(&self.queue.state).closed = true;
+        self.queue.changed.notify_all();
+        if self.workers.is_empty() {
+            while self.queue.compile_next(&self.compiler, false) {}
+        }
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+        // Modules of a worker that could not finish.
+        while self.queue.compile_next(&self.compiler, false) {}
+    }
+}
+
+impl Drop for Compilation {
+    fn drop(&mut self) {
+        // After an error nobody needs what is still waiting.
+        lock(&self.queue.state).waiting.clear();
+        self.end();
+    }
+}
+
+impl Queue {
+    /// Compiles the next module; `wait` for one if there is none yet. Whether there was one.
+    fn compile_next(&self, compiler: &Compiler, wait: bool) -> bool {
+        let mut state = lock(&self.state);
+        while wait && state.waiting.is_empty() && !state.closed {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let Some((number, source)) = state.waiting.pop_front() else { return false };
+        drop(state);
+        let compiled = compiler.compile(&source);
+        lock(&self.state).compiled[number] = Some(compiled);
+        true
+    }
+}
+
+fn lock(state: &Mutex<QueueState>) -> MutexGuard<'_, QueueState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An NVRTC program, destroyed on drop.

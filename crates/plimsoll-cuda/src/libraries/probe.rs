@@ -1,5 +1,6 @@
 //! Detects CUDA on this machine. Never fails and never panics.
 
+use super::faults::{advice, version_mismatch};
 use super::{cudnn, driver};
 use cudarc::{cublaslt, driver as cuda, nvrtc};
 use plimsoll_core::Bytes;
@@ -35,12 +36,17 @@ pub struct Probe {
     pub libraries: Vec<Found>,
     /// The GPUs the driver sees.
     pub gpus: Vec<Gpu>,
+    /// The error of a driver that does not start.
+    pub driver_error: Option<String>,
 }
 
 impl Probe {
     /// Why no GPU can be used, if none can.
     pub fn obstacle(&self) -> Option<String> {
-        obstacle(&self.libraries, self.gpus.len()).map(str::to_string)
+        match &self.driver_error {
+            Some(error) => obstacle(&self.libraries, Err(error)),
+            None => obstacle(&self.libraries, Ok(self.gpus.len())),
+        }
     }
 }
 
@@ -58,19 +64,61 @@ const CUDNN: &str = "cuDNN";
 /// ```
 pub fn probe() -> Probe {
     let libraries = libraries();
-    let gpus = (0..count(&libraries)).filter_map(gpu).collect();
-    Probe { libraries, gpus }
+    let (count, driver_error) = match count(&libraries) {
+        Ok(count) => (count, None),
+        Err(error) => (0, Some(error)),
+    };
+    Probe { gpus: (0..count).filter_map(gpu).collect(), libraries, driver_error }
 }
 
-/// Why no GPU can be used, if none can, with these libraries and this many GPUs.
-pub(crate) fn obstacle(libraries: &[Found], gpus: usize) -> Option<&'static str> {
+/// Why no GPU can be used, if none can, with these libraries and this many GPUs, or the driver's error.
+pub(crate) fn obstacle(libraries: &[Found], gpus: Result<usize, &str>) -> Option<String> {
     if !has(libraries, DRIVER) {
-        return Some("there is no CUDA driver on this machine (libcuda was not found); compute with `--device cpu`");
+        return Some("there is no CUDA driver on this machine (libcuda was not found); compute with `--device cpu`".to_string());
     }
     if !has(libraries, NVRTC) {
-        return Some("the CUDA compiler NVRTC (libnvrtc) was not found; install it, or compute with `--device cpu`");
+        return Some("the CUDA compiler NVRTC (libnvrtc) was not found; install it, or compute with `--device cpu`".to_string());
     }
-    (gpus == 0).then_some("the CUDA driver sees no GPU on this machine; compute with `--device cpu`")
+    match gpus {
+        Err(error) => Some(format!("the CUDA driver does not start: {error}; compute with `--device cpu`")),
+        Ok(0) => Some("the CUDA driver sees no GPU on this machine; compute with `--device cpu`".to_string()),
+        Ok(_) => version_mismatch(driver_version(), compiler_version()),
+    }
+}
+
+/// The version of CUDA that the driver supports, such as 13000; 0 if it does not say.
+fn driver_version() -> i32 {
+    let mut version = 0;
+    // SAFETY: the pointer is valid for writes; the driver is present.
+    match unsafe { cuda::sys::cuDriverGetVersion(&mut version) }.result() {
+        Ok(()) => version,
+        Err(_) => 0,
+    }
+}
+
+/// The version of NVRTC, such as 13000; 0 if it does not say.
+fn compiler_version() -> i32 {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both pointers are valid for writes; the library is present.
+    match unsafe { nvrtc::sys::nvrtcVersion(&mut major, &mut minor) }.result() {
+        Ok(()) => 1000 * major + 10 * minor,
+        Err(_) => 0,
+    }
+}
+
+/// The variable that lists libraries that are not to be used, by their names in lower case: `cudnn,cublaslt`.
+const WITHOUT: &str = "PLIMSOLL_CUDA_WITHOUT";
+
+/// Whether a list of libraries that are not to be used has this one.
+fn is_hidden(list: &str, name: &str) -> bool {
+    let short = name.rsplit(' ').next().unwrap_or(name);
+    list.split(',').any(|hidden| hidden.trim().eq_ignore_ascii_case(short))
+}
+
+/// Libraries that are missing and what that costs, for GPUs that work without them.
+pub fn missing_libraries() -> Vec<String> {
+    let missing = libraries().into_iter().filter(|library| !library.found);
+    missing.map(|library| format!("{} was not found: {}", library.name, library.without)).collect()
 }
 
 /// The libraries, the driver first.
@@ -78,21 +126,31 @@ pub(crate) fn libraries() -> Vec<Found> {
     // SAFETY: only opens the libraries by the names that are used later, and closes them.
     let (driver, compiler, products) =
         unsafe { (cuda::sys::is_culib_present(), nvrtc::sys::is_culib_present(), cublaslt::sys::is_culib_present()) };
-    vec![
+    let hidden = std::env::var(WITHOUT).unwrap_or_default();
+    let mut all = vec![
         Found { name: DRIVER, found: driver, without: "no GPU can be used" },
         Found { name: NVRTC, found: compiler, without: "no GPU can be used: kernels are compiled where they run" },
         Found { name: CUBLASLT, found: products, without: "matrix products run in plain generated kernels" },
         Found { name: CUDNN, found: cudnn::is_present(), without: "large convolutions run in generated kernels, without tensor cores" },
-    ]
+    ];
+    all.iter_mut().for_each(|library| library.found &= !is_hidden(&hidden, library.name));
+    all
 }
 
-/// Number of GPUs that the driver reports.
-pub(crate) fn count(libraries: &[Found]) -> usize {
+/// Number of GPUs that the driver reports, or its error.
+pub(crate) fn count(libraries: &[Found]) -> Result<usize, String> {
     if !has(libraries, DRIVER) {
-        return 0;
+        return Ok(0);
     }
-    let count = cuda::result::init().and_then(|()| cuda::result::device::get_count());
-    count.map_or(0, |count| count.max(0) as usize)
+    match cuda::result::init().and_then(|()| cuda::result::device::get_count()) {
+        Ok(count) => Ok(count.max(0) as usize),
+        // A driver without a GPU starts with this error.
+        Err(error) if error.0 == cuda::sys::CUresult::CUDA_ERROR_NO_DEVICE => Ok(0),
+        Err(error) => {
+            let text = error.error_string().map_or_else(|_| format!("{error:?}"), |text| text.to_string_lossy().into_owned());
+            Err(format!("{text}{}", advice(error.0)))
+        }
+    }
 }
 
 /// Whether cuDNN is available for convolutions.
@@ -116,4 +174,38 @@ fn gpu(ordinal: usize) -> Option<Gpu> {
     let free = driver::Context::open(ordinal).and_then(|context| context.free()).ok();
     let name = cuda::result::device::get_name(device).ok()?;
     Some(Gpu { ordinal, name, total: Bytes(total as u64), free })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(names: &[&str]) -> Vec<Found> {
+        [DRIVER, NVRTC, CUBLASLT, CUDNN].map(|name| Found { name, found: names.contains(&name), without: "" }).to_vec()
+    }
+
+    #[test]
+    fn obstacles_say_what_is_missing_and_what_to_do() {
+        let text = |names: &[&str], gpus| obstacle(&found(names), gpus).unwrap();
+        assert!(text(&[], Ok(0)).starts_with("there is no CUDA driver on this machine"));
+        assert!(text(&[DRIVER], Ok(1)).starts_with("the CUDA compiler NVRTC (libnvrtc) was not found"));
+        assert!(text(&[DRIVER, NVRTC], Ok(0)).starts_with("the CUDA driver sees no GPU"));
+        assert_eq!(
+            text(&[DRIVER, NVRTC], Err("system has unsupported display driver / cuda driver combination")),
+            "the CUDA driver does not start: system has unsupported display driver / cuda driver combination; compute with `--device cpu`"
+        );
+    }
+
+    #[test]
+    fn libraries_are_hidden_by_their_short_names() {
+        for (list, name, hidden) in [
+            ("", CUDNN, false),
+            ("cudnn", CUDNN, true),
+            ("cublaslt, cudnn", CUDNN, true),
+            ("driver", DRIVER, true),
+            ("nvrtc", CUDNN, false),
+        ] {
+            assert_eq!(is_hidden(list, name), hidden, "{list}: {name}");
+        }
+    }
 }

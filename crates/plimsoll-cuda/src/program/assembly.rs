@@ -2,13 +2,13 @@
 //! grouped into modules.
 
 use super::lower::{Address, Addresses, CudnnConvOp, LoweredOp, MatmulStep};
+use super::tuning::Tuner;
 use super::{StreamOp, resolve};
 use crate::kernels::{Argument, Kernel, PRELUDE};
 use crate::libraries::cublaslt::{Matmul, MatmulRequest};
-use crate::libraries::cudnn::Convolution;
 use crate::libraries::driver::Module;
 use crate::libraries::kernel_cache::Compiled;
-use crate::libraries::nvrtc::{KERNELS_PER_MODULE, ModuleSource};
+use crate::libraries::nvrtc::{Compilation, KERNELS_PER_MODULE, ModuleSource};
 use crate::runtime::staging::StagingRing;
 use crate::runtime::state::{DeviceState, lock};
 use plimsoll_core::{Bytes, ValueId};
@@ -26,8 +26,11 @@ pub(super) struct Assembly<'a> {
     pub kernels: HashMap<String, usize>,
     /// Their names.
     pub names: HashSet<String>,
-    /// The modules to compile.
-    pub sources: Vec<ModuleSource>,
+    /// The module that is being assembled; complete ones are being compiled.
+    pub source: ModuleSource,
+    pub compilation: Compilation,
+    /// Selects the algorithms of libraries.
+    pub tuner: Tuner<'a>,
 }
 
 /// A stream operation whose kernel is not compiled yet.
@@ -84,7 +87,20 @@ impl Assembly<'_> {
                 let mut ops = Vec::new();
                 for ((step, product), addresses) in steps.iter().zip(products).zip(addresses) {
                     ops.push(match (step, product, addresses) {
-                        (MatmulStep::Product(..), Some(product), Some(([a, b, c], onto))) => {
+                        (MatmulStep::Product(request, ..), Some(mut product), Some(([a, b, c], onto))) => {
+                            let now = {
+                                let staging_ring = lock(self.staging_ring);
+                                [a, b, c, scratch].map(|address| resolve(address, &staging_ring, 0))
+                            };
+                            let added = onto.map(|onto| resolve(onto, &lock(self.staging_ring), 0));
+                            let text = request.text(onto.is_some(), workspace.get() - taken as usize);
+                            let (stream, [a_now, b_now, c_now, scratch_now]) = (&self.shared.compute, now);
+                            self.tuner.matmul(&mut product, &text, c_now, |product| {
+                                // SAFETY: the locations are the plan's, inside of memory that this program keeps alive.
+                                // The tuner runs it only if the results are in the arena, whose contents are dead
+                                // between steps.
+                                unsafe { product.run([a_now, b_now, c_now], added, scratch_now, stream) }
+                            });
                             UnlinkedOp::Ready(StreamOp::Matmul { product: Box::new(product), a, b, c, onto, workspace: scratch })
                         }
                         (MatmulStep::Kernel(kernel), ..) => self.launch(kernel, inputs, outputs, offset)?,
@@ -108,7 +124,7 @@ impl Assembly<'_> {
                 };
                 // SAFETY: the locations are the plan's, inside of memory that this program keeps alive. Only steps
                 // write to the arena, and its contents are dead between steps.
-                match unsafe { Convolution::find(dnn, &request, workspace.get() - taken as usize, now) } {
+                match unsafe { self.tuner.convolution(dnn, &request, workspace.get() - taken as usize, now) } {
                     Err(refusal) => {
                         self.shared.took(&format!("generated because cuDNN {refusal}"));
                         self.launch_all(&fallback, inputs, outputs, offset)
@@ -118,7 +134,7 @@ impl Assembly<'_> {
                         for kernel in &before {
                             steps.push(self.launch(kernel, inputs, outputs, offset)?);
                         }
-                        steps.push(UnlinkedOp::Ready(StreamOp::Convolution { convolution: Box::new(convolution), addresses }));
+                        steps.push(UnlinkedOp::Ready(StreamOp::Convolution { convolution, addresses }));
                         for (kernel, seen) in &after {
                             steps.push(self.launch(kernel, seen, outputs, offset)?);
                         }
@@ -127,6 +143,14 @@ impl Assembly<'_> {
                 }
             }
         }
+    }
+
+    /// Waits for all modules, or returns the compiler's log of the first error.
+    pub fn compile(mut self) -> Result<Vec<Compiled>, String> {
+        if !self.source.names.is_empty() {
+            self.compilation.submit(self.source);
+        }
+        self.compilation.finish()
     }
 
     fn launch_all(
@@ -148,10 +172,14 @@ impl Assembly<'_> {
             Some(number) => *number,
             None => {
                 if next.is_multiple_of(KERNELS_PER_MODULE) {
-                    self.sources.push(ModuleSource { text: PRELUDE.to_string(), unnamed: PRELUDE.to_string(), names: vec![] });
+                    let empty = ModuleSource { text: PRELUDE.to_string(), unnamed: PRELUDE.to_string(), names: vec![] };
+                    let complete = std::mem::replace(&mut self.source, empty);
+                    if !complete.names.is_empty() {
+                        self.compilation.submit(complete);
+                    }
                 }
                 let name = unique(kernel_name(kernel.name, self.scope), &mut self.names);
-                let source = self.sources.last_mut().expect("the first kernel begins a module");
+                let source = &mut self.source;
                 source.text += &format!("\n{}", kernel.source(&name));
                 source.unnamed += &format!("\n{text}");
                 source.names.push(name);

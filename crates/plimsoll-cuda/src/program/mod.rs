@@ -4,31 +4,40 @@
 mod assembly;
 mod groups;
 mod lower;
+mod non_finite;
 mod pairs;
+mod sources;
 mod timing;
+mod tuning;
 
 pub(crate) use lower::{fuses_slice_write, wants_cudnn, workspace};
+pub(crate) use sources::kernel_sources;
 
-use crate::algorithms::convolution::Convolutions;
-use crate::kernels::{PRELUDE, PitchedRows};
+use crate::kernels::PitchedRows;
 use crate::libraries::cublaslt::Matmul;
 use crate::libraries::cudnn::Convolution;
 use crate::libraries::driver::{CudaGraph, Module, launch};
 use crate::libraries::kernel_cache::Compiled;
+use crate::libraries::nvrtc::{Compilation, ModuleSource};
 use crate::runtime::memory::{CudaMemory, DeviceBuffer};
 use crate::runtime::offload::OffloadCopies;
 use crate::runtime::staging::{RunId, StagingRing};
 use crate::runtime::state::{DeviceState, lock};
 use assembly::{Assembly, algorithm_of};
 use cudarc::driver::{result, sys};
-use lower::{Address, Addresses, LoweredOp, Lowering, guarding_loss, report};
+use lower::{Address, Addresses, Lowering, guarding_loss, report};
+use non_finite::{any_non_finite, own};
 use plimsoll_core::budget::give_back_freed_memory;
 use plimsoll_core::device::{DeviceError, Loaded, Memory, StepInputs, StepMemory};
+use plimsoll_core::graph::Node;
 use plimsoll_core::plan::offload::{Overlap, renewed_in_place};
 use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, NodeId, Op, ValueId};
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use tuning::Tuner;
+pub(crate) use tuning::rejection;
 
 /// A loaded program. It keeps its memories alive.
 pub(crate) struct CudaProgram {
@@ -57,6 +66,10 @@ pub(crate) struct CudaProgram {
 struct Instruction {
     /// The node; none for the report.
     node: Option<NodeId>,
+    /// The op and its scope, for errors.
+    name: String,
+    /// If it runs several nodes in one launch, all of them with the bytes that they move.
+    shares: Vec<(NodeId, f64)>,
     steps: Vec<StreamOp>,
     outputs: Vec<Output>,
     writes_state: bool,
@@ -80,12 +93,13 @@ enum StreamOp {
     },
     /// Image, filter, result, scratch.
     Convolution {
-        convolution: Box<Convolution>,
+        convolution: Rc<Convolution>,
         addresses: [Address; 4],
     },
 }
 
-// SAFETY: functions belong to the module that the program keeps; they may be launched from any thread.
+// SAFETY: functions belong to the module that the program keeps; they may be launched from any thread. Shared convolutions
+// are shared within one program, whose operations are sent to another thread all together.
 unsafe impl Send for StreamOp {}
 
 struct Output {
@@ -104,24 +118,15 @@ struct Column {
     bytes: usize,
 }
 
-/// The source of every kernel that a program can use for `rows` rows, with all libraries: each text is complete.
-pub(crate) fn kernel_sources(plan: &Plan, program: &Program, rows: usize, convolutions: Convolutions) -> Result<Vec<String>, String> {
-    let graph = &program.graph;
-    let lowering =
-        Lowering { plan, program, rows, loss: guarding_loss(graph), library: true, cudnn: true, convolutions, tensor_cores: true };
-    let (mut known, mut names, mut sources) = (HashSet::new(), HashSet::new(), Vec::new());
-    let (pairs, groups) = (pairs::pairs(&lowering), groups::groups(&lowering));
-    for (step, id) in program.order.iter().enumerate() {
-        let node = graph.node(*id);
-        let paired = pairs.get(&step).map(|second| pairs::lower(&lowering, node, graph.node(program.order[*second])));
-        let grouped = groups.get(&step).map(|steps| groups::lower(&lowering, steps, false));
-        let kernels = lowering.lower(node, false)?.into_iter().chain(paired).chain(grouped).flat_map(LoweredOp::into_kernels);
-        for kernel in kernels.filter(|kernel| known.insert(kernel.source(""))) {
-            let name = assembly::unique(assembly::kernel_name(kernel.name, &node.scope), &mut names);
-            sources.push(format!("{PRELUDE}\n{}", kernel.source(&name)));
-        }
-    }
-    Ok(sources)
+/// The op of a node and its scope.
+fn name_of(node: &Node) -> String {
+    let op = node.op.rules().name();
+    if node.scope.is_empty() { op.to_string() } else { format!("{op} of `{}`", node.scope) }
+}
+
+/// Whether a library may compute an op.
+fn asks_library(op: &Op) -> bool {
+    matches!(op, Op::MatMul(_) | Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_))
 }
 
 impl CudaProgram {
@@ -185,28 +190,38 @@ impl CudaProgram {
             scope: "",
             kernels: HashMap::new(),
             names: HashSet::new(),
-            sources: Vec::new(),
+            source: ModuleSource::default(),
+            compilation: Compilation::new(&shared.compiler),
+            tuner: Tuner::new(shared, (arena.start, arena.size)),
         };
+        let asked = program.order.iter().filter(|id| asks_library(&graph.node(**id).op)).count();
+        let mut answered = 0;
         let mut pending = Vec::new();
         let mut loss_known = false;
         let (pairs, groups) = (pairs::pairs(&lowering), groups::groups(&lowering));
         for (step, id) in program.order.iter().enumerate() {
             let node = graph.node(*id);
-            let named = |what: String| {
-                let op = node.op.rules().name();
-                unsupported(if node.scope.is_empty() { format!("{op}: {what}") } else { format!("{op} of `{}`: {what}", node.scope) })
-            };
-            let works = match (pairs.get(&step), groups.get(&step)) {
-                (Some(second), _) => vec![pairs::lower(&lowering, node, graph.node(program.order[*second]))],
+            let name = name_of(node);
+            let named = |what: String| unsupported(format!("{name}: {what}"));
+            let pair = pairs.iter().find(|pair| pair.at() == step);
+            let works = match (pair, groups.get(&step)) {
+                (Some(pair), _) => {
+                    let [first, second] = [pair.first, pair.second].map(|step| graph.node(program.order[step]));
+                    vec![pairs::lower(&lowering, first, second)]
+                }
                 (None, Some(steps)) => vec![groups::lower(&lowering, steps, loss_known)],
-                // It runs with an earlier sum or update.
-                _ if pairs.values().any(|second| *second == step) || groups.values().any(|steps| steps.contains(&step)) => vec![],
+                // It runs with another sum or update.
+                _ if pairs.iter().any(|pair| pair.skipped() == step) || groups.values().any(|steps| steps.contains(&step)) => vec![],
                 _ => lowering.lower(node, loss_known).map_err(named)?,
             };
             let (offset, size) = program.workspaces[step];
             let needed = workspace(graph, node, rows, shared.convolutions);
             if needed > size || offset.0 + needed.0 > arena.size {
                 return Err(named(format!("needs {needed} of workspace, but the plan gives it {size}")));
+            }
+            if asks_library(&node.op) {
+                shared.report_progress(answered, asked);
+                answered += 1;
             }
             let mut steps = Vec::new();
             assembly.scope = &node.scope;
@@ -217,23 +232,37 @@ impl CudaProgram {
                 shared.took(algorithm_of(&steps));
             }
             // The rest of the concat output was checked when it was written.
-            let looked_at = if matches!(node.op, Op::SliceWrite(_)) { vec![] } else { node.outputs.clone() };
-            pending.push((Some(*id), steps, looked_at, lowering.runs(node)));
+            let looked_at = match pairs.iter().find(|pair| pair.second == step || pair.first == step) {
+                _ if matches!(node.op, Op::SliceWrite(_)) => vec![],
+                // Results of sums that run later than planned are there then.
+                Some(pair) if !pair.early && pair.first == step => vec![],
+                Some(pair) if !pair.early => graph.node(program.order[pair.first]).outputs.iter().chain(&node.outputs).copied().collect(),
+                _ => node.outputs.clone(),
+            };
+            let together: Vec<usize> = match (pair, groups.get(&step)) {
+                (Some(pair), _) => vec![pair.first, pair.second],
+                (None, Some(steps)) => steps.clone().collect(),
+                (None, None) => vec![],
+            };
+            let share = |step: usize| (program.order[step], graph.moved(graph.node(program.order[step]), rows) as f64);
+            let shares = together.into_iter().map(share).collect();
+            pending.push((Some(*id), name, steps, looked_at, lowering.runs(node), shares));
             loss_known |= lowering.loss.is_some_and(|loss| node.outputs.contains(&root(program, loss)));
         }
         assembly.scope = "";
         let last = assembly.resolve(report(program, lowering.loss), &[], &[], Bytes::ZERO, Bytes::ZERO).map_err(unsupported)?;
-        pending.push((None, last, vec![], None));
+        pending.push((None, "report".to_string(), last, vec![], None, vec![]));
+        assembly.tuner.store();
 
         let failed = |error| shared.context.failed("loading the kernels", error);
         let refused = |log| unsupported(format!("a kernel does not compile: {log}"));
-        let compiled = shared.compiler.compile_all(&assembly.sources).map_err(refused)?;
+        let compiled = assembly.compile().map_err(refused)?;
         give_back_freed_memory();
         // SAFETY: the images come from NVRTC, or from the cache, which verifies a checksum.
         let module = |compiled: &Compiled| unsafe { Module::new(&shared.context, &compiled.code) };
         let modules = compiled.iter().map(module).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let mut instructions = Vec::with_capacity(pending.len());
-        for (node, steps, values, runs) in pending {
+        for (node, name, steps, values, runs, shares) in pending {
             let steps = steps.into_iter().map(|step| step.link(&modules, &compiled)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
             let output = |value: &ValueId| -> Result<Output, String> {
                 let ty = graph.ty(*value);
@@ -244,7 +273,7 @@ impl CudaProgram {
             let outputs = values.iter().filter(here).map(output).collect::<Result<Vec<_>, _>>().map_err(unsupported)?;
             let stored = |value: &ValueId| graph.updates().iter().any(|(_, stored)| stored == value);
             let writes_state = values.iter().any(|value| matches!(place(value), Some(Place::Resident(_))) || stored(value));
-            instructions.push(Instruction { node, steps, outputs, writes_state });
+            instructions.push(Instruction { node, name, shares, steps, outputs, writes_state });
         }
         let on_device = |step: usize| {
             let node = graph.node(program.order[step]);
@@ -304,6 +333,9 @@ impl CudaProgram {
                 copies.start_before(i)?;
             }
             self.enqueue_instruction(instruction, staging_ring, slot)?;
+            if self.shared.one_by_one {
+                self.shared.compute.wait().map_err(|error| self.shared.context.failed(&instruction.name, error))?;
+            }
         }
         Ok(())
     }
@@ -311,6 +343,10 @@ impl CudaProgram {
     fn enqueue_instruction(&self, instruction: &Instruction, staging_ring: &StagingRing, slot: usize) -> Result<(), DeviceError> {
         let at = |address: Address| resolve(address, staging_ring, slot);
         let stream = &self.shared.compute;
+        let failed = |what: String| {
+            let what = format!("{}: {what}", instruction.name);
+            DeviceError::Failed { device: self.shared.context.name(), what }
+        };
         for step in &instruction.steps {
             match step {
                 StreamOp::Launch { function, grid, threads, arguments } => {
@@ -319,17 +355,15 @@ impl CudaProgram {
                     // checked by `load`; module and memory are kept alive until the program is dropped, which
                     // synchronizes.
                     unsafe { launch(*function, *grid, *threads, &mut arguments, stream) }
-                        .map_err(|error| self.shared.context.failed("launching a kernel", error))?;
+                        .map_err(|error| self.shared.context.failed(&format!("launching {}", instruction.name), error))?;
                 }
                 StreamOp::Matmul { product, a, b, c, onto, workspace } => {
                     // SAFETY: as above; the plan reserves the workspace that the product was created with.
-                    unsafe { product.run([at(*a), at(*b), at(*c)], onto.map(at), at(*workspace), stream) }
-                        .map_err(|what| DeviceError::Failed { device: self.shared.context.name(), what })?;
+                    unsafe { product.run([at(*a), at(*b), at(*c)], onto.map(at), at(*workspace), stream) }.map_err(failed)?;
                 }
                 StreamOp::Convolution { convolution, addresses } => {
                     // SAFETY: as above; the library's stream is this one.
-                    unsafe { convolution.run(addresses.map(at)) }
-                        .map_err(|what| DeviceError::Failed { device: self.shared.context.name(), what })?;
+                    unsafe { convolution.run(addresses.map(at)) }.map_err(failed)?;
                 }
             }
         }
@@ -377,7 +411,7 @@ impl Loaded for CudaProgram {
         self.shared.bind()?;
         let staging_ring = Arc::clone(&self.staging_ring);
         let mut staging_ring = lock(&staging_ring);
-        if self.graphs.is_empty() && self.runs[0].is_some() {
+        if self.graphs.is_empty() && self.runs[0].is_some() && !self.shared.one_by_one {
             self.record(&staging_ring)?;
         }
         let run = self.start(&mut staging_ring, inputs).inspect_err(|_| {
@@ -448,19 +482,6 @@ impl Drop for CudaProgram {
     }
 }
 
-/// The bytes of a chunk of a tensor, from byte `start` on, that belong to a slice of it; all bytes without a slice.
-fn own(runs: Option<PitchedRows>, dtype: DType, start: usize, length: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
-    let size = dtype.size();
-    let (first, run, pitch) = runs.map_or((0, usize::MAX, usize::MAX), |runs| (runs.start * size, runs.length * size, runs.pitch * size));
-    let end = start + length;
-    let rows = start.saturating_sub(first) / pitch..end.saturating_sub(first).div_ceil(pitch);
-    rows.filter_map(move |row| {
-        let from = first + row * pitch;
-        let (from, to) = (from.max(start), from.saturating_add(run).min(end));
-        (from < to).then(|| from - start..to - start)
-    })
-}
-
 fn resolve(address: Address, staging_ring: &StagingRing, slot: usize) -> u64 {
     match address {
         Address::Fixed(address) => address,
@@ -475,16 +496,4 @@ fn root(program: &Program, mut value: ValueId) -> ValueId {
         value = program.graph.producer(value).inputs[0];
     }
     value
-}
-
-/// Whether a number is infinite or NaN: all exponent bits are set. Integers never are.
-fn any_non_finite(dtype: DType, bytes: &[u8]) -> bool {
-    let half = |mask: u16| bytes.chunks_exact(2).any(|b| u16::from_ne_bytes([b[0], b[1]]) & mask == mask);
-    match dtype {
-        DType::F16 => half(0x7c00),
-        DType::BF16 => half(0x7f80),
-        DType::F32 => bytes.chunks_exact(4).any(|b| !f32::from_ne_bytes([b[0], b[1], b[2], b[3]]).is_finite()),
-        DType::F64 => bytes.chunks_exact(8).any(|b| !f64::from_ne_bytes(b.try_into().expect("eight bytes")).is_finite()),
-        DType::I32 | DType::I64 | DType::U8 => false,
-    }
 }

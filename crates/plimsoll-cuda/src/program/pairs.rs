@@ -10,26 +10,50 @@ use plimsoll_core::graph::Node;
 use plimsoll_core::ops::{Reduce, Reduction};
 use plimsoll_core::plan::Place;
 use plimsoll_core::{Op, ValueId};
-use std::collections::HashMap;
 use std::ops::Range;
 
-/// How many steps later the second sum may be planned.
-const WINDOW: usize = 3;
+/// How many steps later the second sum may be planned. Recomputed operands of the second one come between.
+const WINDOW: usize = 6;
 
-/// The steps of sums that run together: the first with the second.
-pub(super) fn pairs(lowering: &Lowering<'_>) -> HashMap<usize, usize> {
+/// Two sums that run together, by the steps at which they are planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pair {
+    pub first: usize,
+    pub second: usize,
+    /// Whether both run where the first one is planned, or else where the second one is.
+    pub early: bool,
+}
+
+impl Pair {
+    /// The step at which both run.
+    pub fn at(self) -> usize {
+        if self.early { self.first } else { self.second }
+    }
+
+    /// The step at which nothing runs.
+    pub fn skipped(self) -> usize {
+        if self.early { self.second } else { self.first }
+    }
+}
+
+/// The sums that run together.
+pub(super) fn pairs(lowering: &Lowering<'_>) -> Vec<Pair> {
     let (graph, order) = (&lowering.program.graph, &lowering.program.order);
     // Copies to and from the backing store run beside the steps, and read memory that is not free yet.
     if order.iter().any(|id| matches!(graph.node(*id).op, Op::Store(_) | Op::Load(_))) {
-        return HashMap::new();
+        return Vec::new();
     }
-    let mut pairs = HashMap::new();
+    let mut pairs = Vec::new();
     let mut taken = vec![false; order.len()];
     for first in 0..order.len() {
-        let later = (first + 1..order.len().min(first + 1 + WINDOW)).find(|second| !taken[*second] && fit(lowering, first, *second));
-        if let Some(second) = later.filter(|_| !taken[first]) {
-            taken[second] = true;
-            pairs.insert(first, second);
+        if taken[first] || sum(graph.node(order[first])).is_none() {
+            continue;
+        }
+        let later = (first + 1..order.len().min(first + 1 + WINDOW)).filter(|second| !taken[*second]);
+        let found = later.into_iter().find_map(|second| fit(lowering, first, second));
+        if let Some(pair) = found {
+            (taken[pair.first], taken[pair.second]) = (true, true);
+            pairs.push(pair);
         }
     }
     pairs
@@ -70,23 +94,17 @@ fn merged(first: &Node, second: &Node) -> (Expr, Vec<ValueId>) {
     (expr, inputs)
 }
 
-/// Whether the sum of a later step can run with that of an earlier one.
-fn fit(lowering: &Lowering<'_>, first: usize, second: usize) -> bool {
+/// The sum of a later step with that of an earlier one, if they can run together.
+fn fit(lowering: &Lowering<'_>, first: usize, second: usize) -> Option<Pair> {
     let (program, rows) = (lowering.program, lowering.rows);
     let graph = &program.graph;
     let at = |step: usize| graph.node(program.order[step]);
     let (a, b) = (at(first), at(second));
-    let (Some(own), Some(other)) = (sum(a), sum(b)) else { return false };
+    let (own, other) = (sum(a)?, sum(b)?);
     let full = |value: &&ValueId| *graph.shape(**value) == own.shape;
     let shares = a.inputs.iter().filter(full).any(|input| b.inputs.contains(input));
     if own.shape != other.shape || own.axes != other.axes || !shares || lowering.is_guarded(a) || lowering.is_guarded(b) {
-        return false;
-    }
-    // What the second sum reads exists before the first one.
-    let between = first..second;
-    let made = |input: &ValueId| between.clone().any(|step| at(step).outputs.contains(&root(program, *input)));
-    if b.inputs.iter().any(made) {
-        return false;
+        return None;
     }
     let (expr, inputs) = merged(a, b);
     let alike = lowering.with_expr(&own.expr, &own.shape, &a.inputs, &[], |one| {
@@ -94,18 +112,51 @@ fn fit(lowering: &Lowering<'_>, first: usize, second: usize) -> bool {
             lowering.with_expr(&expr, &own.shape, &inputs, &[], |both| kernels::are_split_alike(&[one, two, both], &own.axes))
         })
     });
-    // The result is written earlier than planned: nothing that is used until then may be in its place.
+    if !alike {
+        return None;
+    }
     let range = |value: ValueId| match program.places.get(value.0 as usize).copied().flatten() {
         Some(Place::Arena(offset)) => Some(offset.0..offset.0 + graph.ty(value).bytes(rows).0),
         _ => None,
     };
-    let Some(target) = range(b.outputs[0]) else { return false };
-    let apart = |range: Range<u64>| range.end <= target.start || target.end <= range.start;
-    let used = between.flat_map(|step| {
-        let node = at(step);
+    let apart = |a: &Range<u64>, b: &Range<u64>| a.end <= b.start || b.end <= a.start;
+    let scratch = |step: usize| {
         let (offset, _) = program.workspaces[step];
-        let scratch = offset.0..offset.0 + workspace(graph, node, rows, lowering.convolutions).0;
-        node.inputs.iter().chain(&node.outputs).filter_map(|value| range(*value)).chain([scratch]).collect::<Vec<_>>()
-    });
-    alike && used.chain(b.inputs.iter().filter_map(|value| range(*value))).all(apart)
+        offset.0..offset.0 + workspace(graph, at(step), rows, lowering.convolutions).0
+    };
+    // Both at the first step: what the second sum reads exists by then, and its result, which is written earlier than
+    // planned, overwrites nothing that is used until its own step.
+    let early = || {
+        let between = first..second;
+        let made = |input: &ValueId| between.clone().any(|step| at(step).outputs.contains(&root(program, *input)));
+        let target = range(b.outputs[0])?;
+        let used = between.clone().flat_map(|step| {
+            let node = at(step);
+            node.inputs.iter().chain(&node.outputs).filter_map(|value| range(*value)).chain([scratch(step)]).collect::<Vec<_>>()
+        });
+        let free = used.chain(b.inputs.iter().filter_map(|value| range(*value))).all(|used| apart(&used, &target));
+        (free && !b.inputs.iter().any(made)).then_some(Pair { first, second, early: true })
+    };
+    // Both at the second step: nobody reads the result of the first sum before, what it reads is still there, and its
+    // result and that of the second one are not where the other reads or works.
+    let late = || {
+        let target = range(a.outputs[0])?;
+        let between = first + 1..second;
+        let reads = |step: usize| at(step).inputs.iter().any(|input| root(program, *input) == a.outputs[0]);
+        let sources: Vec<Range<u64>> = a.inputs.iter().filter_map(|value| range(*value)).collect();
+        let writes = between
+            .clone()
+            .chain([second])
+            .flat_map(|step| at(step).outputs.iter().filter_map(|value| range(*value)).chain([scratch(step)]).collect::<Vec<_>>());
+        let kept = writes.into_iter().all(|written| sources.iter().all(|source| apart(source, &written)));
+        let own_work = [scratch(second)].iter().chain(range(b.outputs[0]).iter()).all(|used| apart(used, &target));
+        let distinct = b.inputs.iter().filter_map(|value| range(*value)).all(|source| apart(&source, &target));
+        // A state that a node in between updates is not what the sum would have read.
+        let resident = |value: &ValueId| !matches!(program.places.get(value.0 as usize).copied().flatten(), Some(Place::Arena(_)));
+        let updates = between.clone().any(|step| at(step).outputs.iter().any(resident));
+        let stable = !updates || !a.inputs.iter().any(|input| resident(&root(program, *input)));
+        let unread = !between.clone().chain([second]).any(reads);
+        (kept && own_work && distinct && stable && unread).then_some(Pair { first, second, early: false })
+    };
+    early().or_else(late)
 }

@@ -1,12 +1,13 @@
 //! Measures the time of each node with GPU events.
 
 use super::{CudaProgram, Instruction, resolve};
-use crate::libraries::driver::{CudaGraph, Event, Stream};
+use crate::libraries::driver::{Context, CudaGraph, Event, Stream};
 use crate::runtime::staging::StagingRing;
 use crate::runtime::state::lock;
 use cudarc::driver::{DriverError, result};
 use plimsoll_core::NodeId;
 use plimsoll_core::device::{DeviceError, StepInputs};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A node is repeated in one CUDA graph for about this many seconds, so that launch overhead does not count.
@@ -32,8 +33,7 @@ impl CudaProgram {
         staging_ring.end(slot)?;
         self.shared.synchronize()?;
         let failed = |error| self.shared.context.failed("timing a node", error);
-        let clock =
-            Clock { begin: Event::timed(&self.shared.context).map_err(failed)?, end: Event::timed(&self.shared.context).map_err(failed)? };
+        let clock = Clock::new(&self.shared.context).map_err(failed)?;
         let whole = self.time_step(&staging_ring, slot, &clock)?;
         let mut times: Vec<(NodeId, f64)> = Vec::with_capacity(self.instructions.len());
         for (i, instruction) in self.instructions.iter().enumerate() {
@@ -43,8 +43,17 @@ impl CudaProgram {
                 continue;
             }
             self.clear_non_finite(&staging_ring, slot).map_err(failed)?;
-            times.push((node, self.time_instruction(instruction, &staging_ring, slot, &clock)?));
+            let seconds = self.time_instruction(instruction, &staging_ring, slot, &clock)?;
+            // Nodes that run in one launch share its time by the bytes they move.
+            let bytes: f64 = instruction.shares.iter().map(|(_, bytes)| bytes).sum();
+            match &instruction.shares[..] {
+                [] => times.push((node, seconds)),
+                shares => times.extend(shares.iter().map(|(node, own)| (*node, seconds * own / bytes))),
+            }
         }
+        // In the order of the program, also where several nodes run with one of them.
+        let places: HashMap<NodeId, usize> = self.instructions.iter().enumerate().filter_map(|(i, own)| Some((own.node?, i))).collect();
+        times.sort_by_key(|(node, _)| places.get(node).copied());
         // An isolated node has warm caches; its time is scaled to its share of the whole step.
         let sum: f64 = times.iter().map(|(_, seconds)| seconds).sum();
         let share = (whole / sum).clamp(1.0, MOST_SLOWED);
@@ -109,19 +118,18 @@ impl CudaProgram {
 }
 
 /// A pair of events in the compute stream.
-struct Clock {
+pub(super) struct Clock {
     begin: Event,
     end: Event,
 }
 
 impl Clock {
+    pub fn new(context: &Arc<Context>) -> Result<Clock, DriverError> {
+        Ok(Clock { begin: Event::timed(context)?, end: Event::timed(context)? })
+    }
+
     /// GPU seconds of the work that is enqueued.
-    fn time(
-        &self,
-        stream: &Stream,
-        failed: impl Fn(DriverError) -> DeviceError,
-        work: impl Fn() -> Result<(), DeviceError>,
-    ) -> Result<f64, DeviceError> {
+    pub fn time<E>(&self, stream: &Stream, failed: impl Fn(DriverError) -> E, work: impl Fn() -> Result<(), E>) -> Result<f64, E> {
         self.begin.record(stream).map_err(&failed)?;
         work()?;
         self.end.record(stream).map_err(&failed)?;

@@ -2,6 +2,7 @@
 
 use super::staging::StagingRing;
 use super::state::DeviceState;
+use crate::libraries::faults::advice;
 use cudarc::driver::{result, sys};
 use plimsoll_core::Bytes;
 use plimsoll_core::device::{DeviceError, Memory};
@@ -27,7 +28,7 @@ impl DeviceBuffer {
             shared.bind()?;
             let reason = |error: cudarc::driver::DriverError| {
                 let free = shared.context.free().unwrap_or_default();
-                refused(format!("{free} are free ({error:?})"))
+                refused(format!("{free} are free ({error:?}){}", advice(error.0)))
             };
             // SAFETY: the memory is zeroed before it is read.
             slab.start = unsafe { result::malloc_sync(bytes) }.map_err(reason)?;

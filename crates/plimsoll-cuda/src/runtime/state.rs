@@ -1,14 +1,19 @@
 //! The shared state of one GPU: its context, streams, library handles and compiler.
 
 use crate::algorithms::convolution::Convolutions;
-use crate::libraries::cublaslt::CublasLt;
-use crate::libraries::cudnn::Cudnn;
+use crate::algorithms::measured::{MeasuredAlgorithms, Recorded};
+use crate::libraries::cublaslt::{CublasLt, Matmul};
+use crate::libraries::cudnn::{self, Cudnn};
 use crate::libraries::driver::{Context, Stream};
+use crate::libraries::kernel_cache::key;
 use crate::libraries::nvrtc::Compiler;
 use plimsoll_core::device::DeviceError;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Is told how many of some things are done, and how many there are.
+pub(crate) type Report = Box<dyn FnMut(usize, usize) + Send>;
 
 /// The shared state of one GPU.
 pub(crate) struct DeviceState {
@@ -27,7 +32,14 @@ pub(crate) struct DeviceState {
     pub has_tensor_cores: bool,
     /// Number of convolutions per implementation.
     pub convolution_algorithms: Mutex<BTreeMap<String, usize>>,
-    pub compiler: Compiler,
+    pub compiler: Arc<Compiler>,
+    /// Whether each op is waited for, so that an error names it.
+    pub one_by_one: bool,
+    /// Whether the algorithms of libraries are measured, instead of the first of their ranking.
+    pub measures_algorithms: bool,
+    pub algorithms: Mutex<MeasuredAlgorithms>,
+    /// Is told how many of a program's library calls are selected, while a program is loaded that measures them.
+    pub progress: Mutex<Option<Report>>,
     /// Address ranges of the pinned slots that pipelines assemble batches in.
     pub slots: Mutex<Vec<Range<usize>>>,
     /// Last field, so that it outlives everything created in it.
@@ -67,6 +79,30 @@ impl DeviceState {
     /// Counts a convolution of this implementation.
     pub fn took(&self, way: &str) {
         *self.convolution_algorithms.lock().unwrap_or_else(PoisonError::into_inner).entry(way.to_string()).or_default() += 1;
+    }
+
+    /// Reports how many of a program's library calls have their algorithm, if algorithms are measured.
+    pub fn report_progress(&self, done: usize, all: usize) {
+        if let Some(report) = lock(&self.progress).as_mut().filter(|_| self.measures_algorithms) {
+            report(done, all);
+        }
+    }
+
+    /// Stores measured algorithms with the compiled kernels.
+    pub fn store_algorithms(&self, measured: &Recorded) {
+        if let Some(cache) = self.compiler.cache() {
+            cache.put_algorithms(&self.algorithms_key(), measured);
+        }
+    }
+
+    /// The stored algorithms of this GPU and these versions of the libraries.
+    pub fn stored_algorithms(&self) -> Recorded {
+        self.compiler.cache().map(|cache| cache.algorithms(&self.algorithms_key())).unwrap_or_default()
+    }
+
+    fn algorithms_key(&self) -> String {
+        let products = if self.products.is_some() { Matmul::version() } else { 0 };
+        key(&[&self.context.model().unwrap_or_default(), &products.to_string(), &cudnn::version().to_string()])
     }
 
     /// Waits until the GPU is idle.

@@ -22,6 +22,8 @@ pub(super) struct Features {
     pub work: f64,
     /// Bytes read and written.
     pub bytes: f64,
+    /// Its seconds on a GPU by built-in rates.
+    pub gpu_seconds: f64,
     /// Whether it is compute-bound: a matrix product or a dense convolution.
     pub compute_bound: bool,
 }
@@ -121,7 +123,9 @@ pub(super) fn features(graph: &Graph, node: &Node, rows: usize) -> Features {
         () if compute_bound && graph.tf32() => class + TF32,
         () => class,
     };
-    Features { class, sizes: sizes.into_iter().map(|size| size.max(1.0).ln()).collect(), work, bytes: bytes as f64, compute_bound }
+    let gpu_seconds = plimsoll_cuda::built_in_seconds(graph, node, rows);
+    let sizes = sizes.into_iter().map(|size| size.max(1.0).ln()).collect();
+    Features { class, sizes, work, bytes: bytes as f64, gpu_seconds, compute_bound }
 }
 
 /// Class and sizes of a convolution: pixels, input and output channels per group, kernel size.

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 pub use bandwidth::Bandwidths;
 pub use cache::{cache_dir, load, refine, save};
 pub(crate) use node_timer::{FLUSH_BYTES, NodeTimer};
-pub(crate) use profile::{MAX_NODE_BYTES, MAX_STEP_BYTES, NODE_DISTANCE, StepNodes, profile_own_step, profile_step};
+pub(crate) use profile::{MAX_NODE_BYTES, NODE_DISTANCE, StepNodes, max_step_bytes, profile_own_step, profile_step};
 pub(crate) use recorded::record_rates;
 pub use recorded::{RecordedRates, recorded_rates};
 use refine::MeasuredStep;
@@ -37,6 +37,9 @@ const NEIGHBOURS: usize = 6;
 
 /// Squared distances below this weigh alike: timings are no more precise.
 const SMOOTHING: f64 = 0.1;
+
+/// The squared distance at which the average of a class of nodes on a GPU counts.
+const AVERAGE_DISTANCE: f64 = 1.0;
 
 /// Weight of the batch-dependent size in the distance between matrix products or convolutions: time is proportional to rows more reliably than to channels.
 /// Memory-bound nodes depend on it fully, because of caches.
@@ -52,6 +55,9 @@ pub struct CostTable {
     /// Base rates: samples are stored relative to them.
     #[serde(default = "cpu_rates")]
     base: Rates,
+    /// Whether it is a GPU, whose built-in rates differ by op and type: samples are relative to those instead.
+    #[serde(default)]
+    on_gpu: bool,
     samples: BTreeMap<String, Vec<Sample>>,
     /// The step times of runs.
     #[serde(default)]
@@ -69,6 +75,13 @@ struct Sample {
     seconds: f32,
     work: f32,
     bytes: f32,
+    /// Seconds by built-in rates, on a GPU.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    built_in: f32,
+}
+
+fn is_zero(seconds: &f32) -> bool {
+    *seconds == 0.0
 }
 
 /// The measured rates of one class of nodes.
@@ -107,7 +120,15 @@ impl Sample {
 
     /// The logarithm of measured over base time.
     fn factor(&self, base: &Rates) -> f64 {
-        (f64::from(self.seconds) / base_time(base, f64::from(self.work), f64::from(self.bytes))).ln()
+        (f64::from(self.seconds) / self.base(base)).ln()
+    }
+
+    /// The base time.
+    fn base(&self, base: &Rates) -> f64 {
+        match self.built_in {
+            0.0 => base_time(base, f64::from(self.work), f64::from(self.bytes)),
+            built_in => f64::from(built_in),
+        }
     }
 }
 
@@ -132,6 +153,7 @@ impl Default for CostTable {
             key: String::new(),
             transfers: Bandwidths::default(),
             base: cpu_rates(),
+            on_gpu: false,
             samples: BTreeMap::new(),
             steps: Vec::new(),
             correction: Correction::default(),
@@ -142,8 +164,9 @@ impl Default for CostTable {
 impl CostTable {
     /// An empty table for a device.
     pub(crate) fn of(device: &dyn Device) -> CostTable {
-        let base = if device.capabilities().shares_host_memory { cpu_rates() } else { device.capabilities().rates };
-        CostTable { key: key(device), base, ..CostTable::default() }
+        let on_gpu = !device.capabilities().shares_host_memory;
+        let base = if on_gpu { device.capabilities().rates } else { cpu_rates() };
+        CostTable { key: key(device), base, on_gpu, ..CostTable::default() }
     }
 
     /// The number of samples.
@@ -186,7 +209,7 @@ impl CostTable {
 
     /// Seconds at base rates.
     fn base_seconds(&self, features: &Features) -> f64 {
-        base_time(&self.base, features.work, features.bytes)
+        if self.on_gpu { features.gpu_seconds } else { base_time(&self.base, features.work, features.bytes) }
     }
 
     /// The factors on predicted times.
@@ -209,7 +232,9 @@ impl CostTable {
 
     fn add(&mut self, features: &Features, seconds: f64) {
         let sizes = features.sizes.iter().map(|size| rounded(*size)).collect();
-        let sample = Sample { sizes, seconds: rounded(seconds), work: rounded(features.work), bytes: rounded(features.bytes) };
+        let built_in = if self.on_gpu { rounded(features.gpu_seconds) } else { 0.0 };
+        let (work, bytes) = (rounded(features.work), rounded(features.bytes));
+        let sample = Sample { sizes, seconds: rounded(seconds), work, bytes, built_in };
         self.samples.entry(features.class.clone()).or_default().push(sample);
     }
 
@@ -218,19 +243,25 @@ impl CostTable {
         // Classes without samples in 16 bits or TF32 use those in 32 bits.
         let single = features.class.trim_end_matches(features::HALF_PRECISION).trim_end_matches(features::TF32);
         let known = self.samples.get(&features.class).or_else(|| self.samples.get(single));
+        let known = known?;
         let mut nearest = [(f64::INFINITY, 0.0); NEIGHBOURS];
-        for sample in known? {
+        for sample in known {
             let distance = sample.weighted_distance(features);
             if distance < nearest[NEIGHBOURS - 1].0 {
                 nearest[NEIGHBOURS - 1] = (distance, sample.factor(&self.base));
                 nearest.sort_by(|a, b| a.0.total_cmp(&b.0));
             }
         }
-        let (sum, weight) =
-            nearest.iter().filter(|(distance, _)| distance.is_finite()).fold((0.0, 0.0), |(sum, weight), (distance, factor)| {
-                let own = 1.0 / (distance + SMOOTHING);
-                (sum + own * factor, weight + own)
-            });
+        // Far from all samples, a GPU is as fast as on average: the largest nodes, which take most of the time, count most.
+        let average = self.on_gpu.then(|| {
+            let sum = |of: &dyn Fn(&Sample) -> f64| known.iter().map(of).sum::<f64>();
+            (AVERAGE_DISTANCE, (sum(&|sample| f64::from(sample.seconds)) / sum(&|sample| sample.base(&self.base))).ln())
+        });
+        let finite = nearest.iter().copied().chain(average).filter(|(distance, factor)| distance.is_finite() && factor.is_finite());
+        let (sum, weight) = finite.fold((0.0, 0.0), |(sum, weight), (distance, factor)| {
+            let own = 1.0 / (distance + SMOOTHING);
+            (sum + own * factor, weight + own)
+        });
         (weight > 0.0).then(|| sum / weight)
     }
 }

@@ -14,8 +14,11 @@ use std::time::{Duration, Instant};
 /// The largest node that is timed by itself.
 pub(crate) const MAX_NODE_BYTES: Bytes = Bytes::mib(24);
 
-/// The largest step that is timed as a whole, on devices with memory of their own.
-pub(crate) const MAX_STEP_BYTES: Bytes = Bytes::mib(4096);
+/// The largest step that is timed as a whole, on a device with memory of its own: a part of it, so that smaller devices can be measured too.
+pub(crate) fn max_step_bytes(device: &dyn Device) -> Bytes {
+    let part = device.memory_info().map_or(Bytes::ZERO, |memory| Bytes(memory.available.0 / 4));
+    part.clamp(Bytes::gib(2), Bytes::gib(12))
+}
 
 /// Feature distances below this are equal but for rounding.
 const SAME: f64 = 0.02;
@@ -46,7 +49,7 @@ pub(crate) fn profile_own_step(costs: &mut CostTable, device: &dyn Device, graph
 /// Runs a step once with the device's own timers and adds the nodes that are farther than `distance` from every sample.
 pub(crate) fn profile_step(costs: &mut CostTable, device: &dyn Device, graph: &Graph, rows: usize, distance: f64) -> Result<usize> {
     let before = costs.len();
-    for (features, seconds) in time_step(device, graph, rows, MAX_STEP_BYTES)?.unwrap_or_default() {
+    for (features, seconds) in time_step(device, graph, rows, max_step_bytes(device))?.unwrap_or_default() {
         if !costs.has_sample_within(&features, distance) {
             costs.add(&features, seconds);
         }

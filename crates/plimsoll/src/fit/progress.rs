@@ -138,7 +138,7 @@ impl Progress {
             let what = format!("the checkpoint's convolutions are computed by `{before}`, but this run's by `{now}`");
             return Err(Error::Config(format!("{what}; resume with PLIMSOLL_CONVOLUTIONS={before}")));
         }
-        let (before, now) = (&record.numerics, &Numerics { convolutions: record.numerics.convolutions.clone(), ..self.numerics.clone() });
+        let (before, now) = (&record.numerics, &self.numerics_as_in(record));
         if before != now {
             let what = format!("the checkpoint was trained with {before}, but this plan has {now}");
             return Err(Error::Config(format!("{what}; plan with the `Fit` that resumes: `trainer.plan(&fit)`")));
@@ -154,6 +154,12 @@ impl Progress {
         let rows = |rows: u64| if rows == u64::MAX { "as many rows as come".to_string() } else { format!("{rows} rows") };
         compare("an epoch of", rows(record.data.epoch_rows), rows(self.epoch_rows))?;
         compare("the row order", record.data.order.clone(), self.order.clone())
+    }
+
+    /// The planner's choices, with what is chosen when programs are loaded as in a checkpoint.
+    fn numerics_as_in(&self, record: &Record) -> Numerics {
+        let Numerics { convolutions, algorithms, .. } = record.numerics.clone();
+        Numerics { convolutions, algorithms, ..self.numerics.clone() }
     }
 
     pub fn report(&self, fit: &mut Fit<'_>, session: &Session) {
@@ -196,7 +202,11 @@ impl Progress {
             memories,
             config: spec.config.clone(),
             plan: self.digest.clone(),
-            numerics: self.numerics.clone(),
+            // Those of all programs that were loaded so far.
+            numerics: Numerics {
+                algorithms: session.executor.device().diagnostics().and_then(|device| device.algorithms()),
+                ..self.numerics.clone()
+            },
             device: self.device.clone(),
             ..Record::empty()
         }

@@ -18,6 +18,7 @@ use plimsoll_core::graph::StateKind;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Reservation};
 use plimsoll_data::{Dataset, Feed, NextBatch, Options, Schema};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// The shortest time between two progress events.
@@ -62,6 +63,8 @@ struct Training<'r, 'f> {
     waited: Duration,
     /// Whether the run was stopped from outside, and then whether a checkpoint has all of its steps.
     interrupted: Option<bool>,
+    /// The algorithms of the checkpoint that the run is resumed from, until it is known whether they are available.
+    recorded_algorithms: Option<BTreeMap<String, String>>,
     /// Of checkpoints and of the history.
     _memory: [Reservation; 2],
 }
@@ -141,6 +144,7 @@ impl<'r, 'f> Training<'r, 'f> {
             trained: (Duration::ZERO, 0),
             waited: Duration::ZERO,
             interrupted: None,
+            recorded_algorithms: spec.numerics.as_ref().and_then(|numerics| numerics.algorithms.clone()),
             _memory: memory,
         })
     }
@@ -159,6 +163,7 @@ impl<'r, 'f> Training<'r, 'f> {
             None => {
                 let Some(tally) = self.steps().map_err(|error| error.located(&self.data))? else { return Ok(()) };
                 self.warn_past_schedule();
+                self.warn_rejected_algorithms();
                 (tally, TrainedEpoch { learning_rate: self.session.rate, left_out: self.warn_left_out() })
             }
         };
@@ -179,6 +184,15 @@ impl<'r, 'f> Training<'r, 'f> {
             examples_per_s: rows as f64 / seconds.as_secs_f64().max(1e-9),
             left_out: trained.left_out,
         })
+    }
+
+    /// Warns once if the libraries of this machine lack algorithms that the checkpoint recorded.
+    fn warn_rejected_algorithms(&mut self) {
+        let Some(recorded) = self.recorded_algorithms.take() else { return };
+        let device = self.session.executor.device();
+        if let Some(warning) = device.diagnostics().and_then(|device| device.rejected_algorithms(&recorded)) {
+            self.fit.report(&Event::Warning(&warning));
+        }
     }
 
     /// The scores over the validation data, if there is any; nothing at all if the run was stopped.

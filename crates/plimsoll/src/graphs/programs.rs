@@ -29,6 +29,9 @@ pub(crate) const PENALTY_SHARE: &str = "penalty_share";
 /// The size of a block of logits on a GPU: large enough for matrix products at full speed.
 const LOGIT_BLOCK: Bytes = Bytes::mib(512);
 
+/// Larger predictions of a batch are not computed beside training on a GPU.
+const LARGEST_PREDICTIONS: Bytes = Bytes::gib(1);
+
 /// The maximum number of columns a model reads.
 const MAX_INPUTS: usize = 8;
 
@@ -212,7 +215,10 @@ impl Programs {
 
     /// Computes the losses over large vocabularies in blocks of rows, with their classes padded to whole vectors.
     pub fn compute_logits_in_blocks(&mut self, rows: usize) -> Result<(), GraphError> {
-        // Predictions are returned whole.
+        // Predictions are returned whole: those of a large vocabulary would take more memory than training, which needs none.
+        let outputs = |graph: &Graph| graph.outputs().iter().map(|(_, value)| graph.ty(*value).bytes(rows)).sum::<Bytes>();
+        let trains = self.training.is_some();
+        self.whole.retain(|(role, graph)| *role != Role::Predict || !trains || outputs(graph) <= LARGEST_PREDICTIONS);
         for (_, graph) in self.whole.iter_mut().filter(|(role, _)| *role != Role::Predict) {
             *graph = pad_classes(graph);
             if let Some(blocks) = logits_in_blocks(graph, rows, LOGIT_BLOCK) {

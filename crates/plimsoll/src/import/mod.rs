@@ -131,11 +131,10 @@ pub fn import(path: &Path) -> Result<Imported> {
         FormatError::Unsupported(what) => Error::Config(format!("cannot import {}: {what}", path.display())),
     };
     refuse_pickles(path)?;
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
     let file = File::open(path).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
     let region = Region::file(file).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
-    let imported = match extension.as_str() {
-        "onnx" => {
+    let imported = match path.extension() {
+        Some(extension) if extension.eq_ignore_ascii_case("onnx") => {
             let folder = path.parent().unwrap_or(Path::new(""));
             let mut external = |name: &str| {
                 let file = File::open(folder.join(name)).and_then(Region::file);

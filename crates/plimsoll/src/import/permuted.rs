@@ -10,8 +10,6 @@ const BLOCK: usize = 1 << 18;
 pub(super) struct Permuted {
     /// Extents as stored, without axes of extent 1 and with axes joined that stay together.
     stored: Vec<usize>,
-    /// The stored axis of each axis of the result.
-    order: Vec<usize>,
     /// For each stored axis: the distance of its elements in the result.
     strides: Vec<usize>,
 }
@@ -43,7 +41,7 @@ impl Permuted {
             strides[*axis] = stride;
             stride *= joined[*axis];
         }
-        Permuted { stored: joined, order, strides }
+        Permuted { stored: joined, strides }
     }
 
     /// Passes all elements of the result on, each piece with its position. A block has some of one axis and all of the others, so

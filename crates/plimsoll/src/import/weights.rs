@@ -23,10 +23,10 @@ pub(crate) enum Assembly {
     Part { tensor: Tensor, start: u64, length: u64 },
     /// Matrices side by side: `rows` rows of all parts, one after the other.
     Columns { rows: u64, parts: Vec<Tensor> },
-    /// Kernels of PyTorch `[outputs, inner…]`, side by side, as `[inner permuted…, outputs]`.
-    Transposed { parts: Vec<Tensor>, inner: Vec<usize>, order: Vec<usize> },
     /// A tensor of these dimensions with permuted axes: axis `i` of the weight is axis `order[i]`.
     Permuted { tensor: Tensor, stored: Vec<usize>, order: Vec<usize> },
+    /// Kernels of PyTorch `[outputs, inner…]`, side by side, as `[inner permuted…, outputs]`.
+    Transposed { parts: Vec<Tensor>, inner: Vec<usize>, order: Vec<usize> },
 }
 
 impl Assembly {
@@ -40,12 +40,12 @@ impl Assembly {
 
     /// Passes the elements on, some at a time, with their position.
     fn each_piece(&self, mut sink: impl FnMut(u64, &[f32]) -> Result<()>) -> Result<(), Problem> {
-        if let Assembly::Transposed { parts, inner, order } = self {
-            return transposed::each_piece(parts, inner, order, |at, numbers| sink(at, numbers).map_err(Problem::Device));
-        }
         if let Assembly::Permuted { tensor, stored, order } = self {
             let permuted = permuted::Permuted::new(stored, order);
             return permuted.each_piece(tensor, |at, numbers| sink(at, numbers).map_err(Problem::Device));
+        }
+        if let Assembly::Transposed { parts, inner, order } = self {
+            return transposed::each_piece(parts, inner, order, |at, numbers| sink(at, numbers).map_err(Problem::Device));
         }
         let mut piece = [0.0; PIECE];
         let mut done = 0;
@@ -65,7 +65,7 @@ impl Assembly {
                 let mut readers: Vec<_> = parts.iter().map(|part| (part.reader(), part.elements() / (*rows).max(1))).collect();
                 (0..*rows).try_for_each(|row| readers.iter_mut().try_for_each(|(reader, width)| pass(reader, row * *width, *width)))
             }
-            Assembly::Transposed { .. } | Assembly::Permuted { .. } => unreachable!("passed on above"),
+            Assembly::Permuted { .. } | Assembly::Transposed { .. } => unreachable!("passed on above"),
         }
     }
 }

@@ -183,7 +183,13 @@ pub(super) fn smallest_plan(request: &Request<'_>, budgets: Budgets, least: &Can
 /// The choices of a candidate that result bits depend on.
 fn choices(request: &Request<'_>, candidate: &Candidate) -> Result<Numerics> {
     let precision = varied(request, candidate.variant)?.programs.optimization.precision;
-    Ok(Numerics { micro_batch: candidate.micro_batch, precision, eight_bit_state: candidate.variant.state, convolutions: None })
+    Ok(Numerics {
+        micro_batch: candidate.micro_batch,
+        precision,
+        eight_bit_state: candidate.variant.state,
+        convolutions: None,
+        algorithms: None,
+    })
 }
 
 /// The candidate that [`choices`] and its memory describe.

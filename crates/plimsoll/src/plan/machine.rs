@@ -54,7 +54,7 @@ impl Machine {
     pub fn open(spec: &RunSpec) -> Result<Machine> {
         // Measured before libraries are loaded, which are not part of the process footprint.
         system::process_footprint();
-        Ok(Machine::read(&devices::open(spec.device, spec.threads, spec.device_profile.as_deref())?, spec.costs.as_ref()))
+        Ok(Machine::read(&devices::open(spec.device, spec.threads, spec.device_profile.as_deref(), spec.algorithms)?, spec.costs.as_ref()))
     }
 
     /// Reads the free memory for an opened device.

@@ -290,7 +290,7 @@ impl RunPlan {
     /// The choices that result bits depend on, as far as planning makes them.
     pub(crate) fn numerics(&self) -> Numerics {
         let (micro_batch, precision, eight_bit_state) = (self.micro_batch, self.precision, self.eight_bit_state);
-        Numerics { micro_batch, precision, eight_bit_state, convolutions: None }
+        Numerics { micro_batch, precision, eight_bit_state, convolutions: None, algorithms: None }
     }
 
     /// Bytes that are offloaded: to host memory, or to a file on a device that shares host memory.

@@ -68,7 +68,7 @@ impl Subject {
             (DeviceSpec::Cuda(_), None) => {}
             (_, stated) => return Err(untrue(format!("its assumptions state {stated:?} threads, which this run has not"))),
         }
-        let opened = devices::open(spec.device, spec.threads, spec.device_profile.as_deref())?;
+        let opened = devices::open(spec.device, spec.threads, spec.device_profile.as_deref(), spec.algorithms)?;
         let data = DataSummary::read(&spec)?;
         data.training.check_fixed_shapes()?;
         let own = data.training.batch_rows()?;

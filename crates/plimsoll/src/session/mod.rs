@@ -2,6 +2,7 @@
 
 mod clock;
 pub(crate) mod feed;
+mod initial_values;
 mod learning_rate;
 mod not_finite;
 
@@ -225,7 +226,10 @@ impl Session {
         };
         // The code that loaded the programs.
         give_back_program_pages();
-        executor.initialize(spec.seed)?;
+        match &plan.device_memory {
+            None => executor.initialize(spec.seed)?,
+            Some(_) => initial_values::initialize(&mut executor, spec.seed)?,
+        }
         let roles = plan
             .memory
             .programs
@@ -444,8 +448,24 @@ impl Session {
         Ok(())
     }
 
+    /// Whether memory for predictions is planned.
+    pub fn predicts(&self) -> bool {
+        self.plan.memory.program(Role::Predict).is_some()
+    }
+
+    /// That memory for predictions is planned.
+    pub fn check_predicts(&self) -> Result<()> {
+        if self.predicts() {
+            return Ok(());
+        }
+        let what = "the predictions of a batch of this model would take more memory than its training, so that none is planned for them: save \
+                    the weights and predict with a smaller batch, by `plimsoll predict`, `plimsoll generate` or `Model::load`";
+        Err(Error::Config(what.to_string()))
+    }
+
     /// Runs the predicting program over one row.
     pub fn predict_row(&mut self, row: &[u8]) -> Result<()> {
+        self.check_predicts()?;
         let prepared = self.roles.iter().find(|prepared| prepared.role == Role::Predict).expect("every role is planned");
         let column = match prepared.columns[..] {
             [column] => &self.schema.columns()[column],

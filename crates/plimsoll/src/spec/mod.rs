@@ -9,7 +9,7 @@ mod optimization;
 
 use crate::allow::Allow;
 use crate::cost::CostTable;
-use crate::devices::DeviceSpec;
+use crate::devices::{Algorithms, DeviceSpec};
 use crate::error::{Error, Result};
 use crate::loss::Loss;
 use crate::metrics::Metric;
@@ -75,6 +75,8 @@ pub struct RunSpec {
     pub threads: Option<usize>,
     /// The device to compute on.
     pub device: DeviceSpec,
+    /// How the algorithms of matrix products and convolutions are selected on a GPU.
+    pub algorithms: Algorithms,
     /// A stored device profile to plan for, such as `h200`, instead of a device that is present.
     pub device_profile: Option<String>,
     /// Measured costs of the device; without them, built-in rates that are the same on every machine predict times.
@@ -148,6 +150,7 @@ impl Default for RunSpec {
             seed: 0,
             threads: None,
             device: DeviceSpec::default(),
+            algorithms: Algorithms::default(),
             device_profile: None,
             costs: None,
             offload_folder: None,
@@ -190,6 +193,7 @@ impl RunSpec {
             self.optimization.read(&train)?;
             self.fit.read(&train, folder)?;
             self.device = train.text("device")?.unwrap_or("cpu").parse()?;
+            self.algorithms = train.choice("algorithms", &Algorithms::NAMES)?.unwrap_or_default();
             self.device_profile = train.text("device_profile")?.map(str::to_string);
             train.finish()?;
         }

@@ -189,6 +189,7 @@ impl CustomLoop {
 
     /// The outputs of the model for a batch; label columns may be missing.
     pub fn forward(&mut self, batch: &HostBatch<'_>) -> Result<&[Predicted]> {
+        self.trainer.session_mut().check_predicts()?;
         let mut results = match self.results.take() {
             Some(results) => results,
             None => Results::new(self.trainer.session_mut(), self.plan.batch)?,

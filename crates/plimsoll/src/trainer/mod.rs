@@ -275,7 +275,8 @@ impl Trainer {
         if self.device.get().is_none() {
             // Before libraries are loaded, whose size is not the program's own.
             system::process_footprint();
-            let _ = self.device.set(devices::open(self.spec.device, self.spec.threads, self.spec.device_profile.as_deref())?);
+            let RunSpec { device, threads, device_profile, algorithms, .. } = &self.spec;
+            let _ = self.device.set(devices::open(*device, *threads, device_profile.as_deref(), *algorithms)?);
         }
         Ok(self.device.get().expect("set above"))
     }
@@ -322,6 +323,11 @@ impl Trainer {
                 smaller
             }
         };
+        // A resumed run keeps its algorithms, whatever was measured since.
+        let recorded = spec.numerics.as_ref().and_then(|numerics| numerics.algorithms.as_ref());
+        if let (Some(recorded), Some(device)) = (recorded, machine.device.diagnostics()) {
+            device.keep_algorithms(recorded);
+        }
         let mut session = Session::open(machine.device, &plan, spec, spec.data.output_schema()?)?;
         session.learning_rate.state = self.schedule_state;
         self.session = Some(session);

@@ -122,6 +122,7 @@ impl Trainer {
     ) -> Result<()> {
         scan_images(data)?;
         let session = self.opened()?;
+        session.check_predicts()?;
         let mut results = Results { scales, ..Results::new(session, session.plan.micro_batch)? };
         let pipeline = data.clone().rebatch(session.plan.feed_rows).plan(session.ledger.available())?;
         let mut rows_before = 0;
@@ -144,6 +145,9 @@ impl Trainer {
     /// output, or the memory does not suffice.
     pub(crate) fn count_classes(&mut self, data: &Dataset) -> Result<Option<Classes>> {
         let session = self.opened()?;
+        if !session.predicts() {
+            return Ok(None);
+        }
         let interface = Arc::clone(&session.plan.interface);
         let labels = interface.ranges.iter().find(|range| matches!(range.kind, ValueKind::Labels(_)));
         let (Some(labels), [(_, shape)]) = (labels, &interface.outputs[..]) else { return Ok(None) };

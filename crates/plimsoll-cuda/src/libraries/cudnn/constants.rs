@@ -7,6 +7,7 @@ pub(super) mod kind {
     pub const ENGINE_CONFIG: i32 = 3;
     pub const HEURISTICS: i32 = 4;
     pub const PLAN: i32 = 5;
+    pub const KNOB_CHOICE: i32 = 7;
     pub const FORWARD: i32 = 10;
     pub const GRAD_FILTER: i32 = 11;
     pub const GRAD_INPUT: i32 = 12;
@@ -26,6 +27,7 @@ pub(super) mod ty {
     pub const ADDRESS: i32 = 6;
     pub const MODE: i32 = 7;
     pub const HEURISTICS_MODE: i32 = 8;
+    pub const KNOB: i32 = 9;
     pub const NUMERICAL_NOTE: i32 = 11;
     pub const DESCRIPTOR: i32 = 15;
     pub const BEHAVIOUR_NOTE: i32 = 19;
@@ -47,10 +49,13 @@ pub(super) mod attribute {
     pub const HEURISTICS_RESULTS: i32 = 202;
     pub const HEURISTICS_DEVICE: i32 = 204;
     pub const CONFIG_ENGINE: i32 = 300;
+    pub const CONFIG_KNOBS: i32 = 302;
     pub const PLAN_HANDLE: i32 = 400;
     pub const PLAN_CONFIG: i32 = 401;
     pub const PLAN_WORKSPACE: i32 = 402;
     pub const PLAN_DEVICE: i32 = 407;
+    pub const KNOB_TYPE: i32 = 600;
+    pub const KNOB_VALUE: i32 = 601;
     pub const GRAPH_HANDLE: i32 = 800;
     pub const GRAPH_OPERATIONS: i32 = 801;
     pub const TENSOR_ALIGNMENT: i32 = 900;
@@ -61,6 +66,7 @@ pub(super) mod attribute {
     pub const ADDRESSES_IDS: i32 = 1000;
     pub const ADDRESSES_DATA: i32 = 1001;
     pub const ADDRESSES_WORKSPACE: i32 = 1003;
+    pub const ENGINE_INDEX: i32 = 1301;
     pub const ENGINE_NUMERICAL_NOTES: i32 = 1303;
     pub const ENGINE_BEHAVIOUR_NOTES: i32 = 1305;
     #[cfg(test)]

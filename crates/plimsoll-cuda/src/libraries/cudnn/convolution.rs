@@ -10,6 +10,7 @@ use crate::algorithms::ComputeType;
 use crate::algorithms::convolution::ConvPass;
 use crate::kernels::ConvShape;
 use plimsoll_core::DType;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Required alignment of all addresses.
@@ -27,11 +28,35 @@ pub(crate) struct ConvRequest {
     pub ty: ComputeType,
 }
 
+impl ConvRequest {
+    /// The request as text, under which measured algorithms are recorded.
+    pub fn text(&self, workspace: usize) -> String {
+        let ConvRequest { kind, conv: ConvShape { window, groups, image: [n, h, w, c], result }, ty } = *self;
+        let pass = match kind {
+            ConvPass::Forward => "conv2d",
+            ConvPass::GradInput => "conv2d_grad_input",
+            ConvPass::GradFilter => "conv2d_grad_filter",
+        };
+        let ((kh, kw), (sh, sw), (dh, dw)) = (window.size, window.stride, window.dilation);
+        let ((top, bottom), (left, right)) = (window.pad_rows, window.pad_columns);
+        format!(
+            "{pass} {n}x{h}x{w}x{c} to {} window {kh}x{kw} stride {sh}x{sw} dilation {dh}x{dw} pad {top},{bottom},{left},{right} \
+             groups {groups} {} in {workspace}",
+            result[3],
+            ty.text()
+        )
+    }
+}
+
 /// A convolution with its execution plan.
 pub(crate) struct Convolution {
     handle: Arc<Cudnn>,
     way: ExecutionPlan,
-    _asked: EngineQuery,
+    /// The engine and its knobs, as they are recorded.
+    pub engine: String,
+    /// The query that the plan refers to. Shared only with other plans of one search, which stay on the thread that loads
+    /// a program.
+    _asked: Rc<EngineQuery>,
 }
 
 /// An execution plan of the library.
@@ -62,24 +87,55 @@ impl Convolution {
     ///
     /// Same as [`run`](Convolution::run). The tensors' contents do not matter, and outputs are overwritten.
     pub unsafe fn find(dnn: &Arc<Cudnn>, request: &ConvRequest, workspace: usize, addresses: [u64; 4]) -> Result<Convolution, String> {
-        if addresses.iter().any(|address| !address.is_multiple_of(ALIGNMENT)) {
+        // SAFETY: guaranteed by the caller.
+        let mut found = unsafe { Convolution::search(dnn, request, workspace, addresses, 1, None) }?;
+        Ok(found.remove(0))
+    }
+
+    /// Up to `most` plans as [`find`](Convolution::find) returns them, fastest first by the library's ranking; at least
+    /// one. With a recorded `engine`, only plans with that one.
+    ///
+    /// # Safety
+    ///
+    /// Same as [`find`](Convolution::find).
+    pub unsafe fn search(
+        dnn: &Arc<Cudnn>,
+        request: &ConvRequest,
+        workspace: usize,
+        addresses: [u64; 4],
+        most: usize,
+        engine: Option<&str>,
+    ) -> Result<Vec<Convolution>, String> {
+        if !Convolution::is_aligned(addresses) {
             return Err("wants addresses of another alignment".to_string());
         }
-        let mut refusal = "knows no way that fits".to_string();
+        let (mut found, mut refusal) = (Vec::<Convolution>::new(), "knows no way that fits".to_string());
         for heuristics in HEURISTICS {
-            let asked = dnn.with(|handle| EngineQuery::new(dnn.functions, request, heuristics, Target::open(handle)))?;
+            let asked = Rc::new(dnn.with(|handle| EngineQuery::new(dnn.functions, request, heuristics, Target::open(handle)))?);
             for config in &asked.configs {
+                if found.len() == most {
+                    return Ok(found);
+                }
+                let own = name_of(config);
+                if engine.is_some_and(|engine| engine != own) || found.iter().any(|known| known.engine == own) {
+                    continue;
+                }
                 let Some(way) = dnn.with(|handle| ExecutionPlan::new(config, request.ty, workspace, Target::open(handle))) else {
                     continue;
                 };
                 // SAFETY: guaranteed by the caller.
                 match unsafe { way.execute(dnn, addresses) } {
-                    Ok(()) => return Ok(Convolution { handle: Arc::clone(dnn), way, _asked: asked }),
+                    Ok(()) => found.push(Convolution { handle: Arc::clone(dnn), way, engine: own, _asked: Rc::clone(&asked) }),
                     Err(error) => refusal = error,
                 }
             }
         }
-        Err(refusal)
+        if found.is_empty() { Err(refusal) } else { Ok(found) }
+    }
+
+    /// Whether all addresses have the alignment that plans are made for.
+    pub fn is_aligned(addresses: [u64; 4]) -> bool {
+        addresses.iter().all(|address| address.is_multiple_of(ALIGNMENT))
     }
 
     /// Enqueues it. The addresses are those of image, filter, result and workspace.
@@ -126,6 +182,18 @@ impl ExecutionPlan {
         let status = dnn.with(|handle| unsafe { (functions.execute)(handle, self.plan.raw, addresses.raw) });
         functions.check(status, "a convolution by cuDNN failed")
     }
+}
+
+/// The text in which the engine of a configuration is recorded: its index and its knobs, in the library's order.
+fn name_of(config: &Descriptor) -> String {
+    let engine = config.get_descriptor(attribute::CONFIG_ENGINE, kind::ENGINE);
+    let index = engine.ok().and_then(|engine| engine.get_integers(attribute::ENGINE_INDEX, 1).first().copied());
+    let knobs = config.get_descriptors(attribute::CONFIG_KNOBS, kind::KNOB_CHOICE).unwrap_or_default();
+    let knob = |knob: &Descriptor| {
+        let (kind, value) = (knob.get_enums(attribute::KNOB_TYPE, ty::KNOB, 1), knob.get_integers(attribute::KNOB_VALUE, 1));
+        format!(" {}={}", kind.first().unwrap_or(&-1), value.first().unwrap_or(&-1))
+    };
+    format!("engine {}{}", index.unwrap_or(-1), knobs.iter().map(knob).collect::<String>())
 }
 
 /// Whether an engine with these notes is deterministic and preserves the requested precision: single precision without
@@ -289,6 +357,16 @@ mod tests {
                 asked.configs.iter().any(|config| ExecutionPlan::new(config, request.ty, scratch as usize, target).is_some())
             })
         })
+    }
+
+    #[test]
+    fn a_request_is_recorded_with_all_that_selects_an_engine() {
+        let window = Window { pad_rows: (0, 1), pad_columns: (0, 1), ..Window::valid((3, 3), (2, 2)) };
+        let request = ConvRequest { kind: ConvPass::GradFilter, conv: conv(56, 64, 128, window), ty: ComputeType::new(DType::F32, true) };
+        assert_eq!(
+            request.text(4096),
+            "conv2d_grad_filter 32x56x56x64 to 128 window 3x3 stride 2x2 dilation 1x1 pad 0,1,0,1 groups 1 tf32 in 4096"
+        );
     }
 
     /// If cuDNN is installed, its heuristics for an H200 are queried without a GPU: the layers of a residual network

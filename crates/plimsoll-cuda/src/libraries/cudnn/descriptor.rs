@@ -5,7 +5,7 @@ use super::library::{Functions, Raw};
 use std::ffi::c_void;
 
 /// The types of attributes that are enumerations.
-const ENUMERATIONS: [i32; 5] = [ty::DATA_TYPE, ty::MODE, ty::HEURISTICS_MODE, ty::NUMERICAL_NOTE, ty::BEHAVIOUR_NOTE];
+const ENUMERATIONS: [i32; 6] = [ty::DATA_TYPE, ty::MODE, ty::HEURISTICS_MODE, ty::KNOB, ty::NUMERICAL_NOTE, ty::BEHAVIOUR_NOTE];
 
 /// A descriptor, destroyed on drop.
 pub(super) struct Descriptor {

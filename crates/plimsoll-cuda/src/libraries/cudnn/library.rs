@@ -20,6 +20,8 @@ pub(super) struct Functions {
     pub get: unsafe extern "C" fn(Raw, i32, i32, i64, *mut i64, *mut c_void) -> i32,
     pub finalize: unsafe extern "C" fn(Raw) -> i32,
     pub execute: unsafe extern "C" fn(Raw, Raw, Raw) -> i32,
+    /// The version, such as 91400.
+    version: usize,
     /// Never unloaded: library threads may still refer to it at process exit.
     _libraries: [Library; 2],
 }
@@ -45,6 +47,11 @@ pub(super) fn functions() -> Option<&'static Functions> {
 /// Whether the library is available.
 pub(crate) fn is_present() -> bool {
     functions().is_some()
+}
+
+/// The version of the library, such as 91400; 0 if it is not available.
+pub(crate) fn version() -> usize {
+    functions().map_or(0, |functions| functions.version)
 }
 
 /// File names to try, starting with the supported major version.
@@ -76,6 +83,7 @@ fn load() -> Option<Functions> {
             get: *library.get(b"cudnnBackendGetAttribute\0").ok()?,
             finalize: *library.get(b"cudnnBackendFinalize\0").ok()?,
             execute: *library.get(b"cudnnBackendExecute\0").ok()?,
+            version,
             _libraries: [library, products],
         })
     }

@@ -7,4 +7,4 @@ mod descriptor;
 mod library;
 
 pub(crate) use convolution::{ConvRequest, Convolution};
-pub(crate) use library::{Cudnn, is_present};
+pub(crate) use library::{Cudnn, is_present, version};
