@@ -50,8 +50,7 @@ fn onnx_files_are_those_that_onnx_runtime_was_compared_on() {
 fn batch_normalization_is_folded_and_layouts_change_once() {
     let model = exported("resnet18", &["model.input=[32, 32, 3]", "model.width=0.125", "model.classes=3"]);
     let count = |op: &str| model.graph.nodes.iter().filter(|node| node.op == op).count();
-    // The one product is that of the mean over all pixels.
-    assert_eq!((count("Conv"), count("Transpose"), count("BatchNormalization"), count("Mul")), (20, 1, 0, 1));
+    assert_eq!((count("Conv"), count("Transpose"), count("BatchNormalization"), count("Mul")), (20, 1, 0, 0));
     assert_eq!((model.ir_version, model.opsets[""]), (8, 18));
     let input = &model.graph.inputs[0];
     assert_eq!((input.name.as_str(), input.shape.as_ref().unwrap()[0].clone()), ("x", Dim::Symbolic("batch".to_string())));

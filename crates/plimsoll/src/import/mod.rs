@@ -131,7 +131,6 @@ pub fn import(path: &Path) -> Result<Imported> {
         FormatError::Unsupported(what) => Error::Config(format!("cannot import {}: {what}", path.display())),
     };
     refuse_pickles(path)?;
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
     let file = File::open(path).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
     let region = Region::file(file).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
     let imported = match path.extension() {
