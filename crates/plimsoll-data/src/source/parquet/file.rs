@@ -25,8 +25,9 @@ pub(super) struct ParquetFile {
     pub path: PathBuf,
     pub file: File,
     length: u64,
-    /// Rows of each group.
+    /// Rows of each group, and before the first of them.
     pub groups: Vec<u64>,
+    rows_before: u64,
     /// The columns that are read, in the order of the used columns of the table.
     pub columns: Vec<ProjectedColumn>,
 }
@@ -116,7 +117,7 @@ impl ParquetFile {
         let groups: Vec<u64> = footer.groups.iter().map(|group| group.rows).collect();
         let rows = groups.iter().try_fold(0u64, |rows, group| rows.checked_add(*group));
         rows.filter(|rows| *rows < 1 << 48).ok_or_else(|| refuse("its groups have more rows than any file".into()))?;
-        Ok((ParquetFile { path: path.to_path_buf(), file, length, groups, columns: Vec::new() }, footer))
+        Ok((ParquetFile { path: path.to_path_buf(), file, length, groups, rows_before: 0, columns: Vec::new() }, footer))
     }
 
     /// Selects row groups and columns, by their leaves, and reads the headers of their pages.
@@ -126,6 +127,7 @@ impl ParquetFile {
             return Err(refuse(format!("it has {} groups of rows, and {groups:?} were asked for", footer.groups.len())));
         };
         self.groups = chosen.iter().map(|group| group.rows).collect();
+        self.rows_before = footer.groups[..groups.start].iter().map(|group| group.rows).sum();
         self.columns.clear();
         for &at in leaves {
             let leaf = footer.leaves[at].clone();
@@ -146,6 +148,11 @@ impl ParquetFile {
             self.columns.push(column);
         }
         Ok(())
+    }
+
+    /// The row of the file that a group begins with.
+    pub fn first_row(&self, group: usize) -> u64 {
+        self.rows_before + self.groups[..group].iter().sum::<u64>()
     }
 
     pub fn broken(&self, name: &str, at: u64, problem: impl std::fmt::Display) -> DataError {

@@ -3,6 +3,7 @@
 use super::codec::Unpacker;
 use super::encodings::{CUT, delta, hybrid, split_value};
 use super::footer::{DICTIONARY, Leaf, PageHeader};
+use crate::source::columnar::{half, resize_to};
 use crate::table::Cell;
 
 /// What values become: a number, divided where a divisor is given, or a text.
@@ -69,27 +70,6 @@ impl ValueType {
             }
             ValueType::Boolean | ValueType::Text => 0.0,
         }
-    }
-}
-
-/// A half-precision number.
-fn half(bits: u16) -> f32 {
-    let (sign, exponent, fraction) = (if bits >> 15 == 1 { -1.0 } else { 1.0 }, i32::from(bits >> 10 & 31), f32::from(bits & 1023));
-    sign * match exponent {
-        0 => fraction * 2f32.powi(-24),
-        31 if fraction == 0.0 => f32::INFINITY,
-        31 => f32::NAN,
-        _ => (1.0 + fraction / 1024.0) * 2f32.powi(exponent - 15),
-    }
-}
-
-/// Makes `vector` empty with exactly this capacity. The old allocation is freed first, so that both never exist
-/// together.
-pub(super) fn resize_to<T>(vector: &mut Vec<T>, elements: usize) {
-    vector.clear();
-    if vector.capacity() < elements {
-        *vector = Vec::new();
-        vector.reserve_exact(elements);
     }
 }
 
@@ -162,11 +142,6 @@ impl Pages {
     /// Entries of the page not yet returned.
     pub fn left(&self) -> usize {
         self.entries - self.entry
-    }
-
-    /// The index of the next entry.
-    pub fn entry(&self) -> usize {
-        self.entry
     }
 
     /// Drops the current page.

@@ -75,6 +75,7 @@ const SOURCES: [&SourceKind; 19] = [
     &tables::CSV,
     &tables::JSON_LINES,
     &tables::PARQUET,
+    &tables::ARROW,
     &text::TEXT,
     &images::WEBDATASET,
     &records::TFRECORD,
