@@ -118,6 +118,11 @@ impl Encoder {
         }
     }
 
+    /// Whether a text becomes one word.
+    pub fn is_category(&self) -> bool {
+        matches!(self.column.encoding, Encoding::Lookup { .. } | Encoding::Hash { .. })
+    }
+
     /// How the text of cells is read.
     pub fn format(&self) -> &CellFormat {
         &self.format

@@ -5,7 +5,7 @@
 //! | `parse` | numbers, Booleans and dates from text |
 //! | `column` | a column as it was fitted: a value that is stored with the weights |
 //! | `encode` | cells to numbers |
-//! | `text`, `bpe` | texts to tokens |
+//! | `text`, `bpe`, `letters` | texts to tokens |
 //! | `tokens`, `hash` | sets of byte strings; hash functions with fixed results |
 //! | `spec` | what is asked of a table |
 //! | `infer` | what its columns hold, over all rows |
@@ -23,6 +23,7 @@ mod fit;
 mod hash;
 mod infer;
 mod layout;
+mod letters;
 mod names;
 pub(crate) mod parse;
 mod rows;

@@ -1,5 +1,6 @@
 //! Rows of files of columns, in blocks: columns are decoded one after the other, so that each is a tight loop.
 
+use super::resize_to;
 use crate::DataError;
 use crate::fault::Fault;
 use crate::source::RowIterator;
@@ -29,10 +30,22 @@ pub(in crate::source) struct Block {
     words: Vec<[u8; WORD]>,
     /// For each column how its numbers become words, if that takes no more than numbers.
     direct: Vec<Option<Direct>>,
+    /// For each column that is a category, the words of the texts of its dictionary.
+    categories: Vec<Option<Listed>>,
     /// The errors of rows.
     errors: Vec<(usize, DataError)>,
     /// The error that ends the group of rows after the block.
     pub damage: Option<DataError>,
+}
+
+/// The words of a dictionary.
+#[derive(Default)]
+struct Listed {
+    /// Which dictionary.
+    dictionary: u64,
+    words: Vec<[u8; WORD]>,
+    /// The texts that cannot be encoded, and why.
+    refused: Vec<(u32, String)>,
 }
 
 impl Block {
@@ -74,6 +87,44 @@ impl Block {
         }
     }
 
+    /// Whether texts of a column become one word each.
+    pub fn is_category(&self, column: usize) -> bool {
+        self.categories[column].is_some()
+    }
+
+    /// Encodes the texts of a dictionary, unless it is the last one.
+    pub fn list_words<'t>(&mut self, column: usize, dictionary: u64, texts: usize, text: impl Fn(usize) -> &'t [u8]) {
+        let encoder = &self.table.encoders[column];
+        let Some(listed) = self.categories[column].as_mut().filter(|listed| listed.dictionary != dictionary) else { return };
+        listed.dictionary = dictionary;
+        listed.refused.clear();
+        resize_to(&mut listed.words, texts);
+        for index in 0..texts {
+            let mut word = [[0; WORD]];
+            if let Err(problem) = encoder.encode(Cell::Text(text(index)), &mut self.text, &mut word) {
+                listed.refused.push((index as u32, problem));
+            }
+            listed.words.push(word[0]);
+        }
+    }
+
+    /// Encodes texts of consecutive rows by their indices in the dictionary of [`list_words`](Self::list_words).
+    pub fn put_indices(&mut self, column: usize, first: usize, indices: &[u32], refuse: impl Fn(usize, String) -> DataError) {
+        let (width, offset) = (self.table.words, self.table.offsets[column]);
+        let Some(listed) = &self.categories[column] else { return };
+        let out = self.words[first * width + offset..].iter_mut().step_by(width);
+        out.zip(indices).for_each(|(out, index)| *out = listed.words[*index as usize]);
+        if listed.refused.is_empty() {
+            return;
+        }
+        let name = &self.table.encoders[column].column.name;
+        for (row, index) in indices.iter().enumerate() {
+            if let Some((_, problem)) = listed.refused.iter().find(|(refused, _)| refused == index) {
+                self.errors.push((first + row, refuse(first + row, format!("column `{name}` {problem}"))));
+            }
+        }
+    }
+
     /// Encodes a cell.
     pub fn put_cell(&mut self, column: usize, row: usize, cell: Cell<'_>, refuse: impl Fn(usize, String) -> DataError) {
         let encoder = &self.table.encoders[column];
@@ -105,6 +156,7 @@ impl<R: BlockReader> BlockRows<R> {
             text: vec![0; Block::text_bytes(table, longest_text)],
             words: vec![[0; WORD]; BLOCK * table.words],
             direct: table.encoders.iter().map(|encoder| encoder.direct()).collect(),
+            categories: table.encoders.iter().map(|encoder| encoder.is_category().then(Listed::default)).collect(),
             errors: Vec::new(),
             damage: None,
             table: Arc::clone(table),
@@ -132,7 +184,20 @@ impl<R: BlockReader> RowIterator for BlockRows<R> {
         self.reader.begin();
         (self.next, self.rows, self.block.damage) = (0, 0, None);
         self.block.errors.clear();
+        self.block.categories.iter_mut().flatten().for_each(|listed| listed.dictionary = 0);
         Ok(())
+    }
+
+    fn rows(&mut self, out: &mut [u8], row_bytes: usize) -> Result<usize, Fault> {
+        let ready = (self.rows - self.next).min(out.len() / row_bytes.max(1));
+        if ready == 0 || !self.whole || !self.block.errors.is_empty() {
+            return Ok(usize::from(self.row(&mut out[..row_bytes])?));
+        }
+        let width = self.block.table.words;
+        let words = &self.block.words[self.next * width..][..ready * width];
+        out[..ready * row_bytes].copy_from_slice(words.as_flattened());
+        self.next += ready;
+        Ok(ready)
     }
 
     fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {

@@ -5,6 +5,7 @@ use super::footer::{Chunk, DATA, DATA_V2, DICTIONARY, Footer, Leaf, PageHeader};
 use super::thrift::Malformed;
 use super::values::ValueType;
 use crate::DataError;
+use crate::source::columnar::BLOCK;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,8 @@ pub(super) struct PageLimits {
     packed: u64,
     unpacked: u64,
     values: u64,
+    /// Values that are decoded at once.
+    decoded: u64,
     dictionary: u64,
     dictionary_bytes: u64,
     /// Memory of unpacking.
@@ -58,6 +61,8 @@ impl PageLimits {
             self.dictionary_bytes = self.dictionary_bytes.max(head.unpacked);
         } else {
             self.values = self.values.max(head.values);
+            let in_parts = matches!(head.encoding, 0 | 2 | 8);
+            self.decoded = self.decoded.max(if in_parts { head.values.min(BLOCK as u64) } else { head.values });
         }
         self.packed = self.packed.max(head.packed);
         self.unpacked = self.unpacked.max(head.unpacked).max(head.packed);
@@ -67,7 +72,9 @@ impl PageLimits {
     pub fn has(&self, head: &PageHeader, codec: i64) -> bool {
         let mut with = *self;
         with.add(head, codec);
-        let all = |limits: &PageLimits| (limits.packed, limits.unpacked, limits.values, limits.dictionary, limits.dictionary_bytes);
+        let all = |limits: &PageLimits| {
+            (limits.packed, limits.unpacked, limits.values, limits.decoded, limits.dictionary, limits.dictionary_bytes)
+        };
         all(&with) == all(self)
     }
 
@@ -76,6 +83,7 @@ impl PageLimits {
         self.packed = self.packed.max(other.packed);
         self.unpacked = self.unpacked.max(other.unpacked);
         self.values = self.values.max(other.values);
+        self.decoded = self.decoded.max(other.decoded);
         self.dictionary = self.dictionary.max(other.dictionary);
         self.dictionary_bytes = self.dictionary_bytes.max(other.dictionary_bytes);
         self.codec = self.codec.max(other.codec);
@@ -84,10 +92,10 @@ impl PageLimits {
     /// Memory of reading a column.
     fn bytes(&self, column: &ProjectedColumn) -> u64 {
         let values = match column.value {
-            // Indices or lengths, the dictionary, and the current text where texts share prefixes.
-            ValueType::Text => 8 * self.values + 4 * self.dictionary + self.dictionary_bytes + self.unpacked,
-            ValueType::Decimal(..) => 8 * self.dictionary + 24 * self.values,
-            _ => 8 * (self.values + self.dictionary),
+            // Indices or lengths, the dictionary with its words, and the current text where texts share prefixes.
+            ValueType::Text => 8 * self.values + 8 * self.dictionary + self.dictionary_bytes + self.unpacked,
+            ValueType::Decimal(..) | ValueType::Boolean => 8 * self.dictionary + 24 * self.values,
+            _ => 8 * (self.decoded.max(BLOCK as u64) + self.dictionary),
         };
         let levels = self.values * (u64::from(column.leaf.defined > 0) + u64::from(column.leaf.repeated > 0));
         self.packed + self.unpacked + values + levels + (64 << 10)

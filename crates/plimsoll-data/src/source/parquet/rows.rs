@@ -77,7 +77,9 @@ impl ColumnReader {
         }
         self.list.clear();
         loop {
-            if let Some(number) = self.pages.element() {
+            let at = self.page_at;
+            let element = self.pages.element().map_err(|problem| file.broken(&column.leaf.name, at, problem))?;
+            if let Some(number) = element {
                 self.list.push(number.to_ne_bytes());
             }
             // A list may go on in the next page.
@@ -175,6 +177,14 @@ impl BlockReader for Reader {
                     && let Some(numbers) = reader.pages.numbers(run)
                 {
                     block.put_numbers(at, row, numbers, refuse);
+                    row += numbers.len();
+                    continue;
+                }
+                if block.is_category(at) && reader.pages.indices(0).is_some() {
+                    let (dictionary, texts) = reader.pages.dictionary();
+                    block.list_words(at, dictionary, texts, |index| reader.pages.listed(index));
+                    let indices = reader.pages.indices(run).unwrap_or_default();
+                    block.put_indices(at, row, indices, refuse);
                     row += run;
                     continue;
                 }

@@ -1,7 +1,7 @@
 //! The values of a column, page by page.
 
 use super::codec::Unpacker;
-use super::encodings::{CUT, delta, hybrid, split_value};
+use super::encodings::{CHUNK, CUT, Hybrid, Run, delta, hybrid, split_value};
 use super::footer::{DICTIONARY, Leaf, PageHeader};
 use crate::source::columnar::{half, resize_to};
 use crate::table::Cell;
@@ -86,6 +86,16 @@ enum Strings {
     Prefixes,
 }
 
+/// How the numbers of a page are decoded that were not yet. They are decoded while they are in the processor's cache.
+#[derive(Clone, Copy)]
+enum Later {
+    Nothing,
+    /// Plain values from this byte on, and how many.
+    Plain(usize, usize),
+    /// Indices in the dictionary.
+    Indices(Hybrid),
+}
+
 /// The values of a column, page by page.
 pub(super) struct Pages {
     value: ValueType,
@@ -97,8 +107,13 @@ pub(super) struct Pages {
     dictionary: Vec<f64>,
     dictionary_text: Vec<u8>,
     ends: Vec<u32>,
-    /// The numbers that are present.
+    /// Dictionaries so far.
+    dictionaries: u64,
+    /// The numbers that are present: all, or those from `decoded` on.
     values: Vec<f64>,
+    decoded: usize,
+    /// How further numbers are decoded, if not all were at once.
+    later: Later,
     texts: Strings,
     first: Vec<u32>,
     second: Vec<u32>,
@@ -125,7 +140,10 @@ impl Pages {
             dictionary: Vec::new(),
             dictionary_text: Vec::new(),
             ends: Vec::new(),
+            dictionaries: 0,
             values: Vec::new(),
+            decoded: 0,
+            later: Later::Nothing,
             texts: Strings::Plain,
             first: Vec::new(),
             second: Vec::new(),
@@ -149,15 +167,67 @@ impl Pages {
         (self.entries, self.entry, self.next) = (0, 0, 0);
     }
 
-    /// Numbers of a page without missing values or repetition: the next ones, which are consumed.
+    /// Numbers of a page without missing values or repetition: up to `count` of the next ones, which are consumed.
     pub fn numbers(&mut self, count: usize) -> Option<&[f64]> {
         if self.repeated || !self.definitions.is_empty() || self.value == ValueType::Text {
             return None;
         }
-        let numbers = &self.values[self.next..self.next + count];
+        self.decode().ok()?;
+        let from = self.next - self.decoded;
+        let numbers = self.values.get(from..)?;
+        let numbers = &numbers[..count.min(numbers.len())];
+        self.entry += numbers.len();
+        self.next += numbers.len();
+        Some(numbers)
+    }
+
+    /// Decodes numbers until the next one is known.
+    fn decode(&mut self) -> Result<(), String> {
+        while self.next >= self.decoded + self.values.len() {
+            let known = self.decoded + self.values.len();
+            resize_to(&mut self.values, CHUNK);
+            self.decoded = known;
+            match &mut self.later {
+                Later::Nothing => return Err(CUT.into()),
+                Later::Plain(at, left) => {
+                    let count = CHUNK.min(*left);
+                    plain(self.value, self.unpacked.get(*at..).ok_or(CUT)?, count, &mut self.values)?;
+                    *at += count * self.value.size().unwrap_or(0);
+                    *left -= count;
+                }
+                Later::Indices(indices) => {
+                    let mut chunk = [0; CHUNK];
+                    let run = indices.next(&self.unpacked, &mut chunk)?;
+                    look_up(run, &self.dictionary, &mut self.values)?;
+                }
+            }
+            if self.values.is_empty() {
+                return Err(CUT.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Indices of texts in the dictionary, of a page without missing values: the next ones, which are consumed.
+    pub fn indices(&mut self, count: usize) -> Option<&[u32]> {
+        if self.repeated || !self.definitions.is_empty() || self.value != ValueType::Text || self.texts != Strings::Dictionary {
+            return None;
+        }
+        let indices = &self.first[self.next..self.next + count];
         self.entry += count;
         self.next += count;
-        Some(numbers)
+        Some(indices)
+    }
+
+    /// Which dictionary the indices are of, counted from the first, and the number of its texts.
+    pub fn dictionary(&self) -> (u64, usize) {
+        (self.dictionaries, self.ends.len())
+    }
+
+    /// A text of the dictionary.
+    pub fn listed(&self, index: usize) -> &[u8] {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] as usize };
+        &self.dictionary_text[start..self.ends[index] as usize]
     }
 
     /// Whether the next entry continues a list.
@@ -166,17 +236,18 @@ impl Pages {
     }
 
     /// The number of the next element of a list: `None` if there is no element, as in an empty list.
-    pub fn element(&mut self) -> Option<f64> {
+    pub fn element(&mut self) -> Result<Option<f64>, String> {
         let level = self.definitions.get(self.entry).copied().unwrap_or(self.defined);
         self.entry += 1;
         if level < self.element {
-            return None;
+            return Ok(None);
         }
         if level < self.defined {
-            return Some(f64::NAN);
+            return Ok(Some(f64::NAN));
         }
+        self.decode()?;
         self.next += 1;
-        Some(self.values[self.next - 1])
+        Ok(Some(self.values[self.next - 1 - self.decoded]))
     }
 
     /// The cell of the next row.
@@ -186,11 +257,13 @@ impl Pages {
         if self.definitions.get(row).is_some_and(|level| *level < self.defined) {
             return Ok(Cell::Missing);
         }
+        if self.value != ValueType::Text {
+            self.decode()?;
+            self.next += 1;
+            return Ok(Cell::Number(self.values[self.next - 1 - self.decoded]));
+        }
         let at = self.next;
         self.next += 1;
-        if self.value != ValueType::Text {
-            return Ok(Cell::Number(self.values[at]));
-        }
         match self.texts {
             Strings::Plain => {
                 let (length, rest) = self.unpacked.get(self.text_at..).and_then(|rest| rest.split_first_chunk::<4>()).ok_or(CUT)?;
@@ -199,12 +272,7 @@ impl Pages {
                 self.text_at += 4 + length;
                 Ok(Cell::Text(text))
             }
-            Strings::Dictionary => {
-                let index = self.first[at] as usize;
-                let end = *self.ends.get(index).ok_or("has a value that its dictionary does not list")? as usize;
-                let start = if index == 0 { 0 } else { self.ends[index - 1] as usize };
-                Ok(Cell::Text(&self.dictionary_text[start..end]))
-            }
+            Strings::Dictionary => Ok(Cell::Text(self.listed(self.first[at] as usize))),
             Strings::Lengths => {
                 let text = self.unpacked.get(self.text_at..).and_then(|rest| rest.get(..self.second[at] as usize)).ok_or(CUT)?;
                 self.text_at += text.len();
@@ -250,6 +318,7 @@ impl Pages {
     }
 
     fn read_dictionary(&mut self, count: usize) -> Result<(), String> {
+        self.dictionaries += 1;
         if self.value != ValueType::Text {
             let bytes = std::mem::take(&mut self.unpacked);
             resize_to(&mut self.dictionary, count);
@@ -287,19 +356,37 @@ impl Pages {
         }
         let mut count = entries;
         if self.defined > 0 {
-            read_levels(take(levels.1)?, self.defined, entries, &mut self.definitions)?;
-            count = self.definitions.iter().filter(|level| **level == self.defined).count();
-            if count == entries {
-                self.definitions.clear();
+            let levels = take(levels.1)?;
+            self.definitions.clear();
+            if !all_are(levels, self.defined, entries)? {
+                read_levels(levels, self.defined, entries, &mut self.definitions)?;
+                count = self.definitions.iter().filter(|level| **level == self.defined).count();
+                if count == entries {
+                    self.definitions.clear();
+                }
             }
         }
+        (self.decoded, self.later) = (0, Later::Nothing);
+        self.values.clear();
+        let at = bytes.len() - rest.len();
         match self.value {
-            ValueType::Text => self.read_texts(head.encoding, bytes, rest, count),
+            ValueType::Text => return self.read_texts(head.encoding, bytes, rest, count),
+            _ if count == 0 => {}
+            value if head.encoding == 0 && value.size().is_some() => {
+                let size = value.size().and_then(|size| size.checked_mul(count));
+                size.filter(|size| *size <= rest.len()).ok_or(CUT)?;
+                self.later = Later::Plain(at, count);
+            }
+            _ if matches!(head.encoding, 2 | 8) => {
+                let (&width, _) = rest.split_first().ok_or(CUT)?;
+                self.later = Later::Indices(Hybrid::new(u32::from(width), count, at + 1)?);
+            }
             value => {
                 resize_to(&mut self.values, count);
-                numbers(value, head.encoding, rest, count, &self.dictionary, &mut self.values)
+                numbers(value, head.encoding, rest, count, &mut self.values)?;
             }
         }
+        Ok(())
     }
 
     fn read_texts(&mut self, encoding: i64, page: &[u8], bytes: &[u8], count: usize) -> Result<(), String> {
@@ -316,10 +403,17 @@ impl Pages {
                 let (&width, bytes) = bytes.split_first().ok_or(CUT)?;
                 resize_to(&mut self.first, count);
                 let first = &mut self.first;
-                hybrid(bytes, u32::from(width), count, |index| {
-                    first.push(index);
+                hybrid(bytes, u32::from(width), count, |run| {
+                    match run {
+                        Run::Same(index, times) => first.extend(std::iter::repeat_n(index, times)),
+                        Run::Each(indices) => first.extend_from_slice(indices),
+                    }
                     Ok(())
                 })?;
+                let known = self.ends.len();
+                if first.iter().any(|index| *index as usize >= known) {
+                    return Err(UNLISTED.into());
+                }
             }
             6 => {
                 self.texts = Strings::Lengths;
@@ -337,34 +431,57 @@ impl Pages {
     }
 }
 
+const UNLISTED: &str = "has a value that its dictionary does not list";
+
 fn unsupported(encoding: i64) -> String {
     format!("is encoded in a way that its type does not have (encoding {encoding}); the file is damaged")
 }
 
 fn read_levels(bytes: &[u8], most: u8, count: usize, out: &mut Vec<u8>) -> Result<(), String> {
     resize_to(out, count);
-    hybrid(bytes, 8 - most.leading_zeros(), count, |level| {
-        out.push(level as u8);
+    hybrid(bytes, 8 - most.leading_zeros(), count, |run| {
+        match run {
+            Run::Same(level, times) => out.extend(std::iter::repeat_n(level as u8, times)),
+            Run::Each(levels) => out.extend(levels.iter().map(|level| *level as u8)),
+        }
         Ok(())
     })
 }
 
-/// Decodes numbers.
-fn numbers(value: ValueType, encoding: i64, bytes: &[u8], count: usize, dictionary: &[f64], out: &mut Vec<f64>) -> Result<(), String> {
+/// Whether all levels are this one, in a single run, as where nothing is missing.
+fn all_are(bytes: &[u8], level: u8, count: usize) -> Result<bool, String> {
+    let width = 8 - level.leading_zeros();
+    Ok(count > 0 && Hybrid::new(width, count, 0)?.is_run_of(bytes, u32::from(level)))
+}
+
+/// Adds the values of a dictionary by their indices.
+fn look_up(run: Run<'_>, dictionary: &[f64], out: &mut Vec<f64>) -> Result<(), String> {
+    match run {
+        Run::Same(index, times) => {
+            let value = *dictionary.get(index as usize).ok_or(UNLISTED)?;
+            out.extend(std::iter::repeat_n(value, times));
+        }
+        Run::Each(indices) => {
+            let most = indices.iter().fold(0, |most, index| most.max(*index)) as usize;
+            let known = dictionary.get(..=most).ok_or(UNLISTED)?;
+            out.extend(indices.iter().map(|index| known[*index as usize]));
+        }
+    }
+    Ok(())
+}
+
+/// Decodes all numbers of a page, of encodings that are not decoded in parts.
+fn numbers(value: ValueType, encoding: i64, bytes: &[u8], count: usize, out: &mut Vec<f64>) -> Result<(), String> {
     match (encoding, value) {
         _ if count == 0 => Ok(()),
         (0, _) => plain(value, bytes, count, out),
-        (2 | 8, _) => {
-            let (&width, bytes) = bytes.split_first().ok_or(CUT)?;
-            hybrid(bytes, u32::from(width), count, |index| {
-                out.push(*dictionary.get(index as usize).ok_or("has a value that its dictionary does not list")?);
-                Ok(())
-            })
-        }
         (3, ValueType::Boolean) => {
             let bytes = bytes.get(4..).ok_or(CUT)?;
-            hybrid(bytes, 1, count, |truth| {
-                out.push(f64::from(truth));
+            hybrid(bytes, 1, count, |run| {
+                match run {
+                    Run::Same(truth, times) => out.extend(std::iter::repeat_n(f64::from(truth), times)),
+                    Run::Each(truths) => out.extend(truths.iter().map(|truth| f64::from(*truth))),
+                }
                 Ok(())
             })
         }
