@@ -11,7 +11,7 @@ mod rows;
 mod schema;
 mod values;
 
-use super::columnar::{BlockRows, FitRows, Opening, list_bytes};
+use super::columnar::{BlockRows, FitRows, Opening, held_bytes};
 use super::{SequentialSource, files, identify_open};
 use crate::DataError;
 use crate::table::{ColumnsError, TableSpec};
@@ -90,14 +90,14 @@ impl ArrowSpec {
         let rows = files.iter().map(|file| file.file.rows()).sum();
         let files = Arc::new(files);
         let columns = opening.fit(&chosen, &mut Reader::new(&files), self.fit_rows.as_ref(), (first, rows));
-        let columns = columns.map_err(|error| match error {
+        let (columns, fitting) = columns.map_err(|error| match error {
             ColumnsError::Problem(problem) => refuse(problem),
             ColumnsError::Data(error) => error,
         })?;
         let facts = opening.facts(&chosen, &columns);
         let schema = columns.schema_with_classes()?;
         let longest_text = opening.longest_text;
-        let block = BlockRows::<Reader>::bytes(&columns, longest_text) + columns.held() + list_bytes(&columns);
+        let block = BlockRows::<Reader>::bytes(&columns, longest_text) + held_bytes(&columns, fitting);
         let held = reading_bytes(&files) + block as u64;
         let name = super::named("arrow", files.iter().map(|file| file.file.path.as_path()));
         let (known, spec, fitted) = (Arc::clone(&files), format!("{self:?}"), format!("{:?}", facts.fitted));

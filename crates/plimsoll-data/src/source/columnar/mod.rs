@@ -12,6 +12,7 @@ use crate::progress::Reporter;
 use crate::table::{
     Cell, CellFormat, Chosen, ColumnKind, ColumnNames, Columns, ColumnsError, Encoding, Inference, RowBuffer, TableSpec, candidates,
 };
+use plimsoll_core::Bytes;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -123,14 +124,14 @@ impl<'s> Opening<'s> {
         chosen.used.iter().map(|at| self.names.get(*at as usize).to_string()).collect()
     }
 
-    /// Fits the used columns to the rows of `reader`, or to some of them.
+    /// Fits the used columns to the rows of `reader`, or to some of them, and returns the memory that this took.
     pub fn fit(
         &self,
         chosen: &Chosen,
         reader: &mut dyn CellReader,
         to: Option<&FitRows>,
         (path, rows): (&Path, u64),
-    ) -> Result<Columns, ColumnsError> {
+    ) -> Result<(Columns, Bytes), ColumnsError> {
         let mut each = |sink: &mut dyn FnMut(u64, &RowBuffer) -> Result<(), String>| {
             let mut reporter = Reporter::new("fitting", path, rows);
             let (mut cells, mut row) = (RowBuffer::default(), 0);
@@ -147,7 +148,7 @@ impl<'s> Opening<'s> {
             }
             Ok(())
         };
-        chosen.columns(self.spec, &self.names, &CellFormat::default(), false, &mut each).map(|(columns, _)| columns)
+        chosen.columns(self.spec, &self.names, &CellFormat::default(), false, &mut each)
     }
 
     /// What is known about the files once the columns are fitted.
@@ -175,13 +176,13 @@ impl<'s> Opening<'s> {
     }
 }
 
-/// Memory of lists while they are encoded.
-pub(super) fn list_bytes(columns: &Columns) -> usize {
+/// Memory of the columns with what was fitted, or of fitting them, and of lists while they are encoded.
+pub(super) fn held_bytes(columns: &Columns, fitting: Bytes) -> usize {
     let bytes = columns.encoders.iter().map(|encoder| match encoder.column.encoding {
         Encoding::List { length, .. } => length * 8 * 2,
         _ => 0,
     });
-    bytes.sum()
+    columns.held().max(fitting.get()) + bytes.sum::<usize>()
 }
 
 /// A half-precision number.

@@ -12,7 +12,7 @@ mod rows;
 mod thrift;
 mod values;
 
-use super::columnar::{BlockRows, FitRows, Opening, list_bytes};
+use super::columnar::{BlockRows, FitRows, Opening, held_bytes};
 use super::{SequentialSource, files, identify_open};
 use crate::DataError;
 use crate::table::{ColumnsError, TableSpec};
@@ -81,14 +81,14 @@ impl ParquetSpec {
         let files = Arc::new(self.project(opened, &opening.used_names(&chosen))?);
         let rows = files.iter().flat_map(|file| &file.groups).sum();
         let columns = opening.fit(&chosen, &mut Reader::new(&files), self.keep.as_ref(), (first, rows));
-        let columns = columns.map_err(|error| match error {
+        let (columns, fitting) = columns.map_err(|error| match error {
             ColumnsError::Problem(problem) => refuse(problem),
             ColumnsError::Data(error) => error,
         })?;
         let facts = opening.facts(&chosen, &columns);
         let schema = columns.schema_with_classes()?;
         let longest_text = opening.longest_text;
-        let block = BlockRows::<Reader>::bytes(&columns, longest_text) + columns.held() + list_bytes(&columns);
+        let block = BlockRows::<Reader>::bytes(&columns, longest_text) + held_bytes(&columns, fitting);
         let held = reading_bytes(&files) + block as u64;
         let name = super::named("parquet", files.iter().map(|file| file.path.as_path()));
         let (known, spec, fitted) = (Arc::clone(&files), format!("{self:?}"), format!("{:?}", facts.fitted));
