@@ -79,12 +79,12 @@ fn mapped_files(maps: &str) -> Bytes {
 }
 
 /// How long threads were runnable while others had their processor. On an idle machine the work of a single thread takes that much less.
-pub struct Waiting(Vec<Schedule>);
+pub struct Waiting(Vec<SchedulerStatistics>);
 
 impl Waiting {
     /// Of the thread that asks.
     pub fn of_this_thread() -> Waiting {
-        Waiting(vec![Schedule::of_this_thread()])
+        Waiting(vec![SchedulerStatistics::of_this_thread()])
     }
 
     /// Of all other threads that the process has now.
@@ -92,7 +92,7 @@ impl Waiting {
         let own = fs::read_link("/proc/thread-self").ok().and_then(|link| link.file_name().map(|name| name.to_os_string()));
         let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
         let others = threads.filter(|thread| Some(thread.file_name()) != own);
-        Waiting(others.map(|thread| Schedule(File::open(thread.path().join("schedstat")).ok())).collect())
+        Waiting(others.map(|thread| SchedulerStatistics(File::open(thread.path().join("schedstat")).ok())).collect())
     }
 
     /// How often each thread was given a processor.
@@ -107,12 +107,12 @@ impl Waiting {
 }
 
 /// How long a thread had a processor.
-pub(crate) struct Running(Schedule);
+pub(crate) struct Running(SchedulerStatistics);
 
 impl Running {
     /// Of the thread that asks.
     pub fn of_this_thread() -> Running {
-        Running(Schedule::of_this_thread())
+        Running(SchedulerStatistics::of_this_thread())
     }
 
     /// In all so far; zero where the system does not tell.
@@ -130,11 +130,11 @@ pub(crate) fn process_cpu_time() -> Duration {
 }
 
 /// What the scheduler says of a thread.
-struct Schedule(Option<File>);
+struct SchedulerStatistics(Option<File>);
 
-impl Schedule {
-    fn of_this_thread() -> Schedule {
-        Schedule(File::open("/proc/thread-self/schedstat").ok())
+impl SchedulerStatistics {
+    fn of_this_thread() -> SchedulerStatistics {
+        SchedulerStatistics(File::open("/proc/thread-self/schedstat").ok())
     }
 
     /// One of its fields: nanoseconds running, nanoseconds waiting, timeslices. Allocates nothing.

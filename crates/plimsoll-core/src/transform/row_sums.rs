@@ -31,7 +31,7 @@ impl RowSums {
     pub fn of(graph: &Graph, values: &[ValueId]) -> RowSums {
         let mut found = RowSums { sums: vec![], resumes: vec![], dependent: HashSet::new() };
         for (i, value) in values.iter().enumerate() {
-            let mut search = Search { graph, sums: vec![], known: HashMap::new() };
+            let mut search = RowSumSearch { graph, sums: vec![], known: HashMap::new() };
             let resumes = search.depends(*value).is_some();
             if resumes {
                 let new = search.sums.iter().filter(|sum| found.sums.iter().all(|(known, _)| known != *sum));
@@ -80,13 +80,13 @@ impl RowSums {
     }
 }
 
-struct Search<'a> {
+struct RowSumSearch<'a> {
     graph: &'a Graph,
     sums: Vec<ValueId>,
     known: HashMap<ValueId, Option<bool>>,
 }
 
-impl Search<'_> {
+impl RowSumSearch<'_> {
     /// Whether a value depends on a sum over rows; none if it is not a linear function of such sums.
     fn depends(&mut self, value: ValueId) -> Option<bool> {
         if let Some(known) = self.known.get(&value) {

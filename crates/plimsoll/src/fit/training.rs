@@ -10,7 +10,7 @@ use crate::history::{Epoch, History, MAX_EPOCHS};
 use crate::metrics::Scores;
 use crate::pipeline::Explain;
 use crate::plan::{DeviceBudget, RunPlan, epoch_rows};
-use crate::session::{Rows, Session, Tally, feed, place_in_batch};
+use crate::session::{HostRows, Session, Tally, feed, place_in_batch};
 use crate::spec::RunSpec;
 use crate::{import, system};
 use plimsoll_core::budget::Owner;
@@ -256,7 +256,7 @@ impl<'r, 'f> Training<'r, 'f> {
         self.session.clock.paused();
         self.session.take_up_counts(&std::mem::take(&mut self.progress.counts));
         let tally = self.progress.tally;
-        let mut place = Place { rows: self.progress.rows, tally, at_step: tally, within_step: false, ended: false };
+        let mut place = EpochPosition { rows: self.progress.rows, tally, at_step: tally, within_step: false, ended: false };
         match self.run_steps(&mut place) {
             Ok(true) => {}
             Ok(false) => {
@@ -280,7 +280,7 @@ impl<'r, 'f> Training<'r, 'f> {
     }
 
     /// Runs steps to the end of the epoch; false if the run was stopped before.
-    fn run_steps(&mut self, place: &mut Place) -> Result<bool> {
+    fn run_steps(&mut self, place: &mut EpochPosition) -> Result<bool> {
         let (batch, length) = (self.plan.batch as u64, self.epoch_rows);
         let start = Instant::now();
         let mut reported = start;
@@ -310,7 +310,7 @@ impl<'r, 'f> Training<'r, 'f> {
             while at < block.rows {
                 let session = &mut *self.session;
                 let (role, piece) =
-                    place_in_batch(self.plan.micro_batch, Rows::Fed(&block), at, block.first_row, block.rows, batch, length);
+                    place_in_batch(self.plan.micro_batch, HostRows::Fed(&block), at, block.first_row, block.rows, batch, length);
                 let began = session.clock.begin();
                 session.run(role, &piece, &self.schema, &mut place.tally)?;
                 session.clock.ran(role, began, session.lags, piece.batch_rows == batch);
@@ -353,7 +353,7 @@ impl<'r, 'f> Training<'r, 'f> {
     }
 
     /// Writes a checkpoint of a place within an epoch, if it can be resumed from; gives whether it has all steps.
-    fn save_at(&mut self, place: &mut Place) -> Result<bool> {
+    fn save_at(&mut self, place: &mut EpochPosition) -> Result<bool> {
         if place.within_step {
             // The step is repeated. That is exact unless its first micro-batches left something behind.
             let statistics = self.plan.memory.states.iter().any(|state| state.kind == StateKind::Statistic);
@@ -447,7 +447,7 @@ fn write_checkpoint(writer: &mut Option<Writer>, session: &mut Session, fit: &mu
 }
 
 /// Where the steps of an epoch are.
-struct Place {
+struct EpochPosition {
     /// Rows of the epoch up to the last complete step.
     rows: u64,
     /// Sums of all rows, and of those up to the last complete step.

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
-use crate::session::{Piece, Rows, Session, Tally, feed};
+use crate::session::{HostRows, Piece, Session, Tally, feed};
 use crate::stop::StopHandle;
 use plimsoll_core::step::Role;
 use plimsoll_data::{Dataset, Feed, NextBatch, Options, PipelinePlan, Schema};
@@ -75,7 +75,7 @@ impl Validation {
             while at < block.rows {
                 let rows = session.plan.micro_batch.min(block.rows - at);
                 let first_row = block.first_row + at as u64;
-                let batch = Rows::Fed(&block);
+                let batch = HostRows::Fed(&block);
                 let piece = Piece { batch, at, rows, first_row, batch_rows: self.whole };
                 session.run(role, &piece, &self.schema, tally).map_err(|error| error.located(&self.data))?;
                 after(session, &piece)?;

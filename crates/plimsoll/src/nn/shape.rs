@@ -60,18 +60,18 @@ impl RepeatVector {
 /// Pads images with zeros.
 #[derive(Clone, Debug)]
 pub struct ZeroPadding2D {
-    edges: Edges,
+    edges: EdgeWidths,
 }
 
 /// Crops the edges of images.
 #[derive(Clone, Debug)]
 pub struct Cropping2D {
-    edges: Edges,
+    edges: EdgeWidths,
 }
 
 /// Rows at the top and bottom, columns at the left and right.
 #[derive(Clone, Copy, Debug)]
-struct Edges {
+struct EdgeWidths {
     rows: (usize, usize),
     columns: (usize, usize),
 }
@@ -100,7 +100,7 @@ macro_rules! edges {
         impl $layer {
             /// The same number on all four sides.
             pub fn new(all: usize) -> $layer {
-                $layer { edges: Edges { rows: (all, all), columns: (all, all) } }
+                $layer { edges: EdgeWidths { rows: (all, all), columns: (all, all) } }
             }
 
             /// Rows at the top and bottom.

@@ -1,6 +1,6 @@
 //! One candidate plan: the memory of a micro-batch laid out and checked, and everything else that the run holds.
 
-use super::choose::{graphs, variants, ways};
+use super::alternatives::{graphs, variants, ways};
 use super::pipelines::pipelines;
 use super::split::planned_graphs;
 use super::{Budgets, Request};

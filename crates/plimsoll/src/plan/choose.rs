@@ -1,37 +1,26 @@
 //! The search for the fastest plan that fits: whole batches if possible, else micro-batches, splitting, recomputation and offloading,
 //! whichever has the shortest predicted step.
 
-use super::candidate::{Candidate, candidate, compared, finish, needs_no_search, planning};
+use super::alternatives::{graphs, variants, varied, ways};
+use super::candidate::{Candidate, candidate, planning};
 use super::economy::economical;
-use super::least::{infeasible, minimum, recalled, smallest_plan};
+use super::least::{infeasible, minimum_of, recalled, smallest_plan};
 use super::offload;
-use super::pipelines::{Pipelines, pipelines};
+use super::planning_memory::refuse_planning_beyond_memory;
+use super::recomputation::with_recomputation;
 use super::split::{described, planned_graphs};
-use super::{AppliedStrategy, Budgets, DeviceBudget, Request, RunPlan};
-use crate::allow::{Allow, Permission};
+use super::statement::run_plan;
+use super::{AppliedStrategy, Budgets, Request, RunPlan};
+use crate::allow::Permission;
 use crate::error::{Error, Result};
 use crate::graphs::{Variant, nodes};
-use crate::infeasible::PlanningInfeasible;
 use crate::numerics::Numerics;
-use crate::spec::Count;
-use plimsoll_core::budget::Owner;
-use plimsoll_core::plan::recompute::{self, Effort, FitError};
+use plimsoll_core::Bytes;
 use plimsoll_core::plan::{self, Certificate, CheckedPlan};
-use plimsoll_core::step::Role;
-use plimsoll_core::{Bytes, Graph};
 use std::borrow::Cow;
-use std::sync::Arc;
-
-/// What planning may take whatever the budget is, so that the answer to a budget that is too small is the minimum; and its heap, for programs
-/// that are larger themselves.
-const SMALL_PLANNING: Bytes = Bytes::mib(32);
-const SMALL_PLANNING_HEAP: Bytes = Bytes::mib(20);
 
 /// How many micro-batch sizes are tried with recomputation.
 const MAX_RECOMPUTED: usize = 2;
-
-/// How often the arena limit is lowered because recomputed nodes take heap themselves.
-const ADJUSTMENTS: usize = 4;
 
 /// Whole batches are bit-identical, and times of small micro-batches are the hardest to predict: they are preferred up to this slowdown.
 const WHOLE_BATCH_PREFERENCE: f64 = 1.1;
@@ -69,7 +58,7 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     let Some((request, candidate, on_the_way)) = chosen else {
         // The search for the fastest plan found none: the minimum is one.
         let request = varied(request, minimum.variant)?;
-        return described(&request, run_plan(&request, budgets, minimum.clone())?);
+        return described(&request, run_plan(&request, budgets, minimum.clone(), minimum)?);
     };
     let candidate = if on_the_way.iter().any(|whole| candidate.untouched(whole)) { economical(&request, candidate)? } else { candidate };
     // The plan states their exact sizes.
@@ -79,7 +68,7 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     };
     let on_the_way = on_the_way.into_iter().map(tightened).collect::<Result<Vec<_>>>()?;
     let strategies = strategies(&request, &candidate, on_the_way)?;
-    described(&request, RunPlan { strategies, ..run_plan(&request, budgets, candidate)? })
+    described(&request, RunPlan { strategies, ..run_plan(&request, budgets, candidate, minimum)? })
 }
 
 /// The plan of the minimum budget, whatever the budgets of the run are. A minimum that a refusal found is not searched again.
@@ -97,49 +86,6 @@ pub(crate) fn plain(request: &Request<'_>, micro_batch: usize) -> Result<(Bytes,
     refuse_planning_beyond_memory(request)?;
     let plain = candidate(request, micro_batch, None)?;
     Ok((plain.least, plain.device_total(), plain.seconds(request)))
-}
-
-/// Host memory that planning may take, the process included: what is free, but no more than the budget or a little.
-pub(super) fn planning_limit(request: &Request<'_>) -> Bytes {
-    let free = request.machine.free_host;
-    match request.spec.count {
-        Count::Everything => {
-            let small = SMALL_PLANNING.max(request.machine.process + SMALL_PLANNING_HEAP);
-            request.machine.budgets(request.budget).host.max(small).min(free)
-        }
-        Count::WeightsAndActivations => free,
-    }
-}
-
-/// Refuses to plan a run whose planning would not fit into the free memory or the budget. No run fits where its planning does not. A run that
-/// fits as it is specified needs no search for strategies.
-fn refuse_planning_beyond_memory(request: &Request<'_>) -> Result<()> {
-    let (free, process, limit) = (request.machine.free_host, request.machine.process, planning_limit(request));
-    let refuse = |planning: Bytes| {
-        let budget = (planning <= free).then(|| request.machine.budgets(request.budget).host);
-        Err(Error::PlanningInfeasible(PlanningInfeasible { free, budget, planning }))
-    };
-    let as_specified = process + request.programs.planning_heap_as_specified();
-    if as_specified > limit {
-        return refuse(as_specified);
-    }
-    if process + request.programs.search_heap_at_most(compared(request)) <= limit {
-        return Ok(());
-    }
-    let whole = ways(request, request.allow)[0];
-    if needs_no_search(request, &candidate(request, whole, Some(Budgets::NONE))?) {
-        return Ok(());
-    }
-    let planning = planning(request, 0, request.batch)?;
-    if planning > limit { refuse(planning) } else { Ok(()) }
-}
-
-/// The minimum of the run, computed once.
-fn minimum_of<'a>(request: &Request<'a>, budgets: Budgets) -> Result<&'a Candidate> {
-    if request.minimum.get().is_none() {
-        let _ = request.minimum.set(minimum(request, budgets, request.allow)?);
-    }
-    Ok(request.minimum.get().expect("set above"))
 }
 
 /// What each strategy saved and cost, in order: fewer bits, micro-batches, then splitting, recomputation and offloading.
@@ -168,22 +114,6 @@ fn strategies(request: &Request<'_>, chosen: &Candidate, on_the_way: Vec<Candida
         AppliedStrategy { permissions: permissions.to_vec(), before: *before, after: *after }
     };
     Ok(weighed.windows(2).map(step).collect())
-}
-
-/// The variants that some permissions allow; the one of a resumed run.
-pub(super) fn variants(request: &Request<'_>, allow: Allow) -> Vec<Variant> {
-    match &request.spec.numerics {
-        Some(fixed) => {
-            let activations = fixed.precision != request.spec.optimization.precision;
-            vec![Variant { activations, state: fixed.eight_bit_state }]
-        }
-        None => request.variants.allowed(allow).collect(),
-    }
-}
-
-/// The same run in another variant.
-pub(super) fn varied<'a>(request: &Request<'a>, variant: Variant) -> Result<Request<'a>> {
-    Ok(Request { programs: request.variants.programs(variant)?, variant, ..request.clone() })
 }
 
 /// The largest micro-batch of one variant without other strategies, and its fastest plan within the budgets: with its largest layers split, or
@@ -257,45 +187,6 @@ fn fastest_as_written(request: &Request<'_>, budgets: Budgets) -> Result<(Candid
     Ok((whole, chosen, too_large))
 }
 
-/// The same micro-batch with recomputation, if that is enough; else the smallest arena that was found.
-pub(super) fn with_recomputation(
-    request: &Request<'_>,
-    large: &Candidate,
-    budgets: Budgets,
-    effort: Effort,
-    from: Option<&Candidate>,
-) -> Result<Result<Candidate, Option<Bytes>>> {
-    let Some(mut limit) = large.arena_limit(budgets) else { return Ok(Err(None)) };
-    for _ in 0..ADJUSTMENTS {
-        let found = within(request, large, limit, effort, from)?;
-        match &found {
-            // Recomputed nodes take heap too: lower the arena limit by that.
-            Ok(again) if !again.fits(budgets) => match again.arena_limit(budgets) {
-                Some(less) if less < limit => limit = less,
-                _ => return Ok(Err(None)),
-            },
-            _ => return Ok(found),
-        }
-    }
-    Ok(Err(None))
-}
-
-/// The same micro-batch in an arena of this size, or the smallest one that was found.
-pub(super) fn within(
-    request: &Request<'_>,
-    large: &Candidate,
-    limit: Bytes,
-    effort: Effort,
-    from: Option<&Candidate>,
-) -> Result<Result<Candidate, Option<Bytes>>> {
-    let graphs = large.graphs(request)?;
-    match recompute::refit(&large.memory, graphs, request.device(), limit, request.cost_model, effort, from.map(|from| &*from.memory)) {
-        Ok(plan) => Ok(Ok(finish(request, large.micro_batch, plan)?.from(large.written.clone()))),
-        Err(FitError::TooSmall { least, .. }) => Ok(Err(Some(least))),
-        Err(FitError::Graph(error)) => Err(error.into()),
-    }
-}
-
 /// Proves a certificate against the graphs of the run.
 pub(crate) fn prove(request: &Request<'_>, certificate: &Certificate) -> Result<()> {
     let wrong = |what: String| Err(Error::Config(what));
@@ -313,118 +204,4 @@ pub(crate) fn prove(request: &Request<'_>, certificate: &Certificate) -> Result<
     }
     // An error about the file, not about the planner.
     wrong(first.unwrap_or_default())
-}
-
-pub(super) fn graphs<'a>(request: &'a Request<'_>, micro_batch: usize) -> Result<&'a [(Role, Graph)]> {
-    if micro_batch == request.batch { Ok(&request.programs.whole) } else { Ok(request.programs.accumulating()?) }
-}
-
-pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candidate) -> Result<RunPlan> {
-    let minimum = minimum_of(request, budgets)?;
-    let fixed: Bytes = candidate.fixed.iter().map(|(_, size)| *size).sum();
-    let left = match request.spec.count {
-        Count::Everything => Some(budgets.host - fixed),
-        Count::WeightsAndActivations => None,
-    };
-    let pipeline = pipelines(request.data, candidate.feed_rows, left)?;
-    let again = candidate.recomputation();
-    let step = &candidate.memory.programs[0];
-    let flops = step.recomputation.flops / candidate.micro_batch as u64 * request.batch as u64;
-    let pieces = request.batch.div_ceil(candidate.micro_batch);
-    let mut used = Vec::new();
-    if !again.nodes.is_empty() {
-        used.push(Permission::Recompute);
-    }
-    if candidate.memory.backing > Bytes::ZERO {
-        used.push(Permission::Offload);
-    }
-    if candidate.is_cut() {
-        used.push(Permission::Split);
-    }
-    if pieces > 1 {
-        used.push(Permission::Microbatch);
-        if request.programs.batch_statistics {
-            used.push(Permission::MicrobatchBatchnorm);
-        }
-    }
-    used.extend(candidate.variant.permissions());
-    let sums_reordered = pieces > 1 && !request.programs.batch_statistics && !request.programs.accumulates_exactly()?;
-    Ok(RunPlan {
-        model: request.spec.model.title().to_string(),
-        device: (request.device().name(), request.device().description()),
-        batch: request.batch,
-        micro_batch: candidate.micro_batch,
-        micro_batch_given: request.micro_batch.is_some() && request.spec.numerics.is_none(),
-        host_budget: budgets.host,
-        host_budget_given: request.budget.host.is_some(),
-        requested_host_budget: None,
-        owners: owners(request, &candidate, &pipeline),
-        minimum: minimum.least,
-        may_micro_batch: ways(request, request.allow).len() > 1,
-        device_memory: candidate.on_device.as_ref().map(|owners| DeviceBudget {
-            budget: budgets.device,
-            given: request.budget.device.is_some(),
-            requested: None,
-            owners: sorted(owners),
-            minimum: minimum.device_total(),
-        }),
-        flops,
-        predicted_s: candidate.seconds(request),
-        measured_costs: request.machine.measured,
-        split: None,
-        recomputation: again,
-        precision: request.programs.optimization.precision,
-        allow: request.allow,
-        strategies: Vec::new(),
-        eight_bit_state: candidate.variant.state,
-        results_unchanged: !sums_reordered && !used.iter().any(|permission| permission.changes_results()),
-        sums_reordered,
-        used,
-        count: request.spec.count,
-        plan_ms: 0.0,
-        assumptions: request.machine.assumptions(request.budget, request.device().footprint(&candidate.memory).runtime),
-        memory: candidate.memory,
-        pipeline_stages: pipeline.stages,
-        pipeline: pipeline.training,
-        validation: pipeline.validation,
-        feed_rows: candidate.feed_rows,
-        interface: Arc::clone(&request.programs.interface),
-        optimization: request.programs.optimization.clone(),
-    })
-}
-
-/// The micro-batches to try, largest first. They divide the batch, so that the pipeline can deliver them one by one.
-pub(super) fn ways(request: &Request<'_>, allow: Allow) -> Vec<usize> {
-    let cut = allow.has(Permission::Microbatch)
-        && (!request.programs.batch_statistics || allow.has(Permission::MicrobatchBatchnorm))
-        && request.programs.worth_dividing(request.batch);
-    match request.micro_batch {
-        Some(rows) => vec![rows.clamp(1, request.batch)],
-        None if cut => divisors(request.batch),
-        None => vec![request.batch],
-    }
-}
-
-/// The divisors of a number, largest first.
-fn divisors(number: usize) -> Vec<usize> {
-    let small: Vec<usize> = (1..).take_while(|n| n * n <= number).filter(|n| number.is_multiple_of(*n)).collect();
-    let mut all: Vec<usize> = small.iter().map(|n| number / n).chain(small.iter().rev().copied()).collect();
-    all.dedup();
-    all
-}
-
-pub(super) fn owners(request: &Request<'_>, candidate: &Candidate, pipeline: &Pipelines) -> Vec<(Owner, Bytes)> {
-    let mut owners = candidate.fixed.clone();
-    if request.spec.count == Count::Everything {
-        owners.push((Owner::Pipeline, pipeline.total()));
-    }
-    sorted(&owners)
-}
-
-/// Owners that hold something, largest first.
-pub(super) fn sorted(owners: &[(Owner, Bytes)]) -> Vec<(Owner, Bytes)> {
-    let mut owners = owners.to_vec();
-    owners.retain(|(_, size)| *size > Bytes::ZERO);
-    owners.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
-    owners
 }

@@ -3,7 +3,7 @@
 
 use super::Request;
 use super::candidate::Candidate;
-use super::choose::within;
+use super::recomputation::within;
 use crate::allow::Permission;
 use crate::error::Result;
 use plimsoll_core::Bytes;

@@ -1,7 +1,9 @@
 //! The largest batch that fits, found by planning instead of by running out of memory.
 
 use super::candidate::{Candidate, candidate};
-use super::choose::{run_plan, with_recomputation, within};
+use super::least::minimum_of;
+use super::recomputation::{with_recomputation, within};
+use super::statement::run_plan;
 use super::{Budgets, Request, RunPlan};
 use crate::allow::Permission;
 use crate::error::Result;
@@ -52,8 +54,10 @@ pub(super) fn largest_batch(request: &Request<'_>) -> Result<Option<LargestBatch
         best = more;
     }
     let batch = best.micro_batch;
-    let measured = Request { cost_model: request.cost_model, minimum: &OnceCell::new(), ..whole(batch) };
-    Ok(Some(LargestBatch { batch, plan: run_plan(&measured, budgets, best)? }))
+    let minimum = OnceCell::new();
+    let measured = Request { cost_model: request.cost_model, minimum: &minimum, ..whole(batch) };
+    let minimum = minimum_of(&measured, budgets)?;
+    Ok(Some(LargestBatch { batch, plan: run_plan(&measured, budgets, best, minimum)? }))
 }
 
 /// The largest batch with recomputation, above one that fits without. Every probe is an expensive search; the smallest arena of a known batch

@@ -1,10 +1,12 @@
 //! The minimum budget, and the error for a budget below it.
 
+use super::alternatives::{variants, varied, ways};
 use super::candidate::{Candidate, candidate, compared, finish, needs_no_search, planning};
-use super::choose::{owners, planning_limit, run_plan, sorted, variants, varied, ways};
 use super::offload::{Extent, sketches};
 use super::pipelines::pipelines;
+use super::planning_memory::planning_limit;
 use super::split::planned_graphs;
+use super::statement::{owners, run_plan, sorted};
 use super::{Budgets, Request, RunPlan};
 use crate::allow::{Allow, Permission};
 use crate::error::Result;
@@ -33,7 +35,7 @@ const LOWERING_EFFORT: Effort = Effort(2_000_000);
 ///
 /// Compared are the run as specified and, with the fewest bits that are allowed, the whole batch (which needs no accumulated gradients) and the
 /// smallest micro-batch.
-pub(super) fn minimum(request: &Request<'_>, budgets: Budgets, allow: Allow) -> Result<Candidate> {
+fn minimum(request: &Request<'_>, budgets: Budgets, allow: Allow) -> Result<Candidate> {
     let request = &Request { allow, split: false, ..request.clone() };
     let mut ways = ways(request, allow);
     let mut best = candidate(request, ways[0], Some(Budgets::NONE))?;
@@ -50,6 +52,14 @@ pub(super) fn minimum(request: &Request<'_>, budgets: Budgets, allow: Allow) -> 
     let best = smallest_of(request, budgets, best, &ways, splits, Extent::allowed(request))?;
     let planned = best.fixed.iter().any(|(owner, _)| *owner == Owner::Planning);
     if allow.has(Permission::Recompute) && !planned { lowered(request, best, budgets) } else { Ok(best) }
+}
+
+/// The minimum of the run, computed once.
+pub(super) fn minimum_of<'a>(request: &Request<'a>, budgets: Budgets) -> Result<&'a Candidate> {
+    if request.minimum.get().is_none() {
+        let _ = request.minimum.set(minimum(request, budgets, request.allow)?);
+    }
+    Ok(request.minimum.get().expect("set above"))
 }
 
 /// A plan with more permissions than the minimum: divided, split and offloaded like the minimum or as they newly allow. At least as large as the
@@ -167,7 +177,7 @@ fn lowered(request: &Request<'_>, mut best: Candidate, budgets: Budgets) -> Resu
 /// The plan of the minimum, within budgets that are large enough for it.
 pub(super) fn smallest_plan(request: &Request<'_>, budgets: Budgets, least: &Candidate) -> Result<RunPlan> {
     let enough = Budgets { host: budgets.host.max(least.least), device: budgets.device.max(least.device_total()) };
-    run_plan(&varied(request, least.variant)?, enough, least.clone())
+    run_plan(&varied(request, least.variant)?, enough, least.clone(), least)
 }
 
 /// The choices of a candidate that result bits depend on.

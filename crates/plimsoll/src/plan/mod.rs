@@ -1,6 +1,7 @@
 //! Planning: what a run will hold, byte by byte, and how it is made to fit its budgets. A pure function of the run's description, the machine
 //! and the data.
 
+mod alternatives;
 mod candidate;
 mod choose;
 mod data;
@@ -11,8 +12,11 @@ mod least;
 mod machine;
 mod offload;
 mod pipelines;
+mod planning_memory;
+mod recomputation;
 mod replan;
 mod split;
+mod statement;
 mod step_costs;
 mod sweep;
 

@@ -2,7 +2,7 @@
 //! shares host memory, to a file.
 
 use super::candidate::{Candidate, candidate, finish, weighed};
-use super::choose::with_recomputation;
+use super::recomputation::with_recomputation;
 use super::{Budgets, Request};
 use crate::allow::Permission;
 use crate::error::Result;

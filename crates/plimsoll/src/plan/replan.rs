@@ -1,8 +1,8 @@
 //! Replanning: for less memory than was planned for, and for a fit that continues in allocated memory.
 
 use super::candidate::{checkpoint_owner, history_owner};
-use super::choose::sorted;
 use super::pipelines::pipelines;
+use super::statement::sorted;
 use super::{DataSummary, Machine, RunPlan};
 use crate::error::{Error, Result};
 use crate::infeasible::{HOST, Infeasible};

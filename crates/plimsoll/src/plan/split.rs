@@ -1,6 +1,6 @@
 //! Op splitting: the largest layers computed in slices of their rows, where the run does not fit otherwise, or where that is faster.
 
-use super::choose::graphs;
+use super::alternatives::graphs;
 use super::{Request, RunPlan};
 use crate::error::Result;
 use plimsoll_core::Bytes;

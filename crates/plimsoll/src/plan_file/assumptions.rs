@@ -39,14 +39,14 @@ pub(super) struct Runtime {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Data {
-    pub training: Rows,
-    pub validation: Option<Rows>,
+    pub training: DatasetRows,
+    pub validation: Option<DatasetRows>,
 }
 
 /// What the memory of a dataset depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Rows {
+pub(super) struct DatasetRows {
     /// Rows of an epoch at most.
     pub rows: u64,
     /// Whether an epoch has exactly that many, so that micro-batches can be fed one by one.
@@ -68,7 +68,7 @@ impl Stated {
             runtime: has_runtime.then_some(runtime),
             free_host_bytes: assumed.free_host.map(|bytes| bytes.0),
             free_device_bytes: assumed.free_device.filter(|_| has_runtime).map(|bytes| bytes.0),
-            data: Data { training: Rows::of(&data.training), validation: data.validation.as_ref().map(Rows::of) },
+            data: Data { training: DatasetRows::of(&data.training), validation: data.validation.as_ref().map(DatasetRows::of) },
         }
     }
 
@@ -105,7 +105,7 @@ impl Stated {
         {
             return wrong(format!("{stated} bytes of free device memory, but the profile has {}", memory.available.0));
         }
-        let found = Data { training: Rows::of(&data.training), validation: data.validation.as_ref().map(Rows::of) };
+        let found = Data { training: DatasetRows::of(&data.training), validation: data.validation.as_ref().map(DatasetRows::of) };
         if self.data != found {
             return wrong(format!("{:?}, but the data has {found:?}; write a new plan file", self.data));
         }
@@ -113,8 +113,8 @@ impl Stated {
     }
 }
 
-impl Rows {
-    fn of(data: &DatasetSummary) -> Rows {
-        Rows { rows: data.max_rows, known_length: data.epoch_rows.is_some(), row_bytes: data.row_bytes.0 }
+impl DatasetRows {
+    fn of(data: &DatasetSummary) -> DatasetRows {
+        DatasetRows { rows: data.max_rows, known_length: data.epoch_rows.is_some(), row_bytes: data.row_bytes.0 }
     }
 }

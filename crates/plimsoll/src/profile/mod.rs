@@ -7,7 +7,7 @@ mod trace;
 use crate::error::Result;
 use crate::pipeline::Explain;
 use crate::plan::{RunPlan, epoch_rows};
-use crate::session::{Rows, Session, feed, place_in_batch};
+use crate::session::{HostRows, Session, feed, place_in_batch};
 use crate::system;
 use crate::trainer::Trainer;
 use plimsoll_core::Bytes;
@@ -254,7 +254,7 @@ impl Profiler<'_> {
             while at < block.rows {
                 let micro_batch = self.session.plan.micro_batch;
                 let (role, piece) =
-                    place_in_batch(micro_batch, Rows::Fed(&block), at, block.first_row, block.rows, self.batch, self.epoch_rows);
+                    place_in_batch(micro_batch, HostRows::Fed(&block), at, block.first_row, block.rows, self.batch, self.epoch_rows);
                 match tracing {
                     Some(traced) => {
                         let start_s = now();

@@ -52,7 +52,7 @@ const COPIED: usize = 16 << 10;
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 pub struct Report {
-    subjects: Vec<Subject>,
+    subjects: Vec<ReportSource>,
     samples: bool,
     curve: Option<Value>,
     refusal: Option<Value>,
@@ -60,7 +60,7 @@ pub struct Report {
 }
 
 /// What a report shows.
-enum Subject {
+enum ReportSource {
     /// A run folder.
     Run(PathBuf),
     /// A plan file.
@@ -75,15 +75,15 @@ impl Report {
     /// # Errors
     /// If the path is neither.
     pub fn of(path: &Path) -> Result<Report> {
-        Ok(Report::with(Subject::at(path)?))
+        Ok(Report::with(ReportSource::at(path)?))
     }
 
     /// Of a plan that has not run, and the run it is for.
     pub fn of_plan(plan: RunPlan, spec: &RunSpec) -> Report {
-        Report::with(Subject::Plan(Box::new(plan), Box::new(spec.clone())))
+        Report::with(ReportSource::Plan(Box::new(plan), Box::new(spec.clone())))
     }
 
-    fn with(subject: Subject) -> Report {
+    fn with(subject: ReportSource) -> Report {
         Report { subjects: vec![subject], samples: true, curve: None, refusal: None, profile: None }
     }
 
@@ -92,7 +92,7 @@ impl Report {
     /// # Errors
     /// If the path is neither.
     pub fn beside(mut self, path: &Path) -> Result<Report> {
-        self.subjects.push(Subject::at(path)?);
+        self.subjects.push(ReportSource::at(path)?);
         Ok(self)
     }
 
@@ -134,11 +134,11 @@ impl Report {
     }
 
     fn title(&self) -> String {
-        let names: Vec<String> = self.subjects.iter().map(Subject::name).collect();
+        let names: Vec<String> = self.subjects.iter().map(ReportSource::name).collect();
         names.join(" and ")
     }
 
-    fn write_subject<W: Write>(&self, subject: &Subject, page: &mut Page<W>) -> Result<()> {
+    fn write_subject<W: Write>(&self, subject: &ReportSource, page: &mut Page<W>) -> Result<()> {
         let extras = [("curve", &self.curve), ("refusal", &self.refusal), ("profile", &self.profile)];
         let written = |done: io::Result<()>| done.map_err(|source| Error::Io { action: "write", path: "the report".into(), source });
         written(page.value("name", &json!(subject.name())))?;
@@ -148,7 +148,7 @@ impl Report {
             }
         }
         match subject {
-            Subject::Run(folder) => {
+            ReportSource::Run(folder) => {
                 for (key, name) in [("plan", "plan.json"), ("memory", MEMORY), ("report", "report.json"), ("classes", CLASSES)] {
                     page.file(key, &folder.join(name))?;
                 }
@@ -160,7 +160,7 @@ impl Report {
                 page.lines("progress", &folder.join(PROGRESS))?;
                 page.text("config", &folder.join("config.toml"))
             }
-            Subject::File(path) => {
+            ReportSource::File(path) => {
                 let PlanFile { plan, certificate, configuration, assumptions, max_batch } = PlanFile::read(path)?;
                 // A certificate has neither types nor FLOPs nor layers: they follow from the graphs of the configuration.
                 match proven_plan(&plan, &configuration, &assumptions, &certificate, max_batch) {
@@ -176,7 +176,7 @@ impl Report {
                 written(page.value("plan", &Value::Object(plan)))?;
                 written(page.value("config", &json!(configuration)))
             }
-            Subject::Plan(plan, spec) => {
+            ReportSource::Plan(plan, spec) => {
                 written(page.value("plan", &plan.to_json()))?;
                 let layers = layers(spec, &plan.memory);
                 written(page.stream("memory", |writer| map::write_map(writer, &plan.memory, &layers)))?;
@@ -186,13 +186,13 @@ impl Report {
     }
 }
 
-impl Subject {
-    fn at(path: &Path) -> Result<Subject> {
+impl ReportSource {
+    fn at(path: &Path) -> Result<ReportSource> {
         if path.join("plan.json").is_file() {
-            return Ok(Subject::Run(path.to_path_buf()));
+            return Ok(ReportSource::Run(path.to_path_buf()));
         }
         if path.is_file() {
-            return Ok(Subject::File(path.to_path_buf()));
+            return Ok(ReportSource::File(path.to_path_buf()));
         }
         let what = if path.is_dir() { "has no plan.json: it is no run folder" } else { "does not exist" };
         Err(Error::Config(format!("{} {what}; name the folder of a run, or a plan that `plimsoll plan --out` wrote", path.display())))
@@ -200,11 +200,11 @@ impl Subject {
 
     fn name(&self) -> String {
         match self {
-            Subject::Run(path) | Subject::File(path) => {
+            ReportSource::Run(path) | ReportSource::File(path) => {
                 let name = std::path::absolute(path).ok().and_then(|path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
                 name.unwrap_or_else(|| path.display().to_string())
             }
-            Subject::Plan(plan, _) => plan.model.clone(),
+            ReportSource::Plan(plan, _) => plan.model.clone(),
         }
     }
 }

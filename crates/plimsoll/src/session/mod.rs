@@ -57,7 +57,7 @@ pub(crate) struct Session {
     pub rate: f64,
     /// On a device with its own memory, results are read while the next micro-batch runs.
     pub lags: bool,
-    pending: Option<Pending>,
+    pending: Option<UnreadRun>,
     /// How long steps take.
     pub clock: Clock,
     /// Reservations of the process itself, so that the ledger covers all of it.
@@ -70,7 +70,7 @@ struct Prepared {
     scalars: Vec<Scalar>,
     numbers: Vec<f32>,
     columns: Vec<usize>,
-    at: Numbers,
+    at: ResultIndices,
 }
 
 impl Prepared {
@@ -87,7 +87,7 @@ impl Prepared {
 
 /// The indices of a program's results.
 #[derive(Clone, Copy, Default)]
-struct Numbers {
+struct ResultIndices {
     loss: Option<usize>,
     weight: Option<usize>,
     /// In the order of the counters.
@@ -95,12 +95,12 @@ struct Numbers {
 }
 
 /// A run whose results have not been read yet.
-struct Pending {
+struct UnreadRun {
     ticket: Ticket,
     role: Role,
     rows: usize,
     batch_rows: u64,
-    at: Numbers,
+    at: ResultIndices,
     /// The step and the epoch it belongs to, counted from 1.
     step: u64,
     epoch: u64,
@@ -117,33 +117,33 @@ enum Scalar {
 
 /// Rows in host memory.
 #[derive(Clone, Copy)]
-pub(crate) enum Rows<'a> {
+pub(crate) enum HostRows<'a> {
     /// From a pipeline.
     Fed(&'a Batch<'a>),
     /// From the caller: the bytes of each column, and the position of the first row.
     Given(&'a [Vec<u8>], u64),
 }
 
-impl<'a> Rows<'a> {
+impl<'a> HostRows<'a> {
     pub fn column(&self, index: usize) -> &'a [u8] {
         match self {
-            Rows::Fed(batch) => batch.column(index),
-            Rows::Given(columns, _) => &columns[index],
+            HostRows::Fed(batch) => batch.column(index),
+            HostRows::Given(columns, _) => &columns[index],
         }
     }
 
     /// The position of the first row in the epoch, or in what the caller gave.
     fn first_row(&self) -> u64 {
         match self {
-            Rows::Fed(batch) => batch.first_row,
-            Rows::Given(_, first) => *first,
+            HostRows::Fed(batch) => batch.first_row,
+            HostRows::Given(_, first) => *first,
         }
     }
 }
 
 /// The rows of a batch that one program runs on.
 pub(crate) struct Piece<'a> {
-    pub batch: Rows<'a>,
+    pub batch: HostRows<'a>,
     /// The first row within the block.
     pub at: usize,
     pub rows: usize,
@@ -403,7 +403,7 @@ impl Session {
             result => result?,
         };
         let (step, epoch) = (self.step + 1, self.epochs + 1);
-        let run = Pending { ticket, role, rows: piece.rows, batch_rows: piece.batch_rows, at, step, epoch };
+        let run = UnreadRun { ticket, role, rows: piece.rows, batch_rows: piece.batch_rows, at, step, epoch };
         let known = if self.lags { self.pending.replace(run) } else { Some(run) };
         known.map_or(Ok(()), |run| self.look_at(&run, schema, tally))?;
         self.uncollected += piece.rows as u64 * self.plan.interface.model_metrics.predictions();
@@ -419,7 +419,7 @@ impl Session {
         if self.uncollected > 0 { self.collect_counts() } else { Ok(()) }
     }
 
-    fn look_at(&mut self, run: &Pending, schema: &Schema, tally: &mut Tally) -> Result<()> {
+    fn look_at(&mut self, run: &UnreadRun, schema: &Schema, tally: &mut Tally) -> Result<()> {
         let mut numbers = [0.0; NUMBERS];
         match self.executor.outcome(run.ticket, &mut numbers) {
             Err(DeviceError::NonFinite) => {
@@ -521,7 +521,7 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, interface: &ProgramIn
     let numbers = vec![0.0; scalars.len()];
     let program = executor.plan().program(role).expect("it is being prepared");
     let number = |wanted: &str| program.numbers().position(|(name, _)| name == wanted);
-    let mut at = Numbers { loss: number("loss"), weight: number(LOSS_WEIGHT), ..Numbers::default() };
+    let mut at = ResultIndices { loss: number("loss"), weight: number(LOSS_WEIGHT), ..ResultIndices::default() };
     at.sums.iter_mut().zip(interface.model_metrics.sums()).for_each(|(at, name)| *at = number(name));
     Prepared { role, scalars, numbers, columns, at }
 }
@@ -530,7 +530,7 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, interface: &ProgramIn
 /// `length` rows, see [`epoch_rows`].
 pub(crate) fn place_in_batch<'a>(
     micro_batch: usize,
-    batch: Rows<'a>,
+    batch: HostRows<'a>,
     at: usize,
     first: u64,
     block_rows: usize,

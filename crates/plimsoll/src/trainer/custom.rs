@@ -5,7 +5,7 @@ use super::predict::{Predicted, Results};
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
 use crate::plan::{RunPlan, epoch_rows};
-use crate::session::{Rows, Session, feed, place_in_batch};
+use crate::session::{HostRows, Session, feed, place_in_batch};
 use plimsoll_core::budget::Owner;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, DType, Reservation};
@@ -222,7 +222,7 @@ impl CustomLoop {
             let mut at = 0;
             while at < block.rows {
                 let (role, piece) =
-                    place_in_batch(session.plan.micro_batch, Rows::Fed(&block), at, block.first_row, block.rows, batch, length);
+                    place_in_batch(session.plan.micro_batch, HostRows::Fed(&block), at, block.first_row, block.rows, batch, length);
                 let data = &self.trainer.spec.data;
                 session.run(role, &piece, &self.schema, &mut tally).map_err(|error| error.located(data))?;
                 at += piece.rows;
@@ -302,8 +302,15 @@ impl CustomLoop {
                 }
             }
             let whole = batch.rows as u64;
-            let (role, piece) =
-                place_in_batch(session.plan.micro_batch, Rows::Given(&given.columns, at as u64), 0, at as u64, rows, whole, Some(whole));
+            let (role, piece) = place_in_batch(
+                session.plan.micro_batch,
+                HostRows::Given(&given.columns, at as u64),
+                0,
+                at as u64,
+                rows,
+                whole,
+                Some(whole),
+            );
             let role = if wanted == Role::Step { role } else { wanted };
             session.run(role, &piece, &self.schema, &mut tally)?;
             after(session, rows)?;

@@ -1,7 +1,7 @@
 //! Restarts: many short searches instead of one long one, because a wrong branching order near the root is never
 //! recovered from.
 
-use super::search::{Focus, PackingOutcome, Search};
+use super::search::{Focus, PackingOutcome, PackingSearch};
 use super::sections::{Interval, Partition, totals};
 
 /// Work of the shortest search, and the minimum per block.
@@ -74,7 +74,7 @@ impl<'a> Restarts<'a> {
             let round = self.count / KEYS.len() as u64;
             let share = (SHORTEST.max(PER_BLOCK * blocks) * luby(round + 1)).min(left);
             let focus = FOCUS[(round % FOCUS.len() as u64) as usize];
-            let mut search = Search::new(self.part, self.height, self.order(round), focus, std::mem::take(&mut self.trouble));
+            let mut search = PackingSearch::new(self.part, self.height, self.order(round), focus, std::mem::take(&mut self.trouble));
             self.count += 1;
             let outcome = search.run(share);
             left -= share - search.work;

@@ -6,7 +6,7 @@
 //! second branch is as informative as the first: it raises the block above the lowest top among the overlapping blocks,
 //! which raises the floor of nearly full sections.
 //!
-//! Bounds are propagated per section until a fixed point is reached ([`Search::settle`]). The open blocks may then
+//! Bounds are propagated per section until a fixed point is reached ([`PackingSearch::settle`]). The open blocks may then
 //! split into time ranges without common blocks. These subproblems are solved independently; an infeasible one refutes
 //! the decision that separated it, regardless of decisions in other subproblems.
 
@@ -104,7 +104,7 @@ struct Decision {
 }
 
 /// Blocks are numbered in branching order.
-pub(super) struct Search {
+pub(super) struct PackingSearch {
     pieces: Vec<Interval>,
     /// Maps each number to the block's index in the partition.
     ids: Vec<u32>,
@@ -137,9 +137,9 @@ pub(super) struct Search {
     sorted: Vec<(u64, u64)>,
 }
 
-impl Search {
+impl PackingSearch {
     /// Creates a search that branches on blocks in this order.
-    pub fn new(part: &Partition, height: u64, ids: Vec<u32>, focus: Focus, trouble: Vec<u64>) -> Search {
+    pub fn new(part: &Partition, height: u64, ids: Vec<u32>, focus: Focus, trouble: Vec<u64>) -> PackingSearch {
         let pieces: Vec<Interval> = ids.iter().map(|id| part.pieces[*id as usize]).collect();
         let (blocks, sections, words) = (pieces.len(), part.sections, pieces.len().div_ceil(64));
         let (mut members, mut open, mut crossing) = (vec![vec![0u64; words]; sections], vec![0; sections], vec![0; sections]);
@@ -150,7 +150,7 @@ impl Search {
                 crossing[s as usize] += u32::from(s + 1 < piece.end);
             }
         }
-        Search {
+        PackingSearch {
             pieces,
             ids,
             height,
@@ -451,7 +451,7 @@ mod tests {
     fn bounds_that_lift_each_other_for_ever_end_with_the_work() {
         let piece = |size| Interval { start: 0, end: 1, size };
         let part = Partition { ids: vec![0, 1, 2], pieces: vec![piece(1 << 40), piece(1), piece(2)], sections: 1, bound: (1 << 40) + 3 };
-        let mut search = Search::new(&part, 1 << 42, vec![0, 1, 2], Focus::Lowest, vec![0]);
+        let mut search = PackingSearch::new(&part, 1 << 42, vec![0, 1, 2], Focus::Lowest, vec![0]);
         search.work = 10_000;
         assert!(search.raise(1, 1) && search.raise(2, 1));
         assert!(!search.settle_all(), "not all conclusions were drawn");
@@ -466,10 +466,10 @@ mod tests {
         let part = Partition { ids: (0..7).collect(), pieces, sections: 5, bound: 9 };
         for (height, truth) in [(8, PackingOutcome::Impossible), (12, PackingOutcome::Found)] {
             for work in 0..400 {
-                let got = Search::new(&part, height, (0..7).collect(), Focus::Tightest, vec![0; 5]).run(work);
+                let got = PackingSearch::new(&part, height, (0..7).collect(), Focus::Tightest, vec![0; 5]).run(work);
                 assert!(got == truth || got == PackingOutcome::GaveUp, "{got:?} with {work} of work within {height}");
             }
-            let got = Search::new(&part, height, (0..7).collect(), Focus::Tightest, vec![0; 5]).run(1_000_000);
+            let got = PackingSearch::new(&part, height, (0..7).collect(), Focus::Tightest, vec![0; 5]).run(1_000_000);
             assert_eq!(got, truth);
         }
     }
