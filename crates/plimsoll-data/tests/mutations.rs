@@ -91,7 +91,7 @@ fn seeds(name: &str, folder: &Path) -> Vec<Vec<u8>> {
             "polars_zstd.arrow",
             "delta.arrow",
             "replaced.arrows",
-            "list_ragged.arrow",
+            "list_fixed.arrow",
             "struct.arrow",
         ]
         .map(|name| fixture(&format!("tables/{name}")))

@@ -154,7 +154,8 @@ fn texts_and_arrow_files_are_predicted_as_they_are_evaluated() {
     assert_eq!(read("new.npy"), read("held-out.npy"));
     sandbox.succeed(&["predict", "run", "v.csv", "--out", "p.csv"]);
     let (table, truth) = (String::from_utf8(read("p.csv")).unwrap(), String::from_utf8(read("v.csv")).unwrap());
-    let right = table.lines().zip(truth.lines()).skip(1).filter(|(found, row)| row.ends_with(&format!(",{}", found.split(',').nth(1).unwrap())));
+    let right =
+        table.lines().zip(truth.lines()).skip(1).filter(|(found, row)| row.ends_with(&format!(",{}", found.split(',').nth(1).unwrap())));
     let accuracy = right.count() as f64 / 21.0;
     assert!((accuracy - scores["accuracy"].as_f64().unwrap()).abs() < 1e-6 && accuracy > 0.9, "{table}{scores}");
     // The same of an Arrow file with categories, and of its rows without the dictionaries.

@@ -97,7 +97,7 @@ impl ArrowSpec {
         let facts = opening.facts(&chosen, &columns);
         let schema = columns.schema_with_classes()?;
         let longest_text = opening.longest_text;
-        let block = BlockRows::<Reader>::bytes(&columns, longest_text) + held_bytes(&columns, fitting);
+        let block = BlockRows::<Reader>::bytes(&columns, longest_text, rows) + held_bytes(&columns, fitting);
         let held = reading_bytes(&files) + block as u64;
         let name = super::named("arrow", files.iter().map(|file| file.file.path.as_path()));
         let (known, spec, fitted) = (Arc::clone(&files), format!("{self:?}"), format!("{:?}", facts.fitted));

@@ -7,24 +7,18 @@ use crate::source::RowIterator;
 use crate::table::{Cell, Columns, Direct, WORD};
 use std::sync::Arc;
 
-/// Rows that are decoded at a time, at least.
+/// Rows that are decoded at a time.
 pub(in crate::source) const BLOCK: usize = 1024;
 
-/// Bytes of a block with more rows. While a column of many rows is decoded, its dictionary stays in the cache.
-const BLOCK_BYTES: usize = 1 << 20;
-const LARGEST_BLOCK: usize = 16 << 10;
-
-/// Rows of the blocks of a table.
-fn block_rows(table: &Columns) -> usize {
-    (BLOCK_BYTES / (table.words * WORD).max(1)).clamp(BLOCK, LARGEST_BLOCK)
-}
+/// Bytes of the error of a row: its path, its words, and its place in a list that grows.
+const ERROR: usize = 320;
 
 /// Fills blocks with the next rows of its files.
 pub(in crate::source) trait BlockReader: Send {
     /// Moves before the first row.
     fn begin(&mut self);
 
-    /// Writes up to [`Block::capacity`] rows and returns how many; 0 after the last. Where a column is damaged, the rows before it
+    /// Writes up to [`BLOCK`] rows and returns how many; 0 after the last. Where a column is damaged, the rows before it
     /// count, and [`Block::damage`] has the error.
     fn fill(&mut self, block: &mut Block) -> Result<usize, DataError>;
 
@@ -60,11 +54,6 @@ struct Listed {
 impl Block {
     fn text_bytes(table: &Columns, longest_text: usize) -> usize {
         table.encoders.iter().map(|encoder| encoder.scratch_bytes(longest_text)).max().unwrap_or(0)
-    }
-
-    /// The most rows, at least [`BLOCK`].
-    pub fn capacity(&self) -> usize {
-        block_rows(&self.table)
     }
 
     /// Whether numbers of a column are taken as slices.
@@ -160,15 +149,16 @@ pub(in crate::source) struct BlockRows<R> {
 }
 
 impl<R: BlockReader> BlockRows<R> {
-    /// Memory of the block.
-    pub fn bytes(table: &Columns, longest_text: usize) -> usize {
-        block_rows(table) * table.words * WORD + Block::text_bytes(table, longest_text)
+    /// Memory of the block, of a table with so many rows, all of which may be bad.
+    pub fn bytes(table: &Columns, longest_text: usize, rows: u64) -> usize {
+        let errors = rows.min(BLOCK as u64) as usize * ERROR;
+        errors + BLOCK * table.words * WORD + Block::text_bytes(table, longest_text)
     }
 
     pub fn new(reader: R, table: &Arc<Columns>, longest_text: usize) -> BlockRows<R> {
         let block = Block {
             text: vec![0; Block::text_bytes(table, longest_text)],
-            words: vec![[0; WORD]; block_rows(table) * table.words],
+            words: vec![[0; WORD]; BLOCK * table.words],
             direct: table.encoders.iter().map(|encoder| encoder.direct()).collect(),
             categories: table.encoders.iter().map(|encoder| encoder.is_category().then(Listed::default)).collect(),
             errors: Vec::new(),

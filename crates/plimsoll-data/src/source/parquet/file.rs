@@ -2,8 +2,8 @@
 
 use super::codec;
 use super::footer::{Chunk, DATA, DATA_V2, DICTIONARY, Footer, Leaf, PageHeader};
+use super::numbers::ValueType;
 use super::thrift::Malformed;
-use super::values::ValueType;
 use crate::DataError;
 use crate::source::columnar::BLOCK;
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! The footer of a Parquet file: columns, row groups, and the offsets of column chunks.
 
+use super::numbers::ValueType;
 use super::thrift::{Compact, Malformed};
-use super::values::ValueType;
 use crate::source::columnar::{ColumnInfo, index_columns};
 use crate::table::ColumnKind;
 

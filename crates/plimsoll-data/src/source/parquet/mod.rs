@@ -8,6 +8,7 @@ mod codec;
 mod encodings;
 mod file;
 mod footer;
+mod numbers;
 mod rows;
 mod thrift;
 mod values;
@@ -88,7 +89,7 @@ impl ParquetSpec {
         let facts = opening.facts(&chosen, &columns);
         let schema = columns.schema_with_classes()?;
         let longest_text = opening.longest_text;
-        let block = BlockRows::<Reader>::bytes(&columns, longest_text) + held_bytes(&columns, fitting);
+        let block = BlockRows::<Reader>::bytes(&columns, longest_text, rows) + held_bytes(&columns, fitting);
         let held = reading_bytes(&files) + block as u64;
         let name = super::named("parquet", files.iter().map(|file| file.path.as_path()));
         let (known, spec, fitted) = (Arc::clone(&files), format!("{self:?}"), format!("{:?}", facts.fitted));

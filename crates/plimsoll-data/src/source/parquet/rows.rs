@@ -5,7 +5,7 @@ use super::file::{ParquetFile, ProjectedColumn};
 use super::footer::{DATA, DATA_V2, DICTIONARY};
 use super::values::Pages;
 use crate::DataError;
-use crate::source::columnar::{Block, BlockReader, CellReader, resize_to};
+use crate::source::columnar::{BLOCK, Block, BlockReader, CellReader, resize_to};
 use crate::table::{Cell, RowBuffer};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -162,7 +162,7 @@ impl BlockReader for Reader {
         }
         let Reader { files, columns, unpacker, file, group, left } = self;
         let file = &files[*file];
-        let mut rows = (*left).min(block.capacity() as u64) as usize;
+        let mut rows = (*left).min(BLOCK as u64) as usize;
         let first = file.first_row(*group) + file.groups[*group] - *left;
         let refuse = |row: usize, problem: String| DataError::TableRow { path: file.path.clone(), row: first + row as u64, problem };
         for (at, (reader, column)) in columns.iter_mut().zip(&file.columns).enumerate() {
