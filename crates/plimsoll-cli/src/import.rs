@@ -9,10 +9,10 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Write a configuration that trains a model of Keras
+/// Write a configuration that trains a model of Keras or ONNX
 #[derive(Args)]
 pub struct Import {
-    /// Model that Keras saved: .keras, .h5 or config.json
+    /// Model: .keras, .h5 or config.json of Keras, or .onnx
     model: PathBuf,
 
     /// Configuration to write [default: only the layers are printed]
@@ -87,7 +87,8 @@ impl Import {
         text += "\n[data]\n# Synthetic rows of the model's shapes: replace them by your data, such as source = \"folder\".\nsource = \"synthetic\"\n";
         for input in &imported.inputs {
             let kind = if input.integers { "integers" } else { "numbers" };
-            text += &format!("# Column `{}` ({}): {kind} of shape {:?}.\n", input.column, input.name, input.row);
+            let or = if input.channels_first { ", or with the channels last" } else { "" };
+            text += &format!("# Column `{}` ({}): {kind} of shape {:?}{or}.\n", input.column, input.name, input.row);
         }
         text += "\n[train]\nbatch = 32\nepochs = 1\n";
         if let Some(optimizer) = &imported.optimizer {

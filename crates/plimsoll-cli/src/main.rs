@@ -8,6 +8,7 @@ mod data;
 mod data_progress;
 mod devices;
 mod evaluate;
+mod export;
 mod generate;
 mod import;
 mod kernel_profile;
@@ -35,7 +36,7 @@ mod zoo;
 use anyhow::Result;
 use clap::ArgMatches;
 use output::{complain, print, say};
-use plimsoll::{CountingAllocator, Error, return_freed_memory_early};
+use plimsoll::{CountingAllocator, Error, give_back_program_pages, return_freed_memory_early};
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -61,6 +62,8 @@ const COMMANDS: &[Entry] = &[
     Entry::of::<predict::Predict>(),
     Entry::of::<generate::Generate>(),
     Entry::of::<import::Import>(),
+    Entry::of::<export::Export>(),
+    Entry::of::<export::Convert>(),
     Entry::of::<zoo::Zoo>(),
     Entry::of::<arena::Arena>(),
     Entry::of::<devices::Devices>(),
@@ -139,6 +142,8 @@ fn run<C: Command>(matches: &ArgMatches) -> ExitCode {
         Ok(command) => command,
         Err(error) => return refuse(&error),
     };
+    // The code that parsed the arguments.
+    give_back_program_pages();
     command.run().unwrap_or_else(|error| fail(&error, command.json()))
 }
 

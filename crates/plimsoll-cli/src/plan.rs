@@ -6,7 +6,7 @@ use crate::run_args::RunArgs;
 use crate::{Command, refused, sweep, text};
 use anyhow::Result;
 use clap::Args;
-use plimsoll::{Count, Report, RunPlan, Trainer, plan_file};
+use plimsoll::{Count, Report, RunPlan, Trainer, write_plan_file};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,6 +16,10 @@ use std::process::ExitCode;
 pub struct Plan {
     #[command(flatten)]
     pub run: RunArgs,
+
+    /// Plan predictions: nothing is held for training
+    #[arg(long, conflicts_with_all = ["max_batch", "sweep", "out"])]
+    pub inference: bool,
 
     /// Find the largest batch that fits without micro-batches, recomputing at most one forward pass
     #[arg(long, conflicts_with_all = ["batch", "micro_batch"])]
@@ -59,6 +63,9 @@ impl Plan {
     fn plan(&self) -> Result<ExitCode> {
         let (mut trainer, rates) = Rates::stored(self.run.config()?.build()?.into(), &self.run, None)?;
         trainer = trainer.count(self.counted());
+        if self.inference {
+            trainer = trainer.for_prediction();
+        }
         if self.sweep {
             sweep::run(&rates.measured(trainer)?, self)?;
             return Ok(ExitCode::SUCCESS);
@@ -75,8 +82,7 @@ impl Plan {
             (trainer, plan, None)
         };
         if let Some(path) = &self.run.out {
-            let document = plan_file(trainer.spec(), &plan)?;
-            std::fs::write(path, format!("{document:#}\n")).map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?;
+            write_plan_file(trainer.spec(), &plan, path)?;
         }
         if let Some(path) = &self.run.report {
             Report::of_plan(plan.clone(), trainer.spec()).write(path)?;

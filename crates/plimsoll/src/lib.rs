@@ -15,7 +15,7 @@
 //! | front end | `config`: TOML to a `RunSpec` |
 //! | one plan | `graphs`: the programs of a run; `output_kind`, `class_report`: what outputs mean; `plan`: a pure function of `RunSpec`, `Machine` and `DataSummary` |
 //! | execution | `session`: the memory of a plan; `fit`: epochs, validation, checkpoints |
-//! | fronts | `trainer`, `plan_file`, `report`, `profile`, then `run_folder`, `run_status`, `trained`, `predictor`, `generate`, `calibration` |
+//! | fronts | `trainer`, `plan_file`, `report`, `profile`, then `run_folder`, `run_status`, `trained`, `predictor`, `generate`, `export`, `calibration` |
 
 mod allow;
 pub mod calibration;
@@ -26,6 +26,7 @@ pub mod config;
 pub mod cost;
 mod devices;
 mod error;
+mod export;
 mod files;
 mod fit;
 mod generate;
@@ -72,6 +73,7 @@ pub use checkpoint::Checkpoints;
 pub use class_report::{ClassReport, ClassScores};
 pub use devices::{DeviceSpec, convolutions, open_device, open_each_way};
 pub use error::{BadRow, Error, Result};
+pub use export::{ExportOptions, Exported, Opset, Verified, export, export_zoo};
 pub use fit::{Event, FirstBatch, Fit};
 pub use generate::{Generator, Sampling};
 pub use history::{Epoch, History};
@@ -86,8 +88,8 @@ pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, FilledCache, Pipe
 pub use plan::{
     AppliedStrategy, Assumptions, DataSummary, DatasetSummary, DeviceBudget, LargestBatch, Machine, RunPlan, SplitLayers, Sweep, SweepPoint,
 };
-pub use plan_file::{Checked, check_plan_file, plan_file};
-pub use plimsoll_core::budget::{CountingAllocator, return_freed_memory_early};
+pub use plan_file::{Checked, check_plan_file, write_plan_file};
+pub use plimsoll_core::budget::{CountingAllocator, give_back_program_pages, return_freed_memory_early};
 pub use plimsoll_core::loss_scale::LossScaling;
 pub use plimsoll_core::selftest;
 pub use plimsoll_core::{Budget, Bytes, Device};

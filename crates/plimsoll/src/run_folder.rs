@@ -109,9 +109,11 @@ impl RunFolder {
                     .and_then(|()| {
                         self.write(PLAN, pretty(&with_data(record_rates(plan.to_json(), costs.as_deref()), spec.data_report())).as_bytes())
                     })
+                    .inspect(|()| give_back_program_pages())
                     .and_then(|()| self.begin_details(plan, &spec))
                     .and_then(|()| self.progress_log(plan, *epochs, resume).map(|opened| progress = Some(opened)))
-                    .and_then(|()| if resume { Ok(()) } else { log.begin() }),
+                    .and_then(|()| if resume { Ok(()) } else { log.begin() })
+                    .inspect(|()| give_back_program_pages()),
                 Event::Resumed { epoch, .. } => log.go_on(*epoch),
                 Event::FirstBatch(first) if samples => self.write_samples(first),
                 // Progress that is not recorded is no reason to end a run.

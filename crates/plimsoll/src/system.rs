@@ -11,9 +11,9 @@ use std::time::Duration;
 /// Untracked heap: graphs, plans, names, the ledger itself, and the C library.
 const HEAP_RESERVE: Bytes = Bytes::kib(768);
 
-/// Percent of the program file's pages that are not resident at once: code of other commands, formats and processors, and tables for panics. Pages
-/// are given back before planning, before a run allocates, and when its pipelines are started.
-const UNUSED: u64 = 43;
+/// Percent of the program file's pages that are not resident at once: code of other phases, commands, formats and processors, and tables for
+/// panics. Pages are given back between the phases of a run: arguments, configuration, data, graphs, planning, loading, first batch, checkpoints.
+const UNUSED: u64 = 52;
 
 /// The page size that limits of control groups are rounded down to.
 const PAGE: u64 = 4096;

@@ -8,7 +8,7 @@ fn model(name: &str) -> PathBuf {
 }
 
 /// Writes an array as NumPy does.
-fn npy(shape: &[usize], values: impl Iterator<Item = f32>) -> Vec<u8> {
+pub(crate) fn npy(shape: &[usize], values: impl Iterator<Item = f32>) -> Vec<u8> {
     let dims: Vec<String> = shape.iter().map(|dim| format!("{dim},")).collect();
     let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", dims.join(" "));
     while !(header.len() + 11).is_multiple_of(64) {

@@ -26,6 +26,9 @@ const DECODER_STACK: Bytes = if cfg!(debug_assertions) { PRODUCER_STACK } else {
 /// The stack of a worker thread that reads rows of a fixed size and applies inexpensive operations.
 const READER_STACK: Bytes = if cfg!(debug_assertions) { PRODUCER_STACK } else { Bytes::kib(128) };
 
+/// Code and tables of the image decoders, which are resident only where images are decoded.
+const DECODER_CODE: Bytes = Bytes::kib(640);
+
 /// The memory of a pipeline: a [`Feed`](crate::Feed) started with this plan reserves exactly these bytes.
 ///
 /// ```
@@ -250,6 +253,7 @@ fn holdings_with(recipe: &Recipe, geometry: Geometry, stream: Vec<Holding>) -> R
     }
     hold("holdout".into(), recipe.split_bytes());
     if recipe.item().is_some() {
+        hold("decoder code".into(), DECODER_CODE);
         hold(format!("decode (each ≤ {max_item})"), decode);
     }
     if let (Some(kept), Some(cache)) = (&recipe.cached_rows, &recipe.cache) {

@@ -139,6 +139,7 @@ mod tests {
         check("training.md", "schedules", &schedules());
         check("training.md", "losses", &losses());
         check("training.md", "metrics", &metrics());
+        check("onnx.md", "operators", &listed(crate::import::onnx_operators().into_iter().map(|name| format!("`{name}`"))));
     }
 
     #[test]

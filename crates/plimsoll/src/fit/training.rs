@@ -13,7 +13,7 @@ use crate::plan::{DeviceBudget, RunPlan, epoch_rows};
 use crate::session::{HostRows, Session, Tally, feed, place_in_batch};
 use crate::spec::RunSpec;
 use crate::{import, system};
-use plimsoll_core::budget::Owner;
+use plimsoll_core::budget::{Owner, give_back_program_pages};
 use plimsoll_core::graph::StateKind;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Reservation};
@@ -305,6 +305,7 @@ impl<'r, 'f> Training<'r, 'f> {
                 let first = FirstBatch { batch: &block, data: &self.data, schema: &self.schema };
                 self.fit.report(&Event::FirstBatch(first));
                 self.tensorboard.as_mut().map_or(Ok(()), |events| events.first_batch(&first))?;
+                give_back_program_pages();
             }
             let mut at = 0;
             while at < block.rows {
@@ -443,6 +444,8 @@ fn write_checkpoint(writer: &mut Option<Writer>, session: &mut Session, fit: &mu
     }
     // What follows is not the time of a step.
     session.clock.paused();
+    // The code that writes one is not resident beside the code of all steps before.
+    give_back_program_pages();
     writer.write(&session.executor, record, best).map_err(warn).is_ok()
 }
 

@@ -8,6 +8,6 @@ mod variants;
 
 pub(crate) use programs::{
     LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, PlanSpace, PlannedRun, ProgramInterface, Programs, ROW_SHARE, SMALLEST_OFFLOADED, ValueKind,
-    nodes,
+    input_columns, nodes,
 };
 pub(crate) use variants::{Variant, Variants};

@@ -453,7 +453,7 @@ fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&OutputLos
 }
 
 /// The columns that a model reads. A single input is `x`, or else the first column; several inputs are found by name.
-fn input_columns(schema: &Schema, model: &Model) -> Result<Vec<usize>, GraphError> {
+pub(crate) fn input_columns(schema: &Schema, model: &Model) -> Result<Vec<usize>, GraphError> {
     let error = |what: String| GraphError { scope: String::new(), what };
     let columns: Vec<usize> = match model.inputs() {
         [single] => vec![schema.index_of(single).or_else(|| schema.index_of("x")).unwrap_or(0)],

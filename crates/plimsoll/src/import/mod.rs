@@ -3,18 +3,27 @@
 //! No code in a file is run. What has no counterpart is refused, all of it at once, by name.
 
 mod keras;
+mod onnx;
+mod permuted;
+mod safetensors;
 #[cfg(test)]
 mod tests;
+mod transposed;
 mod weights;
 
 use crate::error::{Error, Result};
 use crate::nn::Model;
 use crate::optim::Optimizer;
 use crate::output_loss::OutputLosses;
+pub(crate) use keras::Numbered;
+#[cfg(test)]
+pub(crate) use onnx::operators as onnx_operators;
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_formats::FormatError;
 use plimsoll_formats::keras::KerasModel;
+use plimsoll_formats::onnx::OnnxModel;
 use plimsoll_formats::source::Region;
+pub(crate) use safetensors::open as open_safetensors;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -53,6 +62,8 @@ pub struct ImportedInput {
     pub row: Vec<usize>,
     /// Whether it has integers, such as token IDs.
     pub integers: bool,
+    /// Whether it has images whose channels come first; rows of data may have them last.
+    pub channels_first: bool,
 }
 
 impl ImportedInput {
@@ -96,16 +107,11 @@ impl Imported {
 /// Whether a path is a model of another program, by its name.
 pub(crate) fn is_importable(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
-    matches!(extension.as_str(), "keras" | "h5" | "hdf5" | "json")
+    matches!(extension.as_str(), "keras" | "h5" | "hdf5" | "json" | "onnx")
 }
 
-/// Reads a model of Keras: a `.keras` archive, an `.h5` file or a `config.json`. Weights are read when a run starts.
-pub fn import(path: &Path) -> Result<Imported> {
-    let about = |error: FormatError| match error {
-        FormatError::Io(source) => Error::Io { action: "read", path: path.to_path_buf(), source },
-        FormatError::Damaged(what) => Error::Config(format!("{} is damaged: {what}", path.display())),
-        FormatError::Unsupported(what) => Error::Config(format!("cannot import {}: {what}", path.display())),
-    };
+/// PyTorch's own checkpoints are refused, with the line that converts one.
+pub(crate) fn refuse_pickles(path: &Path) -> Result<()> {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
     if matches!(extension.as_str(), "pt" | "pth" | "bin" | "ckpt") {
         return Err(Error::Config(format!(
@@ -114,10 +120,33 @@ pub fn import(path: &Path) -> Result<Imported> {
             path.display()
         )));
     }
+    Ok(())
+}
+
+/// Reads a model of Keras (a `.keras` archive, an `.h5` file or a `config.json`) or of ONNX. Weights are read when a run starts.
+pub fn import(path: &Path) -> Result<Imported> {
+    let about = |error: FormatError| match error {
+        FormatError::Io(source) => Error::Io { action: "read", path: path.to_path_buf(), source },
+        FormatError::Damaged(what) => Error::Config(format!("{} is damaged: {what}", path.display())),
+        FormatError::Unsupported(what) => Error::Config(format!("cannot import {}: {what}", path.display())),
+    };
+    refuse_pickles(path)?;
     let file = File::open(path).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
     let region = Region::file(file).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
-    let saved = KerasModel::open(region).map_err(about)?;
-    let imported = keras::model(&saved).map_err(|problems| {
+    let imported = match path.extension() {
+        Some(extension) if extension.eq_ignore_ascii_case("onnx") => {
+            let folder = path.parent().unwrap_or(Path::new(""));
+            let mut external = |name: &str| {
+                let file = File::open(folder.join(name)).and_then(Region::file);
+                file.map_err(|error| FormatError::Damaged(format!("its data is in `{name}`, which cannot be read: {error}")))
+            };
+            let saved = OnnxModel::open(region, &mut external).map_err(about)?;
+            let title = path.file_stem().map_or("model".to_string(), |stem| stem.to_string_lossy().into_owned());
+            onnx::model(&saved, &title)
+        }
+        _ => keras::model(&KerasModel::open(region).map_err(about)?),
+    };
+    let imported = imported.map_err(|problems| {
         let list = problems.join("\n  ");
         Error::Config(format!("cannot import {}:\n  {list}", path.display()))
     })?;

@@ -17,7 +17,7 @@ fn numbers(tensor: &Value) -> Vec<f64> {
 /// The outputs of an imported model in double precision.
 fn predict(imported: &Imported, rows: usize, inputs: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let (graph, lowered) = imported.model.graph(&imported.types(), false).unwrap();
-    let widened = |name: &str| imported.weights.elements(name).into_iter().map(f64::from).collect();
+    let widened = |name: &str| imported.weights.read(name).unwrap().into_iter().map(f64::from).collect();
     let states: Vec<Vec<f64>> = graph.states().iter().map(|state| widened(&state.name)).collect();
     let scalars = vec![0.0; graph.scalars().len()];
     let outcome = reference::run(&graph, rows, inputs, &states, &scalars, &StepRandom::default());

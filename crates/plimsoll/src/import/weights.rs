@@ -1,6 +1,7 @@
 //! Weights of imported models: which elements of which tensors of a file make up a weight, and how they get to a device, piece by
 //! piece.
 
+use super::{permuted, safetensors, transposed};
 use crate::error::{Error, Result};
 use crate::tensors;
 use plimsoll_core::graph::{State, StateId, StateKind};
@@ -22,19 +23,30 @@ pub(crate) enum Assembly {
     Part { tensor: Tensor, start: u64, length: u64 },
     /// Matrices side by side: `rows` rows of all parts, one after the other.
     Columns { rows: u64, parts: Vec<Tensor> },
+    /// A tensor of these dimensions with permuted axes: axis `i` of the weight is axis `order[i]`.
+    Permuted { tensor: Tensor, stored: Vec<usize>, order: Vec<usize> },
+    /// Kernels of PyTorch `[outputs, inner…]`, side by side, as `[inner permuted…, outputs]`.
+    Transposed { parts: Vec<Tensor>, inner: Vec<usize>, order: Vec<usize> },
 }
 
 impl Assembly {
     fn elements(&self) -> u64 {
         match self {
-            Assembly::Whole(tensor) => tensor.elements(),
+            Assembly::Whole(tensor) | Assembly::Permuted { tensor, .. } => tensor.elements(),
             Assembly::Part { length, .. } => *length,
-            Assembly::Columns { parts, .. } => parts.iter().map(Tensor::elements).sum(),
+            Assembly::Columns { parts, .. } | Assembly::Transposed { parts, .. } => parts.iter().map(Tensor::elements).sum(),
         }
     }
 
-    /// Passes the elements on in order, some at a time.
+    /// Passes the elements on, some at a time, with their position.
     fn each_piece(&self, mut sink: impl FnMut(u64, &[f32]) -> Result<()>) -> Result<(), Problem> {
+        if let Assembly::Permuted { tensor, stored, order } = self {
+            let permuted = permuted::Permuted::new(stored, order);
+            return permuted.each_piece(tensor, |at, numbers| sink(at, numbers).map_err(Problem::Device));
+        }
+        if let Assembly::Transposed { parts, inner, order } = self {
+            return transposed::each_piece(parts, inner, order, |at, numbers| sink(at, numbers).map_err(Problem::Device));
+        }
         let mut piece = [0.0; PIECE];
         let mut done = 0;
         let mut pass = |reader: &mut plimsoll_formats::tensor::TensorReader<'_>, mut at: u64, mut left: u64| -> Result<(), Problem> {
@@ -53,6 +65,7 @@ impl Assembly {
                 let mut readers: Vec<_> = parts.iter().map(|part| (part.reader(), part.elements() / (*rows).max(1))).collect();
                 (0..*rows).try_for_each(|row| readers.iter_mut().try_for_each(|(reader, width)| pass(reader, row * *width, *width)))
             }
+            Assembly::Permuted { .. } | Assembly::Transposed { .. } => unreachable!("passed on above"),
         }
     }
 }
@@ -60,7 +73,7 @@ impl Assembly {
 /// Numbers that are copied at a time.
 const PIECE: usize = 4 << 10;
 
-enum Problem {
+pub(super) enum Problem {
     File(String),
     Device(Error),
 }
@@ -97,8 +110,12 @@ impl ImportedWeights {
     fn load(&self, executor: &mut Executor, id: StateId, state: &State, path: &Path) -> Result<()> {
         let mut bytes = [0; PIECE * 4];
         let copied = self.0[&state.name].each_piece(|at, numbers| {
-            numbers.iter().zip(bytes.chunks_exact_mut(4)).for_each(|(number, bytes)| bytes.copy_from_slice(&number.to_le_bytes()));
-            Ok(executor.write_state_part(id, Bytes(at * 4), &bytes[..numbers.len() * 4])?)
+            for (index, numbers) in numbers.chunks(PIECE).enumerate() {
+                let at = at + (index * PIECE) as u64;
+                numbers.iter().zip(bytes.chunks_exact_mut(4)).for_each(|(number, bytes)| bytes.copy_from_slice(&number.to_le_bytes()));
+                executor.write_state_part(id, Bytes(at * 4), &bytes[..numbers.len() * 4])?;
+            }
+            Ok(())
         });
         copied.map_err(|problem| match problem {
             Problem::File(what) => Error::Config(format!("{} is damaged: {what}", path.display())),
@@ -106,16 +123,19 @@ impl ImportedWeights {
         })
     }
 
-    /// Gives the elements of a weight.
-    #[cfg(test)]
-    pub fn elements(&self, name: &str) -> Vec<f32> {
-        let mut all = Vec::new();
-        let done = self.0[name].each_piece(|_, piece| {
-            all.extend_from_slice(piece);
+    /// All elements of a weight, in memory.
+    pub fn read(&self, name: &str) -> Result<Vec<f32>> {
+        let Some(weight) = self.0.get(name) else { return Err(Error::Config(format!("the file has no weight for `{name}`"))) };
+        let mut all = vec![0.0; weight.elements() as usize];
+        let read = weight.each_piece(|at, piece| {
+            all[at as usize..][..piece.len()].copy_from_slice(piece);
             Ok(())
         });
-        assert!(done.is_ok(), "{name}");
-        all
+        match read {
+            Ok(()) => Ok(all),
+            Err(Problem::File(what)) => Err(Error::Config(format!("`{name}` cannot be read: {what}"))),
+            Err(Problem::Device(error)) => Err(error),
+        }
     }
 }
 
@@ -130,13 +150,22 @@ fn shape_of(state: &State) -> Vec<u64> {
     state.ty.shape.bind(1).iter().map(|dim| *dim as u64).collect()
 }
 
+/// The weights of a file of another program; none for files with the model's own names, which have a checksum.
+fn foreign(states: &[(StateId, State)], path: &Path) -> Result<Option<ImportedWeights>> {
+    super::refuse_pickles(path)?;
+    if super::is_importable(path) {
+        return Ok(Some(super::import(path)?.weights));
+    }
+    let wanted: Vec<(String, Vec<u64>)> = states.iter().map(|(_, state)| (state.name.clone(), shape_of(state))).collect();
+    // What is damaged is reported by the reader of the model's own files.
+    let mapped = safetensors::open(path, &wanted).ok().filter(|mapped| mapped.scheme.is_some());
+    Ok(mapped.map(|mapped| mapped.weights))
+}
+
 /// Loads all weights from a file of any format; the file must have all of the model's.
 pub(crate) fn load_weights(executor: &mut Executor, path: &Path) -> Result<()> {
-    if !super::is_importable(path) {
-        return tensors::load_weights(executor, path);
-    }
-    let weights = super::import(path)?.weights;
     let states = weights_of(executor);
+    let Some(weights) = foreign(&states, path)? else { return tensors::load_weights(executor, path) };
     for (_, state) in &states {
         let other = |what| Error::Config(format!("{} does not have the tensors of this model: {what}", path.display()));
         weights.check(&state.name, &shape_of(state)).map_err(other)?;
@@ -146,12 +175,10 @@ pub(crate) fn load_weights(executor: &mut Executor, path: &Path) -> Result<()> {
 
 /// Loads the weights whose name and shape match the model's; gives the names of those that are not loaded.
 pub(crate) fn load_matching_weights(executor: &mut Executor, path: &Path) -> Result<Vec<String>> {
-    if !super::is_importable(path) {
-        return tensors::load_matching_weights(executor, path);
-    }
-    let weights = super::import(path)?.weights;
+    let states = weights_of(executor);
+    let Some(weights) = foreign(&states, path)? else { return tensors::load_matching_weights(executor, path) };
     let (fitting, others): (Vec<_>, Vec<_>) =
-        weights_of(executor).into_iter().partition(|(_, state)| weights.check(&state.name, &shape_of(state)).is_ok());
+        states.into_iter().partition(|(_, state)| weights.check(&state.name, &shape_of(state)).is_ok());
     if fitting.is_empty() {
         let what = "none of them is there with the same name and shape";
         return Err(Error::Config(format!("{} does not have the tensors of this model: {what}", path.display())));

@@ -1,10 +1,13 @@
 //! Activation functions, as layers or as the last step of other layers. Formulas and names are those of Keras.
 
+use super::keras::KerasLayer;
 use super::{Layer, Lowering, single_input};
 use crate::named::named;
 use plimsoll_core::expr::{Binary, ExprBuilder, TermId, Unary};
 use plimsoll_core::ops::Reduction;
+use plimsoll_core::shape::Shape;
 use plimsoll_core::{Graph, GraphError, ValueId};
+use serde_json::json;
 
 /// An activation function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,6 +180,10 @@ pub(super) fn elu(e: &ExprBuilder, x: TermId, depth: f32) -> TermId {
 impl Layer for Activation {
     fn kind(&self) -> &'static str {
         self.name()
+    }
+
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        Some(vec![KerasLayer::new("Activation", json!({ "activation": self.keras_name()? }))])
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -1,11 +1,13 @@
 //! Convolutional layers.
 
+use super::keras::{KerasLayer, kernel_and_bias, regularizer, window};
 use super::window::SlidingWindow;
 use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, single_input};
 use plimsoll_core::graph::Init;
 use plimsoll_core::ops::Conv2d;
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{DType, GraphError, Op, ValueId};
+use serde_json::json;
 use std::sync::Arc;
 
 /// 2-D convolution over images `[batch, height, width, channels]`.
@@ -112,6 +114,18 @@ pub(super) const CONV2D: LayerDef = LayerDef {
 impl Layer for Conv2D {
     fn kind(&self) -> &'static str {
         CONV2D.name
+    }
+
+    fn to_keras(&self, inputs: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let (mut config, zeros) = window(&self.window, "kernel_size", inputs);
+        config.insert("filters".into(), json!(self.filters));
+        config.insert("dilation_rate".into(), json!([self.window.dilation.0, self.window.dilation.1]));
+        config.insert("groups".into(), json!(self.groups));
+        config.insert("activation".into(), json!(self.activation.keras_name()?));
+        config.insert("use_bias".into(), json!(self.bias));
+        config.insert("kernel_regularizer".into(), regularizer(self.regularizer));
+        let layer = KerasLayer::new("Conv2D", config.into()).weights(kernel_and_bias(self.bias));
+        Some(zeros.into_iter().chain([layer]).collect())
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -253,6 +267,28 @@ pub(super) const CONV1D: LayerDef = LayerDef {
 impl Layer for Conv1D {
     fn kind(&self) -> &'static str {
         CONV1D.name
+    }
+
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let conv = &self.conv;
+        let padding = match (self.causal, conv.window.padding) {
+            (true, _) => "causal",
+            (false, Padding::Valid) => "valid",
+            (false, Padding::Same) => "same",
+            (false, Padding::Explicit { .. }) => return None,
+        };
+        let config = json!({
+            "filters": conv.filters,
+            "kernel_size": [conv.window.size.1],
+            "strides": [conv.window.stride.1],
+            "padding": padding,
+            "data_format": "channels_last",
+            "dilation_rate": [conv.window.dilation.1],
+            "groups": conv.groups,
+            "activation": conv.activation.keras_name()?,
+            "use_bias": conv.bias,
+        });
+        Some(vec![KerasLayer::new("Conv1D", config).weights(kernel_and_bias(conv.bias))])
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -1,9 +1,11 @@
 //! The fully connected layer.
 
 use super::conv::bias_and_activation;
+use super::keras::{KerasLayer, kernel_and_bias, regularizer};
 use super::{Activation, Initializer, Layer, LayerDef, Lowering, Regularizer, single_input};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{Dim, GraphError, ValueId};
+use serde_json::json;
 use std::sync::Arc;
 
 /// Fully connected layer over the last axis.
@@ -74,6 +76,16 @@ pub(super) const DENSE: LayerDef = LayerDef {
 impl Layer for Dense {
     fn kind(&self) -> &'static str {
         DENSE.name
+    }
+
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let config = json!({
+            "units": self.units,
+            "activation": self.activation.keras_name()?,
+            "use_bias": self.bias,
+            "kernel_regularizer": regularizer(self.regularizer),
+        });
+        Some(vec![KerasLayer::new("Dense", config).weights(kernel_and_bias(self.bias))])
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -2,10 +2,13 @@
 
 use super::config::LayerConfig;
 use super::conv::bias_and_activation;
+use super::keras::{KerasLayer, kernel_and_bias, regularizer, window};
 use super::window::SlidingWindow;
 use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, single_input};
 use plimsoll_core::ops::{Conv2d, Window};
+use plimsoll_core::shape::Shape;
 use plimsoll_core::{DType, GraphError, Op, ValueId};
+use serde_json::json;
 use std::sync::Arc;
 
 /// Depthwise 2-D convolution: every channel is convolved with kernels of its own.
@@ -122,6 +125,20 @@ pub(super) const DEPTHWISE_CONV2D: LayerDef = LayerDef {
 impl Layer for DepthwiseConv2D {
     fn kind(&self) -> &'static str {
         DEPTHWISE_CONV2D.name
+    }
+
+    fn to_keras(&self, inputs: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let channels = inputs.first()?.last()?.as_fixed()?;
+        let (mut config, zeros) = window(&self.window, "kernel_size", inputs);
+        config.insert("depth_multiplier".into(), json!(self.multiplier));
+        config.insert("dilation_rate".into(), json!([self.window.dilation.0, self.window.dilation.1]));
+        config.insert("activation".into(), json!(self.activation.keras_name()?));
+        config.insert("use_bias".into(), json!(self.bias));
+        config.insert("depthwise_regularizer".into(), regularizer(self.regularizer));
+        let shape = vec![self.window.size.0, self.window.size.1, channels, self.multiplier];
+        let mut layer = KerasLayer::new("DepthwiseConv2D", config.into()).weights(kernel_and_bias(self.bias));
+        layer.weights[0].shape = shape;
+        Some(zeros.into_iter().chain([layer]).collect())
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -1,10 +1,12 @@
 //! Dropout during training. Masks are not stored: the backward pass regenerates them from the same random stream.
 
+use super::keras::KerasLayer;
 use super::shape::row_shape;
 use super::{Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{Dim, GraphError, ValueId};
+use serde_json::json;
 use std::sync::Arc;
 
 /// Sets random elements to zero during training and scales the others by `1 / (1 - rate)`.
@@ -80,6 +82,14 @@ impl Layer for Dropout {
         DROPOUT.name
     }
 
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        Some(vec![KerasLayer::new("Dropout", json!({ "rate": self.rate }))])
+    }
+
+    fn keeps_sign(&self) -> bool {
+        true
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         if !drops(lowering, self.rate)? {
@@ -112,6 +122,15 @@ impl Layer for SpatialDropout {
         SPATIAL_DROPOUT.name
     }
 
+    fn to_keras(&self, inputs: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let class = if inputs.first()?.rank() == 3 { "SpatialDropout1D" } else { "SpatialDropout2D" };
+        Some(vec![KerasLayer::new(class, json!({ "rate": self.rate }))])
+    }
+
+    fn keeps_sign(&self) -> bool {
+        true
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         if !drops(lowering, self.rate)? {
@@ -136,6 +155,16 @@ pub(super) const STOCHASTIC_DEPTH: LayerDef = LayerDef {
 impl Layer for StochasticDepth {
     fn kind(&self) -> &'static str {
         STOCHASTIC_DEPTH.name
+    }
+
+    fn to_keras(&self, inputs: &[Shape]) -> Option<Vec<KerasLayer>> {
+        // One random number per example.
+        let noise: Vec<Option<usize>> = (0..inputs.first()?.rank()).map(|axis| (axis > 0).then_some(1)).collect();
+        Some(vec![KerasLayer::new("Dropout", json!({ "rate": self.rate, "noise_shape": noise }))])
+    }
+
+    fn keeps_sign(&self) -> bool {
+        true
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

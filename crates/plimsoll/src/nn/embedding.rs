@@ -1,9 +1,11 @@
 //! Token embeddings, and logits that share them.
 
+use super::keras::KerasLayer;
 use super::{Initializer, Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::ops::{Concat, Gather, MatMul, Slice};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{DType, Dim, GraphError, Op, ValueId};
+use serde_json::json;
 use std::sync::Arc;
 
 /// A trainable vector per token: token IDs `[batch, …]` become `[batch, …, width]`.
@@ -83,6 +85,11 @@ pub(super) const EMBEDDING: LayerDef = LayerDef {
 impl Layer for Embedding {
     fn kind(&self) -> &'static str {
         EMBEDDING.name
+    }
+
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let config = json!({ "input_dim": self.vocabulary, "output_dim": self.width, "mask_zero": self.mask_zero });
+        Some(vec![KerasLayer::new("Embedding", config).weights(&["embeddings"])])
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

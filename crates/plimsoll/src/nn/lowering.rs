@@ -37,6 +37,13 @@ pub struct Regularizer {
     pub l2: f32,
 }
 
+impl<'a> Lowering<'a> {
+    /// A layer of this name by itself, for inference: to infer shapes while a model is imported.
+    pub(crate) fn to_infer(graph: &'a mut Graph, name: &'a str, penalties: &'a mut Vec<ValueId>) -> Lowering<'a> {
+        Lowering { graph, training: false, trainable: true, name, shared: false, mask: None, new_mask: None, penalties }
+    }
+}
+
 impl Lowering<'_> {
     /// Declares a trainable tensor. A shared layer gets the one it declared at its first call.
     pub fn parameter(&mut self, name: &str, shape: impl IntoIterator<Item = usize>, init: Init) -> Result<ValueId, GraphError> {

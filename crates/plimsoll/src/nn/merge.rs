@@ -1,9 +1,12 @@
 //! Layers that merge branches.
 
+use super::keras::KerasLayer;
 use super::{Layer, LayerDef, Lowering};
 use plimsoll_core::expr::Binary;
 use plimsoll_core::ops::Concat;
+use plimsoll_core::shape::Shape;
 use plimsoll_core::{GraphError, Op, ValueId};
+use serde_json::json;
 use std::sync::Arc;
 
 /// The sum of its inputs, as in residual connections, with broadcasting.
@@ -68,6 +71,14 @@ macro_rules! folding {
                 $def.name
             }
 
+            fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+                Some(vec![KerasLayer::new(stringify!($layer), json!({}))])
+            }
+
+            fn keeps_sign(&self) -> bool {
+                true
+            }
+
             fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
                 fold(lowering, inputs, $op)
             }
@@ -108,6 +119,10 @@ impl Layer for Subtract {
         SUBTRACT.name
     }
 
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        Some(vec![KerasLayer::new("Subtract", json!({}))])
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         if inputs.len() != 2 {
             return Err(lowering.graph.error(format!("expects two inputs, but received {}", inputs.len())));
@@ -123,6 +138,10 @@ pub(super) const AVERAGE: LayerDef =
 impl Layer for Average {
     fn kind(&self) -> &'static str {
         AVERAGE.name
+    }
+
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        Some(vec![KerasLayer::new("Average", json!({}))])
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -142,6 +161,14 @@ pub(super) const CONCATENATE: LayerDef = LayerDef {
 impl Layer for Concatenate {
     fn kind(&self) -> &'static str {
         CONCATENATE.name
+    }
+
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        Some(vec![KerasLayer::new("Concatenate", json!({ "axis": -1 }))])
+    }
+
+    fn keeps_sign(&self) -> bool {
+        true
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -164,6 +191,10 @@ pub(super) const CONCATENATE_ALONG: LayerDef = LayerDef {
 impl Layer for ConcatenateAlong {
     fn kind(&self) -> &'static str {
         CONCATENATE_ALONG.name
+    }
+
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        Some(vec![KerasLayer::new("Concatenate", json!({ "axis": self.axis }))])
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

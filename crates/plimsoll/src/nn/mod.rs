@@ -12,6 +12,7 @@ mod dropout;
 mod embedding;
 mod fine_tune;
 mod init;
+mod keras;
 #[cfg(test)]
 mod keras_tests;
 mod lowering;
@@ -31,11 +32,11 @@ mod slicing;
 mod summary;
 mod tensor;
 mod transposed;
-mod trigonometry;
+pub(crate) mod trigonometry;
 mod upsample;
 mod window;
 
-use plimsoll_core::{GraphError, ValueId};
+use plimsoll_core::{GraphError, Shape, ValueId};
 use std::sync::Arc;
 
 pub use activation::Activation;
@@ -49,6 +50,8 @@ pub use depthwise::{DepthwiseConv2D, SeparableConv2D};
 pub use dropout::{AlphaDropout, Dropout, SpatialDropout, StochasticDepth};
 pub use embedding::{ClassToken, Embedding, EmbeddingScores, TakeStep};
 pub use init::Initializer;
+pub(crate) use keras::CallInput;
+pub use keras::{KerasElements, KerasLayer, KerasWeight};
 pub use lowering::{Lowering, MICRO_BATCH_RECIPROCAL, Regularizer};
 pub use merge::{Add, Average, Concatenate, ConcatenateAlong, Maximum, Minimum, Multiply, Subtract};
 pub use model::Model;
@@ -100,6 +103,17 @@ pub trait Layer: std::fmt::Debug + Send + Sync {
     /// Whether its output has the channels of its input, whatever their number.
     fn keeps_channels(&self) -> bool {
         false
+    }
+
+    /// Whether its output has no negative numbers where its inputs have none, as pooling and dropout.
+    fn keeps_sign(&self) -> bool {
+        false
+    }
+
+    /// The layers of Keras that compute the same, one after the other, for inputs of these shapes; none if there are none.
+    fn to_keras(&self, inputs: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let _ = inputs;
+        None
     }
 
     /// The exclusive upper bound of its integer inputs, if it looks them up in a table.

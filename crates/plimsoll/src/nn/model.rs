@@ -86,6 +86,10 @@ impl Model {
         })
     }
 
+    pub(super) fn output_tensors(&self) -> impl Iterator<Item = SymbolicTensor> {
+        self.outputs.iter().map(|(_, tensor)| *tensor)
+    }
+
     pub(super) fn layers(&self) -> &[LayerCall] {
         &self.layers
     }

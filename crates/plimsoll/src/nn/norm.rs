@@ -1,11 +1,13 @@
 //! Normalization over the batch, over features, over groups of channels. Defaults are those of Keras.
 
+use super::keras::{KerasLayer, gamma_and_beta};
 use super::{Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::Init;
 use plimsoll_core::ops::Reduction;
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{GraphError, ValueId};
+use serde_json::json;
 use std::sync::Arc;
 
 /// Batch normalization: normalizes every channel with the mean and variance of the micro-batch, then scales and shifts it.
@@ -149,6 +151,15 @@ impl Layer for BatchNorm {
         BATCH_NORM.name
     }
 
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let config = json!({
+            "axis": -1, "momentum": self.momentum, "epsilon": self.epsilon, "center": self.center, "scale": self.scale
+        });
+        let mut names = gamma_and_beta(self.scale, self.center);
+        names.extend(["moving_mean", "moving_variance"]);
+        Some(vec![KerasLayer::new("BatchNormalization", config).weights(&names)])
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         let channels = channels(lowering, x)?;
@@ -273,6 +284,12 @@ impl Layer for LayerNorm {
         LAYER_NORM.name
     }
 
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let config = json!({ "axis": -1, "epsilon": self.epsilon, "center": self.center, "scale": self.scale });
+        let names = gamma_and_beta(self.scale, self.center);
+        Some(vec![KerasLayer::new("LayerNormalization", config).weights(&names)])
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         let channels = channels(lowering, x)?;
@@ -328,6 +345,12 @@ pub(super) const GROUP_NORM: LayerDef = LayerDef {
 impl Layer for GroupNorm {
     fn kind(&self) -> &'static str {
         GROUP_NORM.name
+    }
+
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let config = json!({ "groups": self.groups, "axis": -1, "epsilon": self.epsilon, "center": self.center, "scale": self.scale });
+        let names = gamma_and_beta(self.scale, self.center);
+        Some(vec![KerasLayer::new("GroupNormalization", config).weights(&names)])
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

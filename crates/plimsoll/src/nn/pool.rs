@@ -1,11 +1,13 @@
 //! Pooling and unpooling layers.
 
+use super::keras::{KerasLayer, window};
 use super::window::{SlidingWindow, image_dims};
 use super::{Layer, LayerDef, Lowering, Padding, single_input};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::ops::{AvgPool, MaxPool, Reduction};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{GraphError, Op, ValueId};
+use serde_json::json;
 use std::sync::Arc;
 
 /// The maximum of every window.
@@ -36,7 +38,7 @@ pub struct MaxUnpool2D {
 }
 
 macro_rules! pooling {
-    ($layer:ident, $def:ident, $op:ident) => {
+    ($layer:ident, $def:ident, $op:ident, $class:literal) => {
         impl $layer {
             /// Windows of `size`×`size` without overlap.
             pub fn new(size: usize) -> $layer {
@@ -65,6 +67,15 @@ macro_rules! pooling {
         impl Layer for $layer {
             fn kind(&self) -> &'static str {
                 $def.name
+            }
+
+            fn to_keras(&self, inputs: &[Shape]) -> Option<Vec<KerasLayer>> {
+                let (config, zeros) = window(&self.window, "pool_size", inputs);
+                Some(zeros.into_iter().chain([KerasLayer::new($class, config.into())]).collect())
+            }
+
+            fn keeps_sign(&self) -> bool {
+                true
             }
 
             fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -101,8 +112,8 @@ pub(super) const AVERAGE_POOL2D: LayerDef = LayerDef {
     },
 };
 
-pooling!(MaxPool2D, MAX_POOL2D, MaxPool);
-pooling!(AveragePool2D, AVERAGE_POOL2D, AvgPool);
+pooling!(MaxPool2D, MAX_POOL2D, MaxPool, "MaxPooling2D");
+pooling!(AveragePool2D, AVERAGE_POOL2D, AvgPool, "AveragePooling2D");
 
 /// Reduces all axes between batch and channels; also returns the number of elements per output.
 fn global(lowering: &mut Lowering<'_>, inputs: &[ValueId], kind: Reduction) -> Result<(ValueId, usize), GraphError> {
@@ -147,6 +158,15 @@ impl Layer for GlobalAveragePool {
         GLOBAL_AVERAGE_POOL.name
     }
 
+    fn to_keras(&self, inputs: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let class = match inputs.first()?.rank() {
+            3 => "GlobalAveragePooling1D",
+            4 => "GlobalAveragePooling2D",
+            _ => return None,
+        };
+        Some(vec![KerasLayer::new(class, json!({ "data_format": "channels_last" }))])
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         if let Some(mask) = lowering.mask.filter(|_| inputs.len() == 1) {
             return masked_mean(lowering, inputs[0], mask);
@@ -167,6 +187,15 @@ pub(super) const GLOBAL_MAX_POOL: LayerDef = LayerDef {
 impl Layer for GlobalMaxPool {
     fn kind(&self) -> &'static str {
         GLOBAL_MAX_POOL.name
+    }
+
+    fn to_keras(&self, inputs: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let class = match inputs.first()?.rank() {
+            3 => "GlobalMaxPooling1D",
+            4 => "GlobalMaxPooling2D",
+            _ => return None,
+        };
+        Some(vec![KerasLayer::new(class, json!({ "data_format": "channels_last" }))])
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -2,12 +2,14 @@
 
 use super::config::LayerConfig;
 use super::embedding::sequence_dims;
+use super::keras::{KerasElements, KerasLayer};
 use super::{Initializer, Layer, LayerDef, Lowering};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::Init;
 use plimsoll_core::ops::{Activation as RecurrentActivation, Cell, Concat, Recurrent, Slice};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{DType, GraphError, Op, ValueId};
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// A recurrence over the time axis.
@@ -89,6 +91,10 @@ macro_rules! recurrent {
                 $def.name
             }
 
+            fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+                Some(vec![self.0.to_keras("", "cell/")?])
+            }
+
             fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
                 self.0.lower(lowering, inputs, "", self.0.reverse)
             }
@@ -160,6 +166,20 @@ impl Layer for Bidirectional {
         BIDIRECTIONAL.name
     }
 
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let forward = Recurrence { reverse: false, ..self.0.clone() };
+        let mut weights = forward.to_keras("forward_", "forward_layer/cell/")?.weights;
+        weights.extend(forward.to_keras("backward_", "backward_layer/cell/")?.weights);
+        let inner = |name: &str, backwards: bool| -> Option<Value> {
+            let KerasLayer { class, mut config, .. } = forward.to_keras("", "")?;
+            config.insert("go_backwards".to_string(), backwards.into());
+            config.insert("name".to_string(), name.into());
+            Some(json!({ "module": "keras.layers", "class_name": class, "config": config, "registered_name": null }))
+        };
+        let config = json!({ "merge_mode": "concat", "layer": inner("forward", false)?, "backward_layer": inner("backward", true)? });
+        Some(vec![KerasLayer { weights, ..KerasLayer::new("Bidirectional", config) }])
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let forward = self.0.lower(lowering, inputs, "forward_", false)?;
         let backward = self.0.lower(lowering, inputs, "backward_", true)?;
@@ -176,6 +196,41 @@ impl Layer for Bidirectional {
 }
 
 impl Recurrence {
+    /// The layer of Keras, its weights under `prefix` here and `part` there.
+    fn to_keras(&self, prefix: &str, part: &str) -> Option<KerasLayer> {
+        let (class, activation) = match self.cell {
+            Cell::Lstm => ("LSTM", "tanh"),
+            Cell::Gru => ("GRU", "tanh"),
+            Cell::Simple(RecurrentActivation::Tanh) => ("SimpleRNN", "tanh"),
+            Cell::Simple(RecurrentActivation::Relu) => ("SimpleRNN", "relu"),
+        };
+        // A mask as a second input has no place in Keras, which carries masks along.
+        if self.masked {
+            return None;
+        }
+        let mut config = json!({
+            "units": self.units,
+            "activation": activation,
+            "return_sequences": self.sequence,
+            "go_backwards": self.reverse,
+        });
+        if self.cell == Cell::Gru {
+            config["reset_after"] = true.into();
+        }
+        // Keras reverses the steps of a sequence that is read backwards.
+        if self.reverse && self.sequence {
+            return None;
+        }
+        let names = ["kernel", "recurrent_kernel", "bias"].map(|name| format!("{prefix}{name}"));
+        let mut layer = KerasLayer::new(class, config).weights_at(part, &names.each_ref().map(String::as_str));
+        if self.cell == Cell::Gru {
+            let bias = layer.weights.last_mut()?;
+            bias.of = KerasElements::All(vec![names[2].clone(), format!("{prefix}recurrent_bias")]);
+            bias.shape = vec![2, 3 * self.units];
+        }
+        Some(layer)
+    }
+
     fn from_config(config: &LayerConfig<'_, '_>, cell: Cell) -> crate::error::Result<Recurrence> {
         Ok(Recurrence {
             cell,

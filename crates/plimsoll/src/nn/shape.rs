@@ -1,11 +1,13 @@
 //! Layers that change shapes.
 
+use super::keras::KerasLayer;
 use super::window::image_dims;
 use super::{Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::ops::{Pad, Slice, Transpose};
 use plimsoll_core::shape::{Dim, Shape};
 use plimsoll_core::{GraphError, Op, ValueId};
+use serde_json::json;
 use std::sync::Arc;
 
 /// Flattens all axes but the batch: `[batch, h, w, c]` becomes `[batch, h·w·c]`; a view.
@@ -130,6 +132,10 @@ impl Layer for Flatten {
         FLATTEN.name
     }
 
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        Some(vec![KerasLayer::new("Flatten", json!({ "data_format": "channels_last" }))])
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         lowering.graph.flatten(x)
@@ -151,6 +157,11 @@ pub(super) const RESHAPE: LayerDef = LayerDef {
 impl Layer for Reshape {
     fn kind(&self) -> &'static str {
         RESHAPE.name
+    }
+
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let shape: Vec<i64> = self.row.iter().map(|dim| dim.map_or(-1, |dim| dim as i64)).collect();
+        Some(vec![KerasLayer::new("Reshape", json!({ "target_shape": shape }))])
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -209,6 +220,10 @@ impl Layer for RepeatVector {
         REPEAT_VECTOR.name
     }
 
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        Some(vec![KerasLayer::new("RepeatVector", json!({ "n": self.times }))])
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         let shape = lowering.graph.shape(x).clone();
@@ -258,6 +273,15 @@ impl Layer for ZeroPadding2D {
         ZERO_PADDING2D.name
     }
 
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let EdgeWidths { rows, columns } = self.edges;
+        Some(vec![KerasLayer::new("ZeroPadding2D", json!({ "padding": [[rows.0, rows.1], [columns.0, columns.1]] }))])
+    }
+
+    fn keeps_sign(&self) -> bool {
+        true
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let mut x = single_input(lowering, inputs)?;
         image_dims(lowering.graph, x)?;
@@ -284,6 +308,11 @@ pub(super) const CROPPING2D: LayerDef = LayerDef {
 impl Layer for Cropping2D {
     fn kind(&self) -> &'static str {
         CROPPING2D.name
+    }
+
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let EdgeWidths { rows, columns } = self.edges;
+        Some(vec![KerasLayer::new("Cropping2D", json!({ "cropping": [[rows.0, rows.1], [columns.0, columns.1]] }))])
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

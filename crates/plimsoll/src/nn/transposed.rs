@@ -1,10 +1,13 @@
 //! Transposed convolution.
 
 use super::conv::bias_and_activation;
+use super::keras::{KerasLayer, kernel_and_bias, regularizer, window};
 use super::window::{SlidingWindow, image_dims};
 use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, single_input};
 use plimsoll_core::ops::Conv2dGradInput;
+use plimsoll_core::shape::Shape;
 use plimsoll_core::{DType, GraphError, Op, ValueId};
+use serde_json::json;
 use std::sync::Arc;
 
 /// Transposed 2-D convolution (deconvolution): the gradient of a convolution with respect to its input, as a layer.
@@ -126,6 +129,18 @@ pub(super) const CONV2D_TRANSPOSE: LayerDef = LayerDef {
 impl Layer for Conv2DTranspose {
     fn kind(&self) -> &'static str {
         CONV2D_TRANSPOSE.name
+    }
+
+    fn to_keras(&self, inputs: &[Shape]) -> Option<Vec<KerasLayer>> {
+        // Keras adds no zeros of its own choice around a transposed convolution.
+        let (mut config, None) = window(&self.window, "kernel_size", inputs) else { return None };
+        config.insert("filters".into(), json!(self.filters));
+        config.insert("dilation_rate".into(), json!([self.window.dilation.0, self.window.dilation.1]));
+        config.insert("activation".into(), json!(self.activation.keras_name()?));
+        config.insert("use_bias".into(), json!(self.bias));
+        config.insert("kernel_regularizer".into(), regularizer(self.regularizer));
+        let none = self.extra == (0, 0);
+        none.then(|| vec![KerasLayer::new("Conv2DTranspose", config.into()).weights(kernel_and_bias(self.bias))])
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -16,7 +16,7 @@ const COSINE: [f64; 9] = {
 };
 
 /// The cosine of an angle in turns.
-pub(super) fn cosine(e: &ExprBuilder, turns: TermId) -> TermId {
+pub(crate) fn cosine(e: &ExprBuilder, turns: TermId) -> TermId {
     // Reduce to the nearest whole turn, then evaluate the series.
     let nearest = e.unary(Unary::Floor, e.add(turns, e.constant(0.5)));
     let v = e.sub(turns, nearest);
@@ -30,7 +30,7 @@ pub(super) fn cosine(e: &ExprBuilder, turns: TermId) -> TermId {
 }
 
 /// The sine of an angle in turns: the cosine a quarter turn earlier.
-pub(super) fn sine(e: &ExprBuilder, turns: TermId) -> TermId {
+pub(crate) fn sine(e: &ExprBuilder, turns: TermId) -> TermId {
     cosine(e, e.sub(turns, e.constant(0.25)))
 }
 

@@ -1,11 +1,13 @@
 //! Upsampling.
 
+use super::keras::KerasLayer;
 use super::window::image_dims;
 use super::{Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::ops::{Concat, Slice};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{Graph, GraphError, Op, ValueId};
+use serde_json::json;
 use std::sync::Arc;
 
 /// Upsamples images by a factor, by repetition or bilinear interpolation.
@@ -48,6 +50,12 @@ pub(super) const UP_SAMPLING2D: LayerDef = LayerDef {
 impl Layer for UpSampling2D {
     fn kind(&self) -> &'static str {
         UP_SAMPLING2D.name
+    }
+
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let kind = if self.bilinear { "bilinear" } else { "nearest" };
+        let config = json!({ "size": [self.factor.0, self.factor.1], "data_format": "channels_last", "interpolation": kind });
+        Some(vec![KerasLayer::new("UpSampling2D", config)])
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

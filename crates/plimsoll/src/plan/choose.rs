@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::graphs::{Variant, nodes};
 use crate::numerics::Numerics;
 use plimsoll_core::Bytes;
+use plimsoll_core::budget::give_back_program_pages;
 use plimsoll_core::plan::{self, Certificate, CheckedPlan};
 use std::borrow::Cow;
 
@@ -33,6 +34,7 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     let budgets = request.machine.budgets(request.budget);
     refuse_planning_beyond_memory(request)?;
     let minimum = minimum_of(request, budgets)?;
+    give_back_program_pages();
     if !minimum.fits(budgets) {
         return Err(Error::Infeasible(Box::new(infeasible(request, budgets, minimum)?)));
     }
@@ -67,6 +69,7 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
         whole.tightened(&varied(&request, variant)?)
     };
     let on_the_way = on_the_way.into_iter().map(tightened).collect::<Result<Vec<_>>>()?;
+    give_back_program_pages();
     let strategies = strategies(&request, &candidate, on_the_way)?;
     described(&request, RunPlan { strategies, ..run_plan(&request, budgets, candidate, minimum)? })
 }

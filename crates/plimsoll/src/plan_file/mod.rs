@@ -11,12 +11,17 @@ mod statement;
 mod subject;
 
 use crate::error::{Error, Result};
+use crate::files;
 use crate::plan::{DataSummary, RunPlan};
 use crate::spec::RunSpec;
 use assumptions::Stated;
 use plimsoll_core::Bytes;
 use plimsoll_core::plan::{Certificate, Plan};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
 use subject::Subject;
 
 /// What was verified.
@@ -42,26 +47,45 @@ pub struct Checked {
     pub assumptions: Value,
 }
 
-/// The plan of a run from a configuration, as a document that can be verified by itself.
-///
-/// # Errors
-/// If the data cannot be read.
-pub fn plan_file(spec: &RunSpec, plan: &RunPlan) -> Result<Value> {
-    let data = DataSummary::read(spec)?;
-    let mut document = json!({
-        "plan": plan.to_json(),
-        "configuration": spec.config,
-        "assumptions": Stated::of(plan, &data),
-        "certificate": plan.memory.certificate(),
-    });
-    // The largest batch is not the one of the configuration.
-    if data.training.batch_rows()? != plan.batch {
-        document["max_batch"] = json!(plan.batch);
-    }
-    Ok(document)
+/// A plan file. Written as it is: as a tree of JSON values, the certificate of a large model would take more memory than its planning.
+#[derive(Serialize)]
+struct PlanFile<'a> {
+    plan: Value,
+    configuration: &'a str,
+    assumptions: Stated,
+    certificate: Certificate,
+    /// The largest batch is not the one of the configuration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_batch: Option<usize>,
 }
 
-/// The plan of a document of [`plan_file`] with its graphs, proven, and the run that it is for.
+/// Writes the plan of a run from a configuration, as a document that can be verified by itself.
+///
+/// # Errors
+/// If the data cannot be read, or the file not be written: nothing is left of it then.
+pub fn write_plan_file(spec: &RunSpec, plan: &RunPlan, path: &Path) -> Result<()> {
+    let data = DataSummary::read(spec)?;
+    let file = PlanFile {
+        plan: plan.to_json(),
+        configuration: &spec.config,
+        assumptions: Stated::of(plan, &data),
+        certificate: plan.memory.certificate(),
+        max_batch: (data.training.batch_rows()? != plan.batch).then_some(plan.batch),
+    };
+    let error = |source| Error::Io { action: "write", path: path.to_path_buf(), source };
+    let write = |destination: &File| {
+        let mut writer = BufWriter::new(destination);
+        serde_json::to_writer_pretty(&mut writer, &file).map_err(|source| error(source.into()))?;
+        writer.write_all(b"\n").and_then(|()| writer.flush()).map_err(error)
+    };
+    // Pipes and terminals have no contents to keep.
+    match fs::metadata(path) {
+        Ok(existing) if !existing.is_file() => write(&File::create(path).map_err(error)?),
+        _ => files::replace(path, write),
+    }
+}
+
+/// The plan of a document of [`write_plan_file`] with its graphs, proven, and the run that it is for.
 ///
 /// # Errors
 /// If the certificate is no plan of the model of the configuration, or if the data it names cannot be read.
@@ -76,7 +100,7 @@ pub(crate) fn proven_plan(
     Ok((subject.prove(certificate)?.plan, subject.spec))
 }
 
-/// Verifies a document of [`plan_file`]: that its certificate is an exact plan of the model of its configuration, and
+/// Verifies a document of [`write_plan_file`]: that its certificate is an exact plan of the model of its configuration, and
 /// that everything it states follows from that. Reports the first error.
 ///
 /// # Errors

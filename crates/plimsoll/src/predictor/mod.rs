@@ -100,7 +100,7 @@ impl Predictions {
 }
 
 impl Model {
-    /// Loads the trained model of a run folder, with the preprocessing of its data, or a model that Keras saved.
+    /// Loads the trained model of a run folder, with the preprocessing of its data, or a model of Keras or ONNX.
     ///
     /// # Errors
     /// If there is no trained run in the folder, or the file cannot be imported.
@@ -145,7 +145,9 @@ impl Predictor {
         }
         let image = match &imported.inputs[..] {
             [input] if !input.integers => match input.row[..] {
-                [height, width, channels @ (1 | 3)] => Some((height, width, channels)),
+                // Decoded images have their channels last, which the model accepts too.
+                [channels @ (1 | 3), height, width] if input.channels_first => Some((height, width, channels)),
+                [height, width, channels @ (1 | 3)] if !input.channels_first => Some((height, width, channels)),
                 _ => None,
             },
             _ => None,

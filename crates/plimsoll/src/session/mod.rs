@@ -223,6 +223,8 @@ impl Session {
                 Executor::new(device, plan.memory.clone(), &device_ledger)?
             }
         };
+        // The code that loaded the programs.
+        give_back_program_pages();
         executor.initialize(spec.seed)?;
         let roles = plan
             .memory

@@ -288,8 +288,9 @@ impl Trainer {
     /// The plan of a description: a new one, or one that continues in the memory of the session.
     fn plan_of(&self, spec: &RunSpec) -> Result<RunPlan> {
         let start = Instant::now();
+        // What is resident at once is the code of one phase: of the configuration, of the data, of planning.
+        give_back_program_pages();
         let (machine, data) = (self.machine()?, DataSummary::read(spec)?);
-        // The code that read the configuration and the data.
         give_back_program_pages();
         let plan = match &self.session {
             None => spec.plan(&machine, &data).map_err(|error| match (error, &spec.numerics) {

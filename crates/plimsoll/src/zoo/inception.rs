@@ -5,7 +5,7 @@ use super::blocks::{centred, conv_norm_by};
 use super::entry::{Entry, IMAGENET};
 use super::options::Setup;
 use crate::nn::{Activation, AveragePool2D, BatchNorm, Concatenate, Conv2D, Dense, Dropout, Functional, GlobalAveragePool, MaxPool2D};
-use crate::nn::{Model, Padding, SymbolicTensor};
+use crate::nn::{Model, Padding, SymbolicTensor, ZeroPadding2D};
 
 pub(super) const GOOGLENET: Entry =
     Entry::image_classifier("googlenet", "Inception modules of 2014, without auxiliary heads", IMAGENET, 1000, make_googlenet);
@@ -98,7 +98,9 @@ fn chain(net: &mut Functional, name: &str, x: SymbolicTensor, setup: &Setup, siz
 }
 
 fn pooled(net: &mut Functional, x: SymbolicTensor, setup: &Setup, filters: usize) -> SymbolicTensor {
-    let x = net.named("pool/pool", AveragePool2D::new(3).stride(1, 1).padding(Padding::all(1)), [x]);
+    // Zeros at the edges count in the mean, as in torchvision, whose weights then give its results.
+    let x = net.named("pool/padding", ZeroPadding2D::new(1), [x]);
+    let x = net.named("pool/pool", AveragePool2D::new(3).stride(1, 1), [x]);
     conv(net, "pool/project", x, centred(setup.wide(filters), 1, 1))
 }
 

@@ -83,6 +83,11 @@ fn kernel(bias: bool) -> &'static [&'static str] {
     if bias { &["kernel", "bias"] } else { &["kernel"] }
 }
 
+/// Whether noise of this shape is one number per example, as in EfficientNet.
+fn drops_examples(noise_shape: &Value) -> bool {
+    matches!(noise_shape.as_array().map(Vec::as_slice), Some([first, rest @ ..]) if first.is_null() && rest.iter().all(|dim| *dim == 1))
+}
+
 impl Importer {
     /// The layer of a class; none if it is the identity.
     pub(super) fn layer(&mut self, f: &Fields<'_>, call: &Call<'_>, full: &str, inference: bool) -> Found<Option<Built>> {
@@ -91,7 +96,10 @@ impl Importer {
         let dropped = |built: Built| Ok((!inference).then_some(built.passing()));
         let built = match f.class {
             "InputLayer" | "Identity" | "ActivityRegularization" => return Ok(None),
-            "Dropout" if !f.get("noise_shape").is_null() => return Err(f.problem("`noise_shape` is not imported")),
+            "Dropout" if drops_examples(f.get("noise_shape")) => return dropped(Built::plain(StochasticDepth::new(rate()?))),
+            "Dropout" if !f.get("noise_shape").is_null() => {
+                return Err(f.problem("`noise_shape` is imported only where it drops whole examples, such as [null, 1, 1, 1]"));
+            }
             "Dropout" => return dropped(Built::plain(Dropout::new(rate()?))),
             "SpatialDropout1D" | "SpatialDropout2D" => return dropped(Built::plain(SpatialDropout::new(rate()?))),
             "AlphaDropout" => return dropped(Built::plain(AlphaDropout::new(rate()?))),

@@ -10,7 +10,7 @@ use super::{Assembly, Imported, ImportedInput, ImportedWeights};
 use crate::nn::{Functional, Layer, SymbolicTensor};
 use json::{Fields, Found};
 use layers::Built;
-use naming::Numbered;
+pub(crate) use naming::Numbered;
 use plimsoll_formats::keras::{KerasModel, Weights};
 use plimsoll_formats::tensor::Tensor;
 use serde_json::Value;
@@ -163,7 +163,13 @@ impl Importer {
         let embedded = layer["class_name"] == "Embedding";
         let column = if several == 1 { "x".to_string() } else { name.to_string() };
         let tensor = self.net.input_named(&column);
-        self.inputs.push(ImportedInput { column, name: name.to_string(), row, integers: embedded || dtype.contains("int") });
+        self.inputs.push(ImportedInput {
+            column,
+            name: name.to_string(),
+            row,
+            integers: embedded || dtype.contains("int"),
+            channels_first: false,
+        });
         Ok(Symbol { tensor, mask: None })
     }
 

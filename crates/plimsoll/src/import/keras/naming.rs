@@ -18,7 +18,7 @@ pub(super) fn snake_case(class: &str) -> String {
 
 /// Numbers the groups of a list of layers, per class in order: `dense`, `dense_1`, …
 #[derive(Default)]
-pub(super) struct Numbered(HashMap<String, usize>);
+pub(crate) struct Numbered(HashMap<String, usize>);
 
 impl Numbered {
     pub fn next(&mut self, class: &str) -> String {

@@ -1,0 +1,134 @@
+//! What is exported: a network with its weights and what belongs to them, from a run folder, a file or the zoo.
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::graphs::input_columns;
+use crate::import::{ImportedInput, ImportedWeights, import, is_importable, open_safetensors, refuse_pickles};
+use crate::nn::Model;
+use crate::preprocessing::Preprocessing;
+use crate::spec::RunSpec;
+use plimsoll_core::shape::{Shape, TensorType};
+use plimsoll_core::{DType, GraphError};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A network with its weights, which are read when they are written elsewhere.
+pub(crate) struct TrainedNetwork {
+    pub model: Model,
+    pub inputs: Vec<NetworkInput>,
+    pub weights: ImportedWeights,
+    /// Texts that belong to the model: fitted preprocessing, names of classes.
+    pub metadata: BTreeMap<String, String>,
+    /// Where predictions of the network come from.
+    pub origin: Origin,
+}
+
+/// An input of a network.
+pub(crate) struct NetworkInput {
+    /// Its name: in the file it was imported from, or the column of the data.
+    pub name: String,
+    /// The column of the data.
+    pub column: String,
+    pub ty: TensorType,
+    /// Integers are below this.
+    pub bound: Option<usize>,
+}
+
+/// Where a network comes from.
+pub(crate) enum Origin {
+    /// A run, with its weights.
+    Run { spec: Box<RunSpec>, weights: PathBuf },
+    /// A model of another program.
+    File(PathBuf),
+}
+
+impl TrainedNetwork {
+    /// The network of a run folder, or of a model of another program.
+    pub fn open(path: &Path) -> Result<TrainedNetwork> {
+        refuse_pickles(path)?;
+        if is_importable(path) {
+            return TrainedNetwork::imported(path);
+        }
+        if !path.is_dir() {
+            let what = "name a run folder, or a model of Keras (.keras, .h5)";
+            return Err(Error::Config(format!("{} is neither a run folder nor a model that can be read; {what}", path.display())));
+        }
+        let weights = path.join("weights.safetensors");
+        let mut config = Config::read(&path.join("config.toml"))?;
+        if !weights.exists() {
+            return Err(Error::Config(format!("{} has no weights.safetensors yet; train the run to its end", path.display())));
+        }
+        let fitted = Preprocessing::read(&weights)?.unwrap_or_default();
+        if !fitted.is_empty() {
+            config.set_preprocessing(fitted.clone());
+        }
+        TrainedNetwork::of_run(config.build()?, &weights, &fitted)
+    }
+
+    /// The network of a run, with weights in a file.
+    pub fn of_run(spec: RunSpec, weights: &Path, fitted: &Preprocessing) -> Result<TrainedNetwork> {
+        let schema = spec.data.output_schema()?;
+        let columns = input_columns(&schema, &spec.model)?;
+        let bounds: Vec<(usize, usize)> = spec.model.bounded_inputs().collect();
+        let input = |(i, column): (usize, &usize)| {
+            let column = &schema.columns()[*column];
+            let ty = TensorType::new(column.dtype, Shape::batch_of(column.shape.iter().copied()));
+            let bound = bounds.iter().filter(|(of, _)| *of == i).map(|(_, bound)| *bound).min();
+            NetworkInput { name: column.name.clone(), column: column.name.clone(), ty, bound }
+        };
+        let inputs: Vec<NetworkInput> = columns.iter().enumerate().map(input).collect();
+        let mut metadata = BTreeMap::new();
+        if let Some((key, text)) = fitted.metadata() {
+            metadata.insert(format!("plimsoll.{key}"), text);
+        }
+        if !fitted.classes.is_empty() {
+            let classes = serde_json::to_string(&fitted.classes).unwrap_or_default();
+            metadata.insert("classes".to_string(), classes);
+        }
+        let types: Vec<TensorType> = inputs.iter().map(|input| input.ty.clone()).collect();
+        let shape = |ty: &TensorType| ty.shape.bind(1).iter().map(|dim| *dim as u64).collect();
+        let wanted: Vec<(String, Vec<u64>)> = spec.model.weights_for(&types)?.iter().map(|(name, ty)| (name.clone(), shape(ty))).collect();
+        let read = open_safetensors(weights, &wanted)?.weights;
+        for (name, shape) in &wanted {
+            let other = |what| Error::Config(format!("{} does not have the weights of this model: {what}", weights.display()));
+            read.check(name, shape).map_err(other)?;
+        }
+        let model = spec.model.clone();
+        let origin = Origin::Run { spec: Box::new(spec), weights: weights.to_path_buf() };
+        Ok(TrainedNetwork { model, inputs, weights: read, metadata, origin })
+    }
+
+    fn imported(path: &Path) -> Result<TrainedNetwork> {
+        let imported = import(path)?;
+        if !imported.has_weights() {
+            return Err(Error::Config(format!("{} has no weights to export; save the whole model", path.display())));
+        }
+        let bounds: Vec<(usize, usize)> = imported.model.bounded_inputs().collect();
+        let input = |(i, input): (usize, &ImportedInput)| NetworkInput {
+            name: input.name.clone(),
+            column: input.column.clone(),
+            ty: input.ty(),
+            bound: bounds.iter().filter(|(of, _)| *of == i).map(|(_, bound)| *bound).min(),
+        };
+        let inputs = imported.inputs.iter().enumerate().map(input).collect();
+        let metadata = BTreeMap::new();
+        Ok(TrainedNetwork { model: imported.model, inputs, weights: imported.weights, metadata, origin: Origin::File(path.to_path_buf()) })
+    }
+
+    /// The types of the inputs.
+    pub fn types(&self) -> Vec<TensorType> {
+        self.inputs.iter().map(|input| input.ty.clone()).collect()
+    }
+
+    /// Names and types of the weights, in order.
+    pub fn states(&self) -> Result<Vec<(String, TensorType)>, GraphError> {
+        self.model.weights_for(&self.types())
+    }
+}
+
+impl NetworkInput {
+    /// Whether it has integers, such as token IDs.
+    pub fn integers(&self) -> bool {
+        matches!(self.ty.dtype, DType::I32 | DType::U8)
+    }
+}

@@ -1,0 +1,392 @@
+#!/usr/bin/env python3
+"""Compares models in and out with the programs they are for: Keras, ONNX Runtime, torchvision, timm and transformers.
+
+    tools/models_check.py target/release/plimsoll                     everything (half an hour on two cores)
+    tools/models_check.py target/release/plimsoll onnx-out resnet50   one check, one network
+
+Checks: keras-in, keras-training, keras-out, onnx-out, safetensors-in. Each runs in a Python environment of pinned packages, which is made
+once, outside of the repository (in $MODELS_CHECK_VENVS, or the user's cache folder). A line per model: max|difference| / max|reference|
+and the aim. The exit status is 1 if one is missed.
+"""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+# Packages of each environment; torch brings libraries of several gigabytes.
+ENVIRONMENTS = {
+    "keras": ["keras==3.15.1", "tensorflow-cpu==2.21.0", "numpy==2.4.6"],
+    "onnx": ["onnx==1.22.0", "onnxruntime==1.31.1", "numpy==2.4.6"],
+    "torch": ["torch==2.15.0", "torchvision==0.29.2", "timm==1.0.31", "transformers==5.23.0", "safetensors", "numpy==2.4.6"],
+}
+CHECKS = {
+    "keras-in": "keras",
+    "keras-training": "keras",
+    "keras-out": "keras",
+    "onnx-out": "onnx",
+    "safetensors-in": "torch",
+}
+INSIDE = "MODELS_CHECK_INSIDE"
+
+
+def environment(name):
+    """The Python of an environment, made on first use."""
+    root = Path(os.environ.get("MODELS_CHECK_VENVS") or Path.home() / ".cache" / "plimsoll-models-check")
+    python = root / name / "bin" / "python"
+    done = root / f"{name}.done"
+    if not done.exists():
+        subprocess.run([sys.executable, "-m", "venv", root / name], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *ENVIRONMENTS[name]], check=True)
+        done.touch()
+    return python
+
+
+def run(program, *arguments, cwd=None):
+    done = subprocess.run([program, *map(str, arguments)], cwd=cwd, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip() or done.stdout.strip())
+    return done.stdout
+
+
+class Results:
+    """A line per model, and whether all aims were reached."""
+
+    def __init__(self, check):
+        self.check, self.missed = check, 0
+
+    def add(self, name, work, aim=1e-4):
+        try:
+            difference, note = work()
+        except Exception as error:  # every model is reported
+            self.missed += 1
+            print(f"{self.check:16} {name:28} FAILED {str(error)[:400]}", flush=True)
+            return
+        self.missed += not difference <= aim
+        print(f"{self.check:16} {name:28} {difference:.1e} {'' if difference <= aim else 'ABOVE '}{aim:g} {note}", flush=True)
+
+
+def relative(found, wanted):
+    import numpy as np
+
+    found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
+    return float(np.abs(found.reshape(wanted.shape) - wanted).max() / np.abs(wanted).max())
+
+
+# --- Keras in ---
+
+APPLICATIONS = {
+    "xception": 96, "vgg16": 64, "vgg19": 64, "resnet50": 64, "resnet101": 64, "resnet50v2": 64, "inception_v3": 96,
+    "inception_resnet_v2": 96, "mobilenet": 64, "mobilenet_v2": 64, "mobilenet_v3_small": 64, "mobilenet_v3_large": 64, "densenet121": 64,
+    "nasnet_mobile": 64, "efficientnet_b0": 64, "efficientnet_v2b0": 64, "efficientnet_v2s": 64, "convnext_tiny": 64,
+}
+
+
+def application(name, random_statistics=True):
+    """A network of keras.applications with random weights; with random statistics too, no layer is the identity."""
+    import keras
+    import numpy as np
+
+    keras.utils.set_random_seed(1)
+    found = [getattr(keras.applications, known) for known in dir(keras.applications) if known.lower() == name.replace("_", "")]
+    size = APPLICATIONS[name]
+    model = found[0](weights=None, input_shape=(size, size, 3), classes=10, classifier_activation=None)
+    draw = np.random.default_rng(1)
+    for weight in model.weights if random_statistics else []:
+        if "moving_mean" in weight.path or "beta" in weight.path:
+            weight.assign(0.1 * draw.normal(size=weight.shape))
+        elif "moving_variance" in weight.path or "gamma" in weight.path:
+            weight.assign(draw.uniform(0.5, 1.5, size=weight.shape))
+    return model, size, draw
+
+
+def keras_in(program, names):
+    import numpy as np
+
+    results = Results("keras-in")
+    for name in names or APPLICATIONS:
+        def work():
+            model, size, draw = application(name)
+            x = draw.uniform(0, 255, size=(4, size, size, 3)).astype(np.float32)
+            with tempfile.TemporaryDirectory() as folder:
+                folder = Path(folder)
+                model.save(folder / "model.keras")
+                np.save(folder / "x.npy", x)
+                run(program, "predict", "model.keras", "--input", "x.npy", "--out", "y.npy", cwd=folder)
+                return relative(np.load(folder / "y.npy"), model(x, training=False)), f"{model.count_params():,} parameters"
+        results.add(name, work)
+    return results.missed
+
+
+TRAINED = ["mobilenet_v2", "resnet50", "densenet121", "efficientnet_v2b0", "vgg16"]
+STEPS = 20
+# Batch statistics over 8 images of 2×2 pixels amplify rounding: at 1e-3, the losses of Keras in float32 and float64 differ by a tenth after
+# three steps.
+RATE = 1e-5
+
+
+def keras_training(program, names):
+    """The losses of 20 steps of SGD in float32 on a batch of 8 images of 64×64, without dropout, from Keras' initial weights."""
+    import keras
+    import numpy as np
+
+    def without_dropout(layer):
+        config = layer.get_config()
+        if layer.__class__.__name__ == "Dropout":
+            config["rate"] = 0.0
+        return layer.__class__.from_config(config)
+
+    results = Results("keras-training")
+    for name in names or TRAINED:
+        def work():
+            model, size, draw = application(name, random_statistics=False)
+            weights = model.get_weights()
+            model = keras.models.clone_model(model, clone_function=without_dropout)
+            model.set_weights(weights)
+            model.compile(keras.optimizers.SGD(RATE), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+            x = draw.uniform(0, 1, size=(8, size, size, 3)).astype(np.float32)
+            y = draw.integers(0, 10, size=8).astype(np.int32)
+            with tempfile.TemporaryDirectory() as folder:
+                folder = Path(folder)
+                model.save(folder / "model.keras")
+                np.save(folder / "x.npy", x)
+                np.save(folder / "y.npy", y)
+                (folder / "run.toml").write_text(
+                    '[model]\nfile = "model.keras"\n[data]\nsource = "npy"\nx = "x.npy"\ny = "y.npy"\nshuffle = false\n'
+                    f'[train]\nbatch = 8\nepochs = {STEPS}\noptimizer = {{ type = "sgd", lr = {RATE} }}\n'
+                )
+                run(program, "train", "run.toml", "--out", "out", "--no-calibrate", "--quiet", cwd=folder)
+                found = [json.loads(line)["loss"] for line in (folder / "out" / "log.jsonl").read_text().splitlines()]
+            wanted = []
+            for _ in range(STEPS):
+                model.reset_metrics()
+                wanted.append(float(model.train_on_batch(x, y)))
+            return relative(found, wanted), f"losses {wanted[0]:.4f} to {wanted[-1]:.4f}"
+        results.add(name, work, 1e-3)
+    return results.missed
+
+
+# --- networks of the zoo ---
+
+def zoo(program, names):
+    """The zoo's networks with small inputs: name, input shape and keys of the configuration."""
+    for entry in json.loads(run(program, "zoo", "--json")):
+        name, shape, keys = entry["name"], entry["input"], {}
+        if names and name not in names:
+            continue
+        if len(shape) == 3 and shape[0] > 64:
+            size = 96 if name == "inception-v3" else 64
+            shape = [size, size, shape[2]]
+            keys["input"] = shape
+        if len(shape) == 1:
+            shape = [48]
+            keys["context"] = 48
+        yield name, shape, keys
+
+
+def read_tensors(path):
+    data = Path(path).read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    return json.loads(data[8:8 + length]), bytearray(data[8 + length:])
+
+
+def write_tensors(path, header, data):
+    header = json.dumps(header).encode()
+    Path(path).write_bytes(struct.pack("<Q", len(header)) + header + bytes(data))
+
+
+def random_run(program, folder, name, shape, keys):
+    """A run folder of a network whose weights are all random, and sample rows for it."""
+    import numpy as np
+
+    settings = [part for key, value in keys.items() for part in ("--set", f"model.{key}={json.dumps(value)}")]
+    weights = folder / "weights.safetensors"
+    run(program, "export", "--zoo", name, "--to", weights, "--rows", 0, *settings)
+    header, data = read_tensors(weights)
+    draw = np.random.default_rng(1)
+    vocabulary = 0
+    for key, entry in header.items():
+        if key == "__metadata__":
+            continue
+        start, end = entry["data_offsets"]
+        numbers = np.frombuffer(bytes(data[start:end]), np.float32).copy()
+        if key.endswith(("moving_mean", "beta", "bias")):
+            numbers = 0.1 * draw.normal(size=numbers.shape)
+        elif key.endswith(("moving_variance", "gamma")):
+            numbers = draw.uniform(0.5, 1.5, size=numbers.shape)
+        elif not numbers.any():
+            numbers = 0.05 * draw.normal(size=numbers.shape)
+        data[start:end] = numbers.astype(np.float32).tobytes()
+        if key.endswith("tokens/embeddings"):
+            vocabulary = entry["shape"][0]
+    write_tensors(weights, header, data)
+    configured(folder, name, keys)
+    if vocabulary:
+        return draw.integers(0, vocabulary, size=(3, *shape)).astype(np.int32)
+    return draw.uniform(0, 1, size=(3, *shape)).astype(np.float32)
+
+
+def configured(folder, name, keys):
+    keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+    text = f'[model]\nzoo = "{name}"\n{keys}[data]\nsource = "synthetic"\n[train]\nbatch = 4\n'
+    (folder / "config.toml").write_text(text)
+
+
+def predicted(program, folder, x):
+    import numpy as np
+
+    np.save(folder / "x.npy", x)
+    run(program, "predict", folder, "--input", folder / "x.npy", "--out", folder / "y.npy")
+    return np.load(folder / "y.npy")
+
+
+def onnx_out(program, names):
+    import onnx
+    import onnxruntime
+
+    results = Results("onnx-out")
+    for name, shape, keys in zoo(program, names):
+        for opset in (18, 23):
+            def work():
+                with tempfile.TemporaryDirectory() as folder:
+                    folder = Path(folder)
+                    x = random_run(program, folder, name, shape, keys)
+                    path = str(folder / "model.onnx")
+                    said = run(program, "export", folder, "--to", path, "--opset", opset)
+                    onnx.checker.check_model(path, full_check=True)
+                    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+                    found = session.run(None, {session.get_inputs()[0].name: x})[0]
+                    nodes = [node.op_type for node in onnx.load(path, load_external_data=False).graph.node]
+                    note = f"opset {opset}, {len(nodes)} nodes, {nodes.count('Transpose')} transposes; {said.strip().splitlines()[-1].strip()}"
+                    return relative(found, predicted(program, folder, x)), note
+            results.add(name, work)
+    return results.missed
+
+
+# Networks with layers that Keras does not have: class tokens, position embeddings, tied scores, unpooling, ceil-mode pooling.
+NOT_IN_KERAS = {"vit-tiny", "vit-small", "vit-base", "gpt2-124m", "gpt2-355m", "char-gpt", "bert-base", "segnet"}
+
+
+def keras_out(program, names):
+    import keras
+
+    results = Results("keras-out")
+    for name, shape, keys in zoo(program, names):
+        if name in NOT_IN_KERAS:
+            continue
+        def work():
+            with tempfile.TemporaryDirectory() as folder:
+                folder = Path(folder)
+                x = random_run(program, folder, name, shape, keys)
+                said = run(program, "export", folder, "--to", folder / "model.keras")
+                model = keras.saving.load_model(folder / "model.keras")
+                note = f"{len(model.layers)} layers; {said.strip().splitlines()[-1].strip()}"
+                return relative(model.predict(x, verbose=0), predicted(program, folder, x)), note
+        results.add(name, work)
+    return results.missed
+
+
+# --- weights of other libraries ---
+
+def foreign_models():
+    """Library, name, network of the zoo with its keys, and a function that makes the model."""
+    import timm
+    import torchvision.models as vision
+    import transformers
+
+    for name, network in [
+        ("resnet18", "resnet18"), ("resnet34", "resnet34"), ("resnet50", "resnet50"), ("resnet101", "resnet101"), ("vgg16", "vgg16"),
+        ("vgg19", "vgg19"), ("densenet121", "densenet121"), ("googlenet", "googlenet"), ("inception_v3", "inception-v3"),
+        ("mobilenet_v2", "mobilenet-v2"), ("efficientnet_b0", "efficientnet-b0"), ("vit_b_16", "vit-base"),
+    ]:
+        options = {"init_weights": False, "aux_logits": False} if network in ("googlenet", "inception-v3") else {}
+        yield f"torchvision {name}", network, {}, lambda name=name, options=options: getattr(vision, name)(weights=None, **options)
+    for name, network in [
+        ("resnet18", "resnet18"), ("resnet50", "resnet50"), ("vgg16", "vgg16"), ("densenet121", "densenet121"),
+        ("inception_v3", "inception-v3"), ("mobilenetv2_100", "mobilenet-v2"), ("efficientnet_b0", "efficientnet-b0"),
+        ("vit_tiny_patch16_224", "vit-tiny"), ("vit_small_patch16_224", "vit-small"), ("vit_base_patch16_224", "vit-base"),
+    ]:
+        yield f"timm {name}", network, {}, lambda name=name: timm.create_model(name, pretrained=False)
+    labels = {"num_labels": 1000}
+    # The zoo has the epsilon of timm and torchvision; the default here is 1e-12.
+    vit = transformers.ViTConfig(hidden_size=192, num_attention_heads=3, intermediate_size=768, layer_norm_eps=1e-6, **labels)
+    yield "transformers ViT", "vit-tiny", {}, lambda: transformers.ViTForImageClassification(vit)
+    resnet = transformers.ResNetConfig(**labels)
+    yield "transformers ResNet", "resnet50", {}, lambda: transformers.ResNetForImageClassification(resnet)
+    gpt = transformers.GPT2Config(n_positions=64)
+    yield "transformers GPT-2", "gpt2-124m", {"context": 64}, lambda: transformers.GPT2LMHeadModel(gpt)
+    bert = transformers.BertConfig(max_position_embeddings=64)
+    yield "transformers BERT", "bert-base", {"context": 64}, lambda: transformers.BertForSequenceClassification(bert)
+
+
+def safetensors_in(program, names):
+    import numpy as np
+    import torch
+    from safetensors.torch import save_file
+
+    results = Results("safetensors-in")
+    for name, network, keys, make in foreign_models():
+        if names and not any(wanted in name for wanted in names):
+            continue
+        def work():
+            torch.manual_seed(1)
+            model = make().eval()
+            with torch.no_grad():
+                for key, value in [*model.named_parameters(), *model.named_buffers()]:
+                    if key.endswith("running_mean"):
+                        value.normal_(0, 0.1)
+                    elif key.endswith("running_var"):
+                        value.uniform_(0.5, 1.5)
+                    elif key.endswith("bias"):
+                        value.normal_(0, 0.02)
+                    elif key.endswith("weight") and value.ndim == 1:
+                        value.uniform_(0.8, 1.2)
+                    elif key.endswith(("cls_token", "class_token", "heads.head.weight", "head.weight")):
+                        value.normal_(0, 0.02)
+            draw = np.random.default_rng(1)
+            if "context" in keys:
+                x = draw.integers(0, 1000, size=(2, keys["context"])).astype(np.int32)
+                inputs = torch.tensor(x.astype(np.int64))
+            else:
+                size = 299 if network == "inception-v3" else 224
+                x = draw.uniform(-1, 1, size=(2, size, size, 3)).astype(np.float32)
+                inputs = torch.tensor(x.transpose(0, 3, 1, 2).copy())
+            with torch.no_grad():
+                wanted = model(inputs)
+            wanted = getattr(wanted, "logits", wanted)
+            with tempfile.TemporaryDirectory() as folder:
+                folder = Path(folder)
+                save = getattr(model, "save_pretrained", None) if name.startswith("transformers") else None
+                if save:
+                    save(folder / "saved", safe_serialization=True)
+                    (folder / "saved" / "model.safetensors").rename(folder / "weights.safetensors")
+                else:
+                    tensors = {key: value.contiguous() for key, value in model.state_dict().items()}
+                    save_file(tensors, folder / "weights.safetensors")
+                configured(folder, network, keys)
+                return relative(predicted(program, folder, x), wanted.numpy()), network
+        results.add(name, work)
+    return results.missed
+
+
+def main():
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        sys.exit(__doc__)
+    program, wanted, names = Path(arguments[0]).resolve(), arguments[1:2], arguments[2:]
+    if os.environ.get(INSIDE):
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        sys.exit(globals()[wanted[0].replace("-", "_")](program, names) > 0)
+    failed = False
+    for check in wanted or CHECKS:
+        python = environment(CHECKS[check])
+        done = subprocess.run([python, __file__, program, check, *names], env={**os.environ, INSIDE: "1"})
+        failed |= done.returncode != 0
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
