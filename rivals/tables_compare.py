@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A mixed table and text classification, side by side with Keras: the same files, preprocessing, network and epochs.
 
-    python rivals/tables_compare.py target/release/plimsoll tinyshakespeare.txt     # needs keras, tensorflow, pandas
+    python rivals/tables_compare.py target/release/plimsoll tinyshakespeare.txt [SEEDS]     # needs keras, tensorflow, pandas
 
-Prints validation accuracy and peak resident memory of both.
+Prints validation accuracy (the mean over seeds of the weights and of shuffling) and peak resident memory of both.
 """
 import csv, json, os, random, resource, subprocess, sys, tempfile
 
@@ -78,11 +78,11 @@ optimizer = { type = "adam", lr = 3e-3 }
 """,
 }
 
-def keras_run(folder, task):
+def keras_run(folder, task, seed):
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import keras, numpy as np, pandas as pd
     from keras import layers as L
-    keras.utils.set_random_seed(7)
+    keras.utils.set_random_seed(seed)
     train, valid = (pd.read_csv(os.path.join(folder, f"{task}-{name}.csv"), keep_default_na=task == "mixed") for name in ["train", "valid"])
     if task == "mixed":
         def features(frame):
@@ -117,23 +117,28 @@ def accuracy_of(run):
 
 def main():
     if sys.argv[1] == "--keras":
-        return keras_run(sys.argv[2], sys.argv[3])
-    plimsoll, text = os.path.abspath(sys.argv[1]), sys.argv[2]
+        return keras_run(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    plimsoll, text, seeds = os.path.abspath(sys.argv[1]), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 1
     with tempfile.TemporaryDirectory() as folder:
         write_mixed(folder)
         write_text(folder, text)
         print("| task | Plimsoll accuracy | Keras accuracy | Plimsoll resident | Keras resident |\n|---|---|---|---|---|")
+        wrapped = "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:], stdout=sys.stderr); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)"
         for task in ["mixed", "text"]:
-            keras = json.loads(subprocess.run([sys.executable, __file__, "--keras", folder, task], capture_output=True, text=True).stdout.splitlines()[-1])
-            config = os.path.join(folder, f"{task}.toml")
-            open(config, "w").write(CONFIG[task])
-            run = os.path.join(folder, task)
-            wrapped = "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:], stdout=sys.stderr); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)"
-            done = subprocess.run([sys.executable, "-c", wrapped, plimsoll, "train", config, "--out", run], capture_output=True, text=True)
-            if done.returncode:
-                sys.exit(done.stderr)
-            resident = int(done.stdout.split()[-1])
-            accuracy = accuracy_of(run)
-            print(f"| {task} | {accuracy:.4f} | {keras['accuracy']:.4f} | {resident / 1024:.0f} MiB | {keras['resident'] / 1024:.0f} MiB |")
+            ours, theirs = [], []
+            for seed in range(7, 7 + seeds):
+                done = subprocess.run([sys.executable, __file__, "--keras", folder, task, str(seed)], capture_output=True, text=True)
+                keras = json.loads(done.stdout.splitlines()[-1])
+                theirs.append((keras["accuracy"], keras["resident"]))
+                config = os.path.join(folder, f"{task}.toml")
+                open(config, "w").write(CONFIG[task].replace("seed = 7", f"seed = {seed}") + f"seed = {seed}\n")
+                run = os.path.join(folder, f"{task}-{seed}")
+                done = subprocess.run([sys.executable, "-c", wrapped, plimsoll, "train", config, "--out", run], capture_output=True, text=True)
+                if done.returncode:
+                    sys.exit(done.stderr)
+                ours.append((accuracy_of(run), int(done.stdout.split()[-1])))
+            accuracy = lambda runs: sum(run[0] for run in runs) / len(runs)
+            resident = lambda runs: max(run[1] for run in runs) / 1024
+            print(f"| {task} | {accuracy(ours):.4f} | {accuracy(theirs):.4f} | {resident(ours):.0f} MiB | {resident(theirs):.0f} MiB |", flush=True)
 
 main()

@@ -38,6 +38,24 @@ pub enum DataError {
         /// The problem and the remedy.
         problem: String,
     },
+    /// A file that is not a valid Arrow file or stream.
+    #[error("{} cannot be read as Arrow: {problem}", .path.display())]
+    Arrow {
+        /// The file.
+        path: PathBuf,
+        /// The problem and the remedy.
+        problem: String,
+    },
+    /// An invalid row of a file of columns.
+    #[error("{}, row {row} (the first is 0): {problem}", .path.display())]
+    TableRow {
+        /// The file.
+        path: PathBuf,
+        /// The row, counted from 0.
+        row: u64,
+        /// The problem and the remedy.
+        problem: String,
+    },
     /// A text file that cannot be read as windows.
     #[error("{} cannot be read as text: {problem}", .path.display())]
     Text {

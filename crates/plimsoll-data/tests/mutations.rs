@@ -84,6 +84,18 @@ fn seeds(name: &str, folder: &Path) -> Vec<Vec<u8>> {
         "npz" => vec![reference("arrays.npz"), reference("packed.npz")],
         "csv" => vec![b"a,\"b\",y\r\n1,2.5,0\n-3e4,\"4\",1\n\n5,6,2\n".to_vec()],
         "parquet" => vec![reference("plain.parquet"), reference("snappy.parquet"), reference("gzip.parquet")],
+        "arrow" => [
+            "none.arrow",
+            "lz4.arrow",
+            "zstd.arrows",
+            "polars_zstd.arrow",
+            "delta.arrow",
+            "replaced.arrows",
+            "list_fixed.arrow",
+            "struct.arrow",
+        ]
+        .map(|name| fixture(&format!("tables/{name}")))
+        .to_vec(),
         "text" => vec!["to be or not to be, that is: äöü ✓".into()],
         "image" => vec![
             halved(),

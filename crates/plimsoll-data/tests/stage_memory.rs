@@ -3,7 +3,7 @@
 use heap::HEAP;
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{Method, apply, cast_f32, decode, resize, scale};
-use plimsoll_data::source::{Feature, ParquetSpec};
+use plimsoll_data::source::{ArrowSpec, Feature, ParquetSpec};
 use plimsoll_data::{Column, DataError, Dataset, Feed, Options, Parallelism, Prefetch, Schema, Shuffle, Tensor};
 use sample_files::{Value, example, gzip, npz, parquet, record};
 use std::fs;
@@ -172,6 +172,10 @@ fn files() {
         [100, 3_000, 20_000].map(|count| noise(count).into_iter().map(|x| ((x as i64 % 3 != 0).then_some(x), 5)).collect()).into();
     let table = Dataset::parquet(write("t.parquet", &parquet(&groups, 1 << 20).0), &ParquetSpec::new().features(["x"]).targets(["y"]));
     check("parquet", table.unwrap().ignore_errors(u64::MAX));
+    for name in ["batches.arrow", "batches.arrows", "polars_zstd.arrow", "categories.arrow", "delta.arrows", "large_string_zstd.arrow"] {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tables").join(name);
+        check("arrow, like parquet", Dataset::arrow(path, &ArrowSpec::new()).unwrap());
+    }
     let x: Vec<u8> = noise(WIDE * 9).iter().flat_map(|x| x.to_le_bytes()).collect();
     let arrays = write("a.npz", &npz(&[("x", "<f8", &[9, WIDE], x)], |_| {}));
     check("npz", Dataset::npz(arrays, &[("x", "x")]).unwrap());

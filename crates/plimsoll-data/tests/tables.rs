@@ -5,7 +5,7 @@
 
 use collect::column;
 use plimsoll_data::ops::fill;
-use plimsoll_data::source::{ColumnKind, ColumnOptions, Csv, CsvSpec, Fill, Missing, ParquetSpec, TableSpec};
+use plimsoll_data::source::{ArrowSpec, ColumnKind, ColumnOptions, Csv, CsvSpec, Fill, Missing, ParquetSpec, TableSpec};
 use plimsoll_data::{DataError, Dataset};
 use serde_json::Value;
 use std::fs;
@@ -59,6 +59,9 @@ fn open(case: &Value) -> Result<Dataset, DataError> {
             spec = spec.row_groups(groups[0].as_u64().unwrap() as usize..groups[1].as_u64().unwrap() as usize);
         }
         return Dataset::parquet(path, &spec);
+    }
+    if [".arrow", ".arrows", ".feather"].iter().any(|ending| file.ends_with(ending)) || asked["arrow"] == true {
+        return Dataset::arrow(path, &ArrowSpec::from(spec));
     }
     let mut spec = CsvSpec::from(spec);
     let byte = |value: &Value| value.as_str().map(|text| text.as_bytes()[0]);

@@ -226,7 +226,7 @@ fn data_commands_accept_a_source_without_configuration() {
         assert!(shown.contains(&format!("columns   {columns}\n")), "{shown}");
     }
     let refused = |arguments: &[&str]| sandbox.fail(&[&["data", "inspect"], arguments].concat()).1;
-    insta::assert_snapshot!(refused(&["--source", "imagefolder", "--path", "pictures"]), @r#"error: `data.source` is "imagefolder", but should be one of npy, npz, image_folder, image_files, csv, json_lines, parquet, text, webdataset, tfrecord; did you mean "image_folder"?"#);
+    insta::assert_snapshot!(refused(&["--source", "imagefolder", "--path", "pictures"]), @r#"error: `data.source` is "imagefolder", but should be one of npy, npz, image_folder, image_files, csv, json_lines, parquet, arrow, text, webdataset, tfrecord; did you mean "image_folder"?"#);
     insta::assert_snapshot!(refused(&["--source", "npy"]).lines().take(3).collect::<Vec<_>>().join("\n"), @"
     error: the following required arguments were not provided:
       --path <PATH>

@@ -129,6 +129,54 @@ fn tables_are_predicted_in_their_units_from_files_and_standard_input() {
 }
 
 #[test]
+fn texts_and_arrow_files_are_predicted_as_they_are_evaluated() {
+    let sandbox = Sandbox::new("new-texts");
+    let words = ["fine", "good", "great", "dull", "poor", "bad"];
+    let rows = |range: std::ops::Range<usize>, other: &str| -> String {
+        range.map(|n| format!("\"the {} day, {other}{n}\",{}\n", words[n * 5 % 6], if n * 5 % 6 < 3 { "up" } else { "down" })).collect()
+    };
+    sandbox.write("t.csv", format!("line,mood\n{}", rows(0..120, "no ")));
+    // With tokens that were not trained on, and without any.
+    sandbox.write("v.csv", format!("line,mood\n{}\"\",up\n", rows(120..140, "new")));
+    sandbox.write(
+        "run.toml",
+        "[data]\nsource = 'csv'\npath = 't.csv'\ntarget = 'mood'\ncolumns = { line = { type = 'text', max_tokens = 40, length = 5 } }\n\
+         shuffle = { seed = 1 }\n[data.validation]\npath = 'v.csv'\n\
+         [model]\nlayers = [{ type = 'embedding', vocabulary = 40, width = 4, mask_zero = true }, { type = 'global_average_pool' }, \
+         { type = 'dense', units = 2 }]\n[train]\nbatch = 8\nepochs = 20\noptimizer = { type = 'adam', lr = 0.05 }\n",
+    );
+    sandbox.succeed(&["train", "run.toml", "--quiet", "--out", "run"]);
+    let scores = sandbox.json(&["evaluate", "run", "--json"]);
+    sandbox.succeed(&["predict", "run", "--out", "held-out.npy"]);
+    std::fs::remove_file(sandbox.path("t.csv")).unwrap();
+    sandbox.succeed(&["predict", "run", "v.csv", "--out", "new.npy"]);
+    let read = |name: &str| std::fs::read(sandbox.path(name)).unwrap();
+    assert_eq!(read("new.npy"), read("held-out.npy"));
+    sandbox.succeed(&["predict", "run", "v.csv", "--out", "p.csv"]);
+    let (table, truth) = (String::from_utf8(read("p.csv")).unwrap(), String::from_utf8(read("v.csv")).unwrap());
+    let right =
+        table.lines().zip(truth.lines()).skip(1).filter(|(found, row)| row.ends_with(&format!(",{}", found.split(',').nth(1).unwrap())));
+    let accuracy = right.count() as f64 / 21.0;
+    assert!((accuracy - scores["accuracy"].as_f64().unwrap()).abs() < 1e-6 && accuracy > 0.9, "{table}{scores}");
+    // The same of an Arrow file with categories, and of its rows without the dictionaries.
+    let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/fixtures/tables");
+    for name in ["categories.arrow", "mixed.arrow"] {
+        std::fs::copy(tables.join(name), sandbox.path(name)).unwrap();
+    }
+    sandbox.write(
+        "arrow.toml",
+        "[data]\nsource = 'arrow'\npath = 'categories.arrow'\ntarget = 'class'\nstandardize = 'features'\n\
+         [model]\nlayers = [{ type = 'dense', units = 2 }]\n[train]\nbatch = 4\nepochs = 2\n",
+    );
+    sandbox.succeed(&["train", "arrow.toml", "--quiet", "--out", "arrow"]);
+    sandbox.succeed(&["predict", "arrow", "--rows", "training", "--out", "trained.npy"]);
+    for name in ["categories.arrow", "mixed.arrow"] {
+        sandbox.succeed(&["predict", "arrow", name, "--out", "new.npy"]);
+        assert_eq!(read("new.npy"), read("trained.npy"), "{name}");
+    }
+}
+
+#[test]
 fn masks_are_trained_on_and_written() {
     let sandbox = Sandbox::new("new-masks");
     for folder in ["images", "masks", "new"] {

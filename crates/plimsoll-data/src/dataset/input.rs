@@ -138,14 +138,11 @@ impl<T: RowIterator> BlockIterator for PerRow<T> {
         if let Some(fault) = self.fault.take() {
             return Err(fault);
         }
-        let mut rows = 0;
-        for out in out.chunks_exact_mut(self.row_bytes) {
-            if self.over {
-                break;
-            }
-            match self.stage.row(out) {
-                Ok(true) => rows += 1,
-                Ok(false) => self.over = true,
+        let (mut rows, space) = (0, out.len() / self.row_bytes);
+        while rows < space && !self.over {
+            match self.stage.rows(&mut out[rows * self.row_bytes..space * self.row_bytes], self.row_bytes) {
+                Ok(0) => self.over = true,
+                Ok(came) => rows += came,
                 Err(fault) if rows == 0 => return Err(fault),
                 Err(fault) => {
                     self.fault = Some(fault);

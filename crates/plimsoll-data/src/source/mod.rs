@@ -1,5 +1,7 @@
 //! Sources of rows. An indexed source has a known number of rows and random access, in blocks.
 
+mod arrow;
+mod columnar;
 mod composed;
 mod csv;
 mod deferred;
@@ -27,6 +29,7 @@ pub use crate::table::{
     BytePairs, ColumnKind, ColumnOptions, ColumnScale, Encode, Encoding, Fill, FittedColumn, Missing, Output, Standardize, TableSpec,
     TextOutput, TextSplit, TextStandardize, Tokenization, VocabularyOptions,
 };
+pub use arrow::{ArrowSpec, arrow_files};
 pub(crate) use composed::{concatenated, merge_use, zipped};
 pub use csv::{Csv, CsvSpec, CsvType, Window, table_files};
 pub(crate) use deferred::{DeferredDecode, REFERENCE_BYTES, referenced_row, without_reference};

@@ -16,6 +16,11 @@ pub(crate) trait RowIterator: Send {
     /// is not final.
     fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault>;
 
+    /// Writes at least one of the next rows, of `row_bytes` each, and as many as are ready; 0 at the end of the epoch.
+    fn rows(&mut self, out: &mut [u8], row_bytes: usize) -> Result<usize, Fault> {
+        Ok(usize::from(self.row(&mut out[..row_bytes])?))
+    }
+
     /// Stops until the next epoch begins; inputs are closed as well.
     fn close(&mut self) {}
 }
@@ -27,6 +32,10 @@ impl<T: RowIterator + ?Sized> RowIterator for Box<T> {
 
     fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
         (**self).row(out)
+    }
+
+    fn rows(&mut self, out: &mut [u8], row_bytes: usize) -> Result<usize, Fault> {
+        (**self).rows(out, row_bytes)
     }
 
     fn close(&mut self) {

@@ -3,8 +3,8 @@
 use super::packed_images::PackedImages;
 use crate::Dataset;
 use crate::source::{
-    self, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFiles, ImageFolder, ImageMasks, LabelFile, LabelledImages, Npy, Opened,
-    PackedRecords, Packing, ParquetSpec, Random, RandomSpec, RowMut, Shapes, ShapesSpec, Split, Tensor, Tensors, Text, TfRecord,
+    self, ArrowSpec, Counted, Csv, CsvSpec, Digits, Feature, Function, ImageFiles, ImageFolder, ImageMasks, LabelFile, LabelledImages, Npy,
+    Opened, PackedRecords, Packing, ParquetSpec, Random, RandomSpec, RowMut, Shapes, ShapesSpec, Split, Tensor, Tensors, Text, TfRecord,
     WebDataset,
 };
 use crate::{DataError, Schema};
@@ -189,6 +189,23 @@ impl Dataset {
 
     /// Like [`parquet`](Dataset::parquet), of several files with the same columns.
     pub fn parquet_of(files: &[PathBuf], spec: &ParquetSpec) -> Result<Dataset, DataError> {
+        spec.open(files).map(Dataset::from_sequential)
+    }
+
+    /// Columns of an Arrow or Feather file or stream, of those that match a pattern, or of those in a folder, as a
+    /// [stream](Dataset#streams): `x` f32, and `y` if there are targets.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, source::ArrowSpec};
+    /// let missing = Dataset::arrow("no/such.arrow", &ArrowSpec::new());
+    /// assert_eq!(missing.unwrap_err().to_string(), "cannot open no/such.arrow: No such file or directory (os error 2)");
+    /// ```
+    pub fn arrow(path: impl AsRef<Path>, spec: &ArrowSpec) -> Result<Dataset, DataError> {
+        Dataset::arrow_of(&source::arrow_files(path.as_ref())?, spec)
+    }
+
+    /// Like [`arrow`](Dataset::arrow), of several files with the same columns.
+    pub fn arrow_of(files: &[PathBuf], spec: &ArrowSpec) -> Result<Dataset, DataError> {
         spec.open(files).map(Dataset::from_sequential)
     }
 

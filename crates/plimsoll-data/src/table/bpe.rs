@@ -1,5 +1,6 @@
 //! Byte-level byte-pair encoding, as GPT-2's, from a `tokenizer.json` of the `tokenizers` library.
 
+use super::letters::is_letter;
 use crate::DataError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -37,6 +38,9 @@ struct Stored {
     pad: u32,
     /// Whether a space is put before a text.
     prefix_space: bool,
+    /// The IDs of tokens that are found in texts before anything is split, such as `<|endoftext|>`.
+    #[serde(default)]
+    added: Vec<u32>,
 }
 
 impl PartialEq for BytePairs {
@@ -55,6 +59,9 @@ impl TryFrom<Stored> for BytePairs {
     type Error = String;
 
     fn try_from(stored: Stored) -> Result<BytePairs, String> {
+        if stored.added.iter().any(|id| *id as usize >= stored.tokens.len()) {
+            return Err("one of its added tokens has no ID of its own".into());
+        }
         let ids: HashMap<&str, u32> = stored.tokens.iter().enumerate().map(|(id, token)| (token.as_str(), id as u32)).collect();
         let mut bytes = [0; 256];
         for (byte, id) in bytes.iter_mut().enumerate() {
@@ -111,12 +118,13 @@ impl BytePairs {
         let vocabulary = model["vocab"].as_object().ok_or("it has no vocabulary (`model.vocab`)")?;
         let added = json["added_tokens"].as_array().into_iter().flatten();
         let added = added.filter_map(|token| Some((token["content"].as_str()?.to_string(), token["id"].as_u64()?)));
-        let mut pad = None;
+        let (mut pad, mut special) = (None, Vec::new());
         let mut ids: Vec<(String, u64)> = vocabulary.iter().filter_map(|(token, id)| Some((token.clone(), id.as_u64()?))).collect();
         for (token, id) in added {
             if ["<pad>", "[PAD]", "<|padding|>"].contains(&token.as_str()) || pad.is_none() && token == "<|endoftext|>" {
                 pad = Some(id as u32);
             }
+            special.push(id as u32);
             if !vocabulary.contains_key(&token) {
                 ids.push((token, id));
             }
@@ -144,7 +152,7 @@ impl BytePairs {
         };
         let merges = merges.iter().map(pair).collect::<Option<Vec<_>>>().ok_or("one of its merges is no pair of its tokens")?;
         let prefix_space = level.get("add_prefix_space").and_then(Value::as_bool).unwrap_or(false);
-        BytePairs::try_from(Stored { merges, pad: pad.unwrap_or(0), prefix_space, tokens })
+        BytePairs::try_from(Stored { merges, pad: pad.unwrap_or(0), prefix_space, tokens, added: special })
     }
 
     /// Number of tokens.
@@ -191,8 +199,26 @@ impl BytePairs {
 
     /// Calls `sink` with each ID, until it returns `false`.
     pub(crate) fn each(&self, text: &str, scratch: &mut [u8], mut sink: impl FnMut(u32) -> bool) {
+        let stored = &self.tables.stored;
+        let mut rest = text;
+        while !rest.is_empty() {
+            // The first added token, the longest of those that begin together.
+            let found = stored.added.iter().filter_map(|&id| {
+                let token = stored.tokens[id as usize].as_str();
+                rest.find(token).filter(|_| !token.is_empty()).map(|at| (at, std::cmp::Reverse(token.len()), id))
+            });
+            let (end, length, id) = found.min().map_or((rest.len(), 0, None), |(at, length, id)| (at, length.0, Some(id)));
+            if !self.each_word(&rest[..end], scratch, &mut sink) || !id.is_none_or(&mut sink) {
+                return;
+            }
+            rest = &rest[end + length..];
+        }
+    }
+
+    /// The same, of a text without added tokens; `false` if `sink` returned it.
+    fn each_word(&self, text: &str, scratch: &mut [u8], sink: &mut impl FnMut(u32) -> bool) -> bool {
         let symbols = scratch.as_chunks_mut::<4>().0;
-        let mut prefix = self.tables.stored.prefix_space && !text.starts_with(char::is_whitespace) && !text.is_empty();
+        let mut prefix = self.tables.stored.prefix_space && !text.starts_with(' ') && !text.is_empty();
         let mut rest = text;
         while !rest.is_empty() {
             let length = word(rest, prefix);
@@ -206,9 +232,10 @@ impl BytePairs {
             prefix = false;
             count = self.merge(&mut symbols[..count]);
             if !symbols[..count].iter().all(|id| sink(u32::from_ne_bytes(*id))) {
-                return;
+                return false;
             }
         }
+        true
     }
 
     /// Merges the symbols of a word in place and returns how many are left.
@@ -244,7 +271,7 @@ fn word(text: &str, prefix: bool) -> usize {
     let space = usize::from(!prefix && text.starts_with(' '));
     let class = |char: char| match char {
         char if char.is_whitespace() => 0,
-        char if char.is_alphabetic() => 1,
+        char if is_letter(char) => 1,
         char if char.is_numeric() => 2,
         _ => 3,
     };
@@ -255,7 +282,10 @@ fn word(text: &str, prefix: bool) -> usize {
     // White space: the last one belongs to the word that follows, unless it is the only one.
     let end = text.find(|char: char| !char.is_whitespace()).unwrap_or(text.len());
     let last = text[..end].chars().next_back().map_or(0, char::len_utf8);
-    if end == text.len() || end == last { end } else { end - last }
+    match end == text.len() || end == last && !prefix {
+        true => end,
+        false => end - last,
+    }
 }
 
 /// The printable character that stands for a byte in vocabularies.

@@ -204,6 +204,8 @@ impl Chosen {
             fittings.push(self.fitting(spec, name, found, label, integers[index as usize], self.weight == Some(index), scale, format)?);
         }
         let mut bytes = Bytes::ZERO;
+        let counting = fittings.iter().filter_map(|fitting| fitting.as_ref().err()).filter(|fitting| fitting.counts_values()).count();
+        fittings.iter_mut().filter_map(|fitting| fitting.as_mut().err()).for_each(|fitting| fitting.share_memory(counting));
         if fittings.iter().any(|fitting| fitting.as_ref().is_err_and(Fitting::needs_rows)) {
             let result = rows(&mut |row, cells| {
                 let named = |column: usize, problem: String| format!("column `{}` {problem}", name(column as u32));

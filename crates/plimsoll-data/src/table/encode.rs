@@ -57,6 +57,17 @@ impl CellFormat {
     }
 }
 
+/// How a number becomes a word.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Direct {
+    /// As f32.
+    Number,
+    /// As f32, less a mean and divided by a deviation.
+    Standardized(f64, f64),
+    /// As i32.
+    Integer,
+}
+
 /// A column and what encoding it takes.
 #[derive(Clone, Debug)]
 pub(crate) struct Encoder {
@@ -96,10 +107,20 @@ impl Encoder {
         Encoder { column, format, tokens, words, width, dtype }
     }
 
-    /// Whether a number only has to be converted.
-    pub fn is_plain_number(&self) -> bool {
-        let plain = matches!(self.column.encoding, Encoding::Normalize { mean: 0.0, std: 1.0 });
-        plain && self.words == 1 && self.column.fill.is_none()
+    /// How numbers become words, if each becomes one and none is filled.
+    pub fn direct(&self) -> Option<Direct> {
+        match self.column.encoding {
+            _ if self.words != 1 || self.column.fill.is_some() => None,
+            Encoding::Normalize { mean: 0.0, std: 1.0 } => Some(Direct::Number),
+            Encoding::Normalize { mean, std } => Some(Direct::Standardized(mean, std)),
+            Encoding::Integer => Some(Direct::Integer),
+            _ => None,
+        }
+    }
+
+    /// Whether a text becomes one word.
+    pub fn is_category(&self) -> bool {
+        matches!(self.column.encoding, Encoding::Lookup { .. } | Encoding::Hash { .. })
     }
 
     /// How the text of cells is read.
@@ -184,7 +205,11 @@ impl Encoder {
 
     fn put(&self, value: Option<f64>, to: impl Fn(f64) -> [u8; WORD], out: &mut [[u8; WORD]]) -> Result<(), String> {
         let missing = value.is_none();
-        out[0] = to(value.map_or_else(|| self.filled(), Ok)?);
+        let value = value.map_or_else(|| self.filled(), Ok)?;
+        out[0] = to(value);
+        if !f32::from_ne_bytes(out[0]).is_finite() {
+            return Err(not_finite(&value.to_string()));
+        }
         if let Some(indicator) = out.get_mut(1) {
             *indicator = float(f64::from(u8::from(missing)));
         }

@@ -9,8 +9,9 @@ use super::tokens::TokenSet;
 use crate::DataError;
 use plimsoll_core::Bytes;
 
-/// The memory for the distinct values of one column while it is fitted.
+/// The memory for the distinct values of all columns while they are fitted, and the least of one column.
 const MOST_BYTES: Bytes = Bytes::mib(32);
+const LEAST_BYTES: Bytes = Bytes::kib(32);
 
 /// Values that quantiles are taken of at a time.
 const QUANTILE_VALUES: usize = 1 << 20;
@@ -32,6 +33,8 @@ pub(crate) struct Fitting {
     mean: f64,
     squares: f64,
     values: Counts,
+    /// Whether tokens were dropped.
+    pruned: bool,
     quantiles: Quantiles,
     documents: u64,
     longest: usize,
@@ -42,6 +45,8 @@ pub(crate) struct Fitting {
 /// Distinct values and how often they occurred.
 #[derive(Default)]
 struct Counts {
+    /// The most bytes.
+    limit: Bytes,
     tokens: TokenSet,
     counts: Vec<u64>,
     /// In how many rows, and the last of them.
@@ -56,7 +61,7 @@ impl Counts {
                 debug_assert_eq!(at, self.counts.len());
                 self.counts.push(1);
                 self.documents.push((1, row));
-                self.full |= self.tokens.bytes() > MOST_BYTES;
+                self.full |= self.bytes() > self.limit;
             }
             Some((at, false)) => {
                 self.counts[at] += 1;
@@ -69,16 +74,20 @@ impl Counts {
         }
     }
 
+    fn bytes(&self) -> Bytes {
+        self.tokens.bytes() + Bytes((self.counts.capacity() * 8 + self.documents.capacity() * 16) as u64)
+    }
+
     /// Drops the tokens that occurred once, for a vocabulary that is too large to count.
     fn prune(&mut self) {
-        let mut kept = Counts::default();
+        let mut kept = Counts { limit: self.limit, ..Counts::default() };
         for at in (0..self.tokens.len()).filter(|at| self.counts[*at] > 1) {
             kept.tokens.insert(self.tokens.get(at));
             kept.counts.push(self.counts[at]);
             kept.documents.push(self.documents[at]);
         }
         // Without anything to drop, it stays full.
-        kept.full = kept.tokens.bytes() > MOST_BYTES;
+        kept.full = kept.bytes() > kept.limit;
         *self = kept;
     }
 
@@ -203,7 +212,8 @@ impl Fitting {
             count: 0.0,
             mean: 0.0,
             squares: 0.0,
-            values: Counts::default(),
+            values: Counts { limit: MOST_BYTES, ..Counts::default() },
+            pruned: false,
             quantiles: Quantiles::default(),
             documents: 0,
             longest: 0,
@@ -250,11 +260,21 @@ impl Fitting {
         encode || self.wants_mean() || self.wants_most_frequent()
     }
 
-    /// Memory of what was seen.
+    /// Whether distinct values are counted.
+    pub fn counts_values(&self) -> bool {
+        matches!(self.encode, Encode::Lookup(..) | Encode::Vectorize { .. }) || self.wants_most_frequent()
+    }
+
+    /// Sets the memory for distinct values, as one of so many columns that count them.
+    pub fn share_memory(&mut self, columns: usize) {
+        self.values.limit = Bytes(MOST_BYTES.0 / columns.max(1) as u64).max(LEAST_BYTES);
+    }
+
+    /// Memory of what was seen. Dropping tokens takes both the old and the new ones for a moment.
     pub fn bytes(&self) -> Bytes {
-        let counts = self.values.counts.capacity() * 8 + self.values.documents.capacity() * 16;
         let quantiles = self.quantiles.values.capacity() * 4 + self.quantiles.summary.capacity() * 8;
-        self.values.tokens.bytes() + Bytes((counts + quantiles + self.scratch.capacity()) as u64)
+        let pruned = if self.pruned { self.values.limit } else { Bytes::ZERO };
+        self.values.bytes().max(pruned) + pruned + Bytes((quantiles + self.scratch.capacity()) as u64)
     }
 
     /// Whether a cell can be read.
@@ -328,7 +348,9 @@ impl Fitting {
             Ok(())
         })?;
         match values.full {
-            true => Err(format!("has more distinct values than are counted in {MOST_BYTES} (`{name}`); hash it, or give its vocabulary")),
+            true => {
+                Err(format!("has more distinct values than are counted in {} (`{name}`); hash it, or give its vocabulary", values.limit))
+            }
             false => Ok(()),
         }
     }
@@ -348,6 +370,7 @@ impl Fitting {
         });
         if values.full {
             values.prune();
+            self.pruned = true;
         }
         self.longest = self.longest.max(count);
     }

@@ -4,6 +4,10 @@ use super::column::ColumnKind;
 use super::encode::{Cell, CellFormat};
 use super::parse;
 use super::tokens::TokenSet;
+use plimsoll_core::Bytes;
+
+/// The memory for the distinct texts of a column; more are no categories.
+const MOST_BYTES: Bytes = Bytes::mib(16);
 
 /// With more distinct texts, a column is no category by default.
 const MOST_CATEGORIES: usize = 256;
@@ -157,7 +161,7 @@ impl Inference {
         self.present += 1;
         self.first_is_number.get_or_insert(false);
         if !self.many {
-            self.many = self.texts.insert(text).is_none() || self.texts.len() > self.most;
+            self.many = self.texts.insert(text).is_none() || self.texts.len() > self.most || self.texts.bytes() > MOST_BYTES;
             if self.many {
                 self.texts = TokenSet::default();
             }

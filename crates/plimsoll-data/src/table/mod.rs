@@ -5,7 +5,7 @@
 //! | `parse` | numbers, Booleans and dates from text |
 //! | `column` | a column as it was fitted: a value that is stored with the weights |
 //! | `encode` | cells to numbers |
-//! | `text`, `bpe` | texts to tokens |
+//! | `text`, `bpe`, `letters` | texts to tokens |
 //! | `tokens`, `hash` | sets of byte strings; hash functions with fixed results |
 //! | `spec` | what is asked of a table |
 //! | `infer` | what its columns hold, over all rows |
@@ -23,6 +23,7 @@ mod fit;
 mod hash;
 mod infer;
 mod layout;
+mod letters;
 mod names;
 pub(crate) mod parse;
 mod rows;
@@ -33,7 +34,7 @@ mod tokens;
 pub use bpe::BytePairs;
 pub(crate) use choose::{Chosen, ColumnsError, UNUSED, candidates};
 pub use column::{ColumnKind, ColumnScale, Encoding, Fill, FittedColumn, Output, TextOutput};
-pub(crate) use encode::{Cell, CellFormat, WORD};
+pub(crate) use encode::{Cell, CellFormat, Direct, WORD};
 pub(crate) use infer::Inference;
 pub(crate) use layout::Columns;
 pub(crate) use names::ColumnNames;

@@ -4,7 +4,7 @@
 
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{CropArea, Decode, Method, decode, fill, random_resized_crop, resize};
-use plimsoll_data::source::{CsvSpec, Feature, LabelFile, ParquetSpec};
+use plimsoll_data::source::{ArrowSpec, CsvSpec, Feature, LabelFile, ParquetSpec};
 use plimsoll_data::{Cache, DataError, Dataset, Feed, Options, Parallelism};
 use std::fs;
 use std::path::Path;
@@ -12,11 +12,12 @@ use std::path::Path;
 /// A name, what a good file is called, and the way in.
 pub type Entry = (&'static str, &'static str, fn(&Path) -> Result<(), DataError>);
 
-pub const ENTRIES: [Entry; 18] = [
+pub const ENTRIES: [Entry; 19] = [
     ("npy", "a.npy", npy),
     ("npz", "a.npz", npz),
     ("csv", "a.csv", csv),
     ("parquet", "a.parquet", parquet),
+    ("arrow", "a.arrow", arrow),
     ("text", "a.txt", text),
     ("image", "pictures/class/a.jpg", image),
     ("tfrecord", "a.tfrecord", tfrecord),
@@ -82,6 +83,10 @@ fn csv(path: &Path) -> Result<(), DataError> {
 
 fn parquet(path: &Path) -> Result<(), DataError> {
     drain_stream(Dataset::parquet(path, &ParquetSpec::new().targets(["few"]))?)
+}
+
+fn arrow(path: &Path) -> Result<(), DataError> {
+    drain_stream(Dataset::arrow(path, &ArrowSpec::new())?)
 }
 
 fn text(path: &Path) -> Result<(), DataError> {

@@ -431,7 +431,7 @@ mod tests {
         empty is no folder of classes: its class empty/ant holds no .jpg, .jpeg, .png, .webp, .gif, .bmp, .tif or .tiff files; put some there or remove it
         10 images of shapes (16 × 24, seed 0)
           held out: 5 images of shapes (16 × 24, seed 9)
-        `data.source` is "shape", but should be one of npy, npz, image_folder, image_masks, image_files, csv, json_lines, parquet, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits; did you mean "shapes"?
+        `data.source` is "shape", but should be one of npy, npz, image_folder, image_masks, image_files, csv, json_lines, parquet, arrow, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits; did you mean "shapes"?
         cannot open none.npz: No such file or directory (os error 2)
         `data.arrays` is ["a"], but should be two names, such as ["images", "labels"]
         a.txt, the record at byte 0: its length does not match its checksum; the file is damaged or no TFRecord file
@@ -442,12 +442,12 @@ mod tests {
         image_folder train → map(x: decode()) → map(x: resize(4, 4, bilinear)) → parallelism(auto) → ignore_errors(9) → batch(8) → prefetch(auto)
         `data.shard` is [4, 4], but should be how many parts there are and which this is, such as [4, 0]
         unknown key `data.ignore_erors`; did you mean `data.ignore_errors`?
-        `data.source` is missing: one of npy, npz, image_folder, image_masks, image_files, csv, json_lines, parquet, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits
+        `data.source` is missing: one of npy, npz, image_folder, image_masks, image_files, csv, json_lines, parquet, arrow, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits
         concatenate(image_folder train | image_folder test) → map(x: decode())
         sample_from(0.25 : 1, seed 3)(csv t.csv (rows 0 to 20, t, class → u) | csv t.csv (rows 0 to 20, t, class → u) → map(x: scale(2)))
         interleave_parallel(2, 1)(5 numbers from 0 by 1 | 2 numbers from 5 by 2)
         unknown key `data.parts[1].featurs`; did you mean `data.parts[1].features`?
-        `data.parts[0].source` is missing: one of npy, npz, image_folder, image_masks, image_files, csv, json_lines, parquet, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits
+        `data.parts[0].source` is missing: one of npy, npz, image_folder, image_masks, image_files, csv, json_lines, parquet, arrow, text, webdataset, tfrecord, shapes, random, range, concatenate, zip, sample_from, interleave, digits
         `data.parts` is missing: a list of tables, such as [{ source = "npy", x = "a.npy" }, { source = "npy", x = "b.npy" }]
         `data.stop` is "x", but should be an integer of 32 bits
         image_files t*/*/*.png

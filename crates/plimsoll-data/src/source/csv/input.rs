@@ -35,6 +35,7 @@ impl Compression {
             [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => Err(refuse(path, "is UTF-16")),
             _ if count >= 4 && (zeros(0) || zeros(1)) => Err(refuse(path, "looks like UTF-16")),
             [b'P', b'A', b'R', b'1', ..] => Err(DataError::csv(path, 1, "it is a Parquet file; set source = \"parquet\"")),
+            [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Err(DataError::csv(path, 1, "it is an Arrow file; set source = \"arrow\"")),
             [b'P', b'K', 3, 4, ..] => {
                 Err(DataError::csv(path, 1, "it is a ZIP archive (or an Excel workbook); unpack it, or save it as CSV"))
             }

@@ -129,7 +129,7 @@ impl TextTable {
             ColumnsError::Problem(problem) => DataError::csv(&path, 1, problem),
             ColumnsError::Data(error) => error,
         })?;
-        (self.columns, self.fitting) = (columns, bytes);
+        (self.columns, self.fitting) = (columns, bytes.max(self.fitting));
         Ok(())
     }
 
@@ -186,7 +186,7 @@ impl TextTable {
         self.chosen.unused.iter().map(|(at, reason)| (self.names.get(*at as usize), *reason))
     }
 
-    /// Bytes of the index: the columns with what was fitted, and the offsets of rows.
+    /// Bytes of the index: the columns with what was fitted, or what fitting them took, and the offsets of rows.
     pub fn held(&self) -> usize {
         let files = self
             .files
@@ -194,7 +194,8 @@ impl TextTable {
             .map(|file| size_of::<TextFile>() + size_of_val(&file.map[..]) + size_of_val(&file.places[..]) + file.path.as_os_str().len());
         let roles = size_of_val(&self.chosen.features[..]) + size_of_val(&self.chosen.targets[..]) + size_of_val(&self.chosen.used[..]);
         let names = self.names.held() + self.used_names.bytes().get() + size_of_val(&self.chosen.unused[..]);
-        names + self.columns.held() + roles + files.sum::<usize>()
+        // Fitting was over before the rows are read, so its memory is planned, not added.
+        names + self.columns.held().max(self.fitting.get()) + roles + files.sum::<usize>()
     }
 
     /// Bytes of scratch memory for reading rows, without those of the rows themselves.

@@ -160,9 +160,13 @@ fn snappy(packed: &[u8], wanted: usize, out: &mut Vec<u8>) -> Result<(), String>
         if back == 0 || back > out.len() || out.len() + length > wanted {
             return Err(BROKEN.into());
         }
-        // A copy may overlap its own output.
-        for _ in 0..length {
-            out.push(out[out.len() - back]);
+        // A copy may overlap its own output, which then repeats.
+        let start = out.len() - back;
+        let mut left = length;
+        while left > 0 {
+            let count = left.min(out.len() - start);
+            out.extend_from_within(start..start + count);
+            left -= count;
         }
     }
     if out.len() == wanted { Ok(()) } else { Err(BROKEN.into()) }

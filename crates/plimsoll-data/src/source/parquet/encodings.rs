@@ -3,18 +3,80 @@
 /// The error of a page that is too short.
 pub(super) const CUT: &str = "ends before its values";
 
+/// Integers of a run.
+pub(super) enum Run<'r> {
+    /// One integer, so many times.
+    Same(u32, usize),
+    /// Different ones.
+    Each(&'r [u32]),
+}
+
+/// Integers that are unpacked at a time, a multiple of eight.
+pub(super) const CHUNK: usize = 1024;
+
 /// The RLE/bit-packing hybrid: integers of `width` bits, in runs of one value and bit-packed groups of eight.
-pub(super) fn hybrid(bytes: &[u8], width: u32, count: usize, mut put: impl FnMut(u32) -> Result<(), String>) -> Result<(), String> {
-    if width > 32 {
-        return Err(format!("has numbers of {width} bits"));
+#[derive(Clone, Copy)]
+pub(super) struct Hybrid {
+    width: usize,
+    /// Integers that were not returned yet.
+    left: usize,
+    /// Where the next bytes are.
+    at: usize,
+    run: Current,
+}
+
+#[derive(Clone, Copy)]
+enum Current {
+    Same(u32, usize),
+    /// So many packed ones.
+    Packed(usize),
+}
+
+impl Hybrid {
+    /// `count` integers, from byte `at` on.
+    pub fn new(width: u32, count: usize, at: usize) -> Result<Hybrid, String> {
+        match width > 32 {
+            true => Err(format!("has numbers of {width} bits")),
+            false => Ok(Hybrid { width: width as usize, left: count, at, run: Current::Packed(0) }),
+        }
     }
-    let (mut rest, mut left) = (bytes, count);
-    while left > 0 {
+
+    /// The next integers, at most [`CHUNK`]; none after the last.
+    pub fn next<'c>(&mut self, bytes: &[u8], chunk: &'c mut [u32; CHUNK]) -> Result<Run<'c>, String> {
+        if matches!(self.run, Current::Same(_, 0) | Current::Packed(0)) && self.left > 0 {
+            self.begin_run(bytes)?;
+        }
+        match &mut self.run {
+            Current::Same(value, times) => {
+                let here = CHUNK.min(*times);
+                *times -= here;
+                self.left -= here;
+                Ok(Run::Same(*value, here))
+            }
+            Current::Packed(count) => {
+                let here = CHUNK.min(*count);
+                // The last group may be cut.
+                let packed = (here.div_ceil(8) * self.width).min(bytes.len() - self.at);
+                unpack(&bytes[self.at..self.at + packed], self.width, chunk);
+                *count -= here;
+                self.left -= here;
+                self.at += packed;
+                Ok(Run::Each(&chunk[..here]))
+            }
+        }
+    }
+
+    /// Whether all integers are this one, in one run.
+    pub fn is_run_of(mut self, bytes: &[u8], value: u32) -> bool {
+        self.begin_run(bytes).is_ok() && matches!(self.run, Current::Same(same, times) if same == value && times == self.left)
+    }
+
+    fn begin_run(&mut self, bytes: &[u8]) -> Result<(), String> {
         let mut head = 0u64;
         let mut shift = 0;
         loop {
-            let (&byte, after) = rest.split_first().ok_or(CUT)?;
-            rest = after;
+            let &byte = bytes.get(self.at).ok_or(CUT)?;
+            self.at += 1;
             head |= u64::from(byte & 0x7F) << shift;
             shift += 7;
             if byte < 0x80 {
@@ -26,36 +88,63 @@ pub(super) fn hybrid(bytes: &[u8], width: u32, count: usize, mut put: impl FnMut
         }
         let length = (head >> 1) as usize;
         if head & 1 == 0 {
-            let (value, after) = rest.split_at_checked(width.div_ceil(8) as usize).ok_or(CUT)?;
-            rest = after;
+            let size = self.width.div_ceil(8);
+            let value = bytes.get(self.at..self.at + size).ok_or(CUT)?;
+            self.at += size;
             let value = value.iter().rev().fold(0u32, |number, byte| number << 8 | u32::from(*byte));
-            let run = length.min(left);
-            (0..run).try_for_each(|_| put(value))?;
-            left -= run;
-            if run == 0 {
-                return Err("has a run of nothing".into());
-            }
+            self.run = Current::Same(value, length.min(self.left));
         } else {
-            let (packed, after) = rest.split_at_checked(length.saturating_mul(width as usize).min(rest.len())).ok_or(CUT)?;
-            rest = after;
-            let run = (length * 8).min(left);
-            if run == 0 || (run * width as usize).div_ceil(8) > packed.len() {
+            let count = length.saturating_mul(8).min(self.left);
+            if (count * self.width).div_ceil(8) > bytes.len().saturating_sub(self.at) {
                 return Err(CUT.into());
             }
-            let (mut bits, mut held, mut bytes) = (0u64, 0, packed.iter());
-            for _ in 0..run {
-                while held < width {
-                    bits |= u64::from(*bytes.next().ok_or(CUT)?) << held;
-                    held += 8;
-                }
-                put((bits & ((1u64 << width) - 1)) as u32)?;
-                bits >>= width;
-                held -= width;
-            }
-            left -= run;
+            // Groups without bits are zeros.
+            self.run = if self.width == 0 { Current::Same(0, count) } else { Current::Packed(count) };
+        }
+        match self.run {
+            Current::Same(_, 0) | Current::Packed(0) => Err("has a run of nothing".into()),
+            _ => Ok(()),
         }
     }
+}
+
+/// Calls `put` with all integers.
+pub(super) fn hybrid(bytes: &[u8], width: u32, count: usize, mut put: impl FnMut(Run<'_>) -> Result<(), String>) -> Result<(), String> {
+    let mut integers = Hybrid::new(width, count, 0)?;
+    let mut chunk = [0; CHUNK];
+    while integers.left > 0 {
+        put(integers.next(bytes, &mut chunk)?)?;
+    }
     Ok(())
+}
+
+/// Unpacks groups of eight integers; of an incomplete group at the end, the missing bytes are zero.
+fn unpack(packed: &[u8], width: usize, out: &mut [u32; CHUNK]) {
+    fn of<const WIDTH: usize>(packed: &[u8], out: &mut [u32; CHUNK]) {
+        for (group, out) in packed.chunks(WIDTH).zip(out.as_chunks_mut::<8>().0) {
+            // Eight bytes are loaded for each integer, which begins at most seven bits into them.
+            let mut bytes = [0; 40];
+            match <&[u8; WIDTH]>::try_from(group) {
+                Ok(group) => bytes[..WIDTH].copy_from_slice(group),
+                Err(_) => bytes[..group.len()].copy_from_slice(group),
+            }
+            for (index, out) in out.iter_mut().enumerate() {
+                let (byte, bit) = (index * WIDTH / 8, index * WIDTH % 8);
+                let mut eight = [0; 8];
+                eight.copy_from_slice(&bytes[byte..byte + 8]);
+                *out = (u64::from_le_bytes(eight) >> bit & ((1 << WIDTH) - 1)) as u32;
+            }
+        }
+    }
+    macro_rules! widths {
+        ($($width:literal)*) => {
+            match width {
+                $($width => of::<$width>(packed, out),)*
+                _ => {}
+            }
+        };
+    }
+    widths!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32);
 }
 
 /// A cursor over variable-length integers.
@@ -143,8 +232,11 @@ mod tests {
     fn runs_and_packed_numbers_are_read_as_the_format_describes_them() {
         let read = |bytes: &[u8], width, count| {
             let mut out = Vec::new();
-            hybrid(bytes, width, count, |value| {
-                out.push(value);
+            hybrid(bytes, width, count, |run| {
+                match run {
+                    Run::Same(value, times) => out.extend(std::iter::repeat_n(value, times)),
+                    Run::Each(values) => out.extend_from_slice(values),
+                }
                 Ok(())
             })
             .map(|()| out)
@@ -167,5 +259,29 @@ mod tests {
         assert_eq!(read(&bytes, 8), Ok((vec![7, 5, 3, 1, 2, 3, 4, 5], 1)));
         assert_eq!(read(&[0x80, 1, 4, 1, 13], 1), Ok((vec![-7], 0)));
         assert!(read(&[0x80, 1, 4, 8, 14], 8).is_err() && read(&[0, 0, 3, 1], 3).is_err());
+    }
+
+    #[test]
+    fn integers_of_all_widths_are_unpacked_with_the_last_group_cut() {
+        for width in 1..=32u32 {
+            let values: Vec<u32> = (0..1003u32).map(|n| n.wrapping_mul(2_654_435_761) >> (32 - width)).collect();
+            let mut packed = vec![0u8; (values.len() * width as usize).div_ceil(8)];
+            for (at, value) in values.iter().enumerate() {
+                (0..width).filter(|bit| value >> bit & 1 == 1).for_each(|bit| {
+                    let place = at * width as usize + bit as usize;
+                    packed[place / 8] |= 1 << (place % 8);
+                });
+            }
+            // 126 groups of eight.
+            let bytes = [&[0b1111_1101, 1][..], &packed].concat();
+            let mut out = Vec::new();
+            let read = hybrid(&bytes, width, values.len(), |run| {
+                if let Run::Each(values) = run {
+                    out.extend_from_slice(values);
+                }
+                Ok(())
+            });
+            assert_eq!((read, out == values), (Ok(()), true), "{width} bits");
+        }
     }
 }

@@ -2,9 +2,10 @@
 
 use super::codec;
 use super::footer::{Chunk, DATA, DATA_V2, DICTIONARY, Footer, Leaf, PageHeader};
+use super::numbers::ValueType;
 use super::thrift::Malformed;
-use super::values::ValueType;
 use crate::DataError;
+use crate::source::columnar::BLOCK;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -25,8 +26,9 @@ pub(super) struct ParquetFile {
     pub path: PathBuf,
     pub file: File,
     length: u64,
-    /// Rows of each group.
+    /// Rows of each group, and before the first of them.
     pub groups: Vec<u64>,
+    rows_before: u64,
     /// The columns that are read, in the order of the used columns of the table.
     pub columns: Vec<ProjectedColumn>,
 }
@@ -44,6 +46,8 @@ pub(super) struct PageLimits {
     packed: u64,
     unpacked: u64,
     values: u64,
+    /// Values that are decoded at once.
+    decoded: u64,
     dictionary: u64,
     dictionary_bytes: u64,
     /// Memory of unpacking.
@@ -57,6 +61,8 @@ impl PageLimits {
             self.dictionary_bytes = self.dictionary_bytes.max(head.unpacked);
         } else {
             self.values = self.values.max(head.values);
+            let in_parts = matches!(head.encoding, 0 | 2 | 8);
+            self.decoded = self.decoded.max(if in_parts { head.values.min(BLOCK as u64) } else { head.values });
         }
         self.packed = self.packed.max(head.packed);
         self.unpacked = self.unpacked.max(head.unpacked).max(head.packed);
@@ -66,7 +72,9 @@ impl PageLimits {
     pub fn has(&self, head: &PageHeader, codec: i64) -> bool {
         let mut with = *self;
         with.add(head, codec);
-        let all = |limits: &PageLimits| (limits.packed, limits.unpacked, limits.values, limits.dictionary, limits.dictionary_bytes);
+        let all = |limits: &PageLimits| {
+            (limits.packed, limits.unpacked, limits.values, limits.decoded, limits.dictionary, limits.dictionary_bytes)
+        };
         all(&with) == all(self)
     }
 
@@ -75,6 +83,7 @@ impl PageLimits {
         self.packed = self.packed.max(other.packed);
         self.unpacked = self.unpacked.max(other.unpacked);
         self.values = self.values.max(other.values);
+        self.decoded = self.decoded.max(other.decoded);
         self.dictionary = self.dictionary.max(other.dictionary);
         self.dictionary_bytes = self.dictionary_bytes.max(other.dictionary_bytes);
         self.codec = self.codec.max(other.codec);
@@ -83,10 +92,10 @@ impl PageLimits {
     /// Memory of reading a column.
     fn bytes(&self, column: &ProjectedColumn) -> u64 {
         let values = match column.value {
-            // Indices or lengths, the dictionary, and the current text where texts share prefixes.
-            ValueType::Text => 8 * self.values + 4 * self.dictionary + self.dictionary_bytes + self.unpacked,
-            ValueType::Decimal(..) => 8 * self.dictionary + 24 * self.values,
-            _ => 8 * (self.values + self.dictionary),
+            // Indices or lengths, the dictionary with its words, and the current text where texts share prefixes.
+            ValueType::Text => 8 * self.values + 8 * self.dictionary + self.dictionary_bytes + self.unpacked,
+            ValueType::Decimal(..) | ValueType::Boolean => 8 * self.dictionary + 24 * self.values,
+            _ => 8 * (self.decoded.max(BLOCK as u64) + self.dictionary),
         };
         let levels = self.values * (u64::from(column.leaf.defined > 0) + u64::from(column.leaf.repeated > 0));
         self.packed + self.unpacked + values + levels + (64 << 10)
@@ -116,7 +125,7 @@ impl ParquetFile {
         let groups: Vec<u64> = footer.groups.iter().map(|group| group.rows).collect();
         let rows = groups.iter().try_fold(0u64, |rows, group| rows.checked_add(*group));
         rows.filter(|rows| *rows < 1 << 48).ok_or_else(|| refuse("its groups have more rows than any file".into()))?;
-        Ok((ParquetFile { path: path.to_path_buf(), file, length, groups, columns: Vec::new() }, footer))
+        Ok((ParquetFile { path: path.to_path_buf(), file, length, groups, rows_before: 0, columns: Vec::new() }, footer))
     }
 
     /// Selects row groups and columns, by their leaves, and reads the headers of their pages.
@@ -126,6 +135,7 @@ impl ParquetFile {
             return Err(refuse(format!("it has {} groups of rows, and {groups:?} were asked for", footer.groups.len())));
         };
         self.groups = chosen.iter().map(|group| group.rows).collect();
+        self.rows_before = footer.groups[..groups.start].iter().map(|group| group.rows).sum();
         self.columns.clear();
         for &at in leaves {
             let leaf = footer.leaves[at].clone();
@@ -146,6 +156,11 @@ impl ParquetFile {
             self.columns.push(column);
         }
         Ok(())
+    }
+
+    /// The row of the file that a group begins with.
+    pub fn first_row(&self, group: usize) -> u64 {
+        self.rows_before + self.groups[..group].iter().sum::<u64>()
     }
 
     pub fn broken(&self, name: &str, at: u64, problem: impl std::fmt::Display) -> DataError {

@@ -1,7 +1,8 @@
 //! The footer of a Parquet file: columns, row groups, and the offsets of column chunks.
 
+use super::numbers::ValueType;
 use super::thrift::{Compact, Malformed};
-use super::values::ValueType;
+use crate::source::columnar::{ColumnInfo, index_columns};
 use crate::table::ColumnKind;
 
 /// A leaf column.
@@ -156,9 +157,14 @@ impl Leaf {
         }
     }
 
-    /// What its cells hold.
-    pub fn cells(&self) -> Option<ColumnKind> {
-        Some(match (self.value_type().ok()?, self.logical) {
+    /// The column of the table.
+    pub fn info(&self) -> ColumnInfo {
+        ColumnInfo { name: self.name.clone(), cells: self.cells(), whole: self.is_whole() }
+    }
+
+    /// What its cells hold, or why they are not read.
+    pub fn cells(&self) -> Result<ColumnKind, &'static str> {
+        Ok(match (self.value_type()?, self.logical) {
             _ if self.repeated == 1 => ColumnKind::List,
             (ValueType::Boolean, _) => ColumnKind::Boolean,
             (ValueType::Text, _) => ColumnKind::Text,
@@ -168,7 +174,7 @@ impl Leaf {
     }
 
     /// Whether all of its values are integers.
-    pub fn is_whole(&self) -> bool {
+    fn is_whole(&self) -> bool {
         let whole = |value| match value {
             ValueType::Boolean | ValueType::U32 | ValueType::U64 => true,
             ValueType::I32(by) | ValueType::I64(by) | ValueType::Decimal(_, by) => by == 1.0,
@@ -234,40 +240,6 @@ fn pandas_index(from: &mut Compact<'_>) -> Result<Vec<String>, Malformed> {
         Ok(true)
     })?;
     Ok(if key == b"pandas" { index_columns(&String::from_utf8_lossy(value)) } else { Vec::new() })
-}
-
-/// The texts in the list `index_columns` of a JSON object. An entry that is an object describes an index that is no
-/// column, such as a range.
-fn index_columns(json: &str) -> Vec<String> {
-    let list = json.split_once("\"index_columns\"").and_then(|(_, rest)| rest.trim_start().strip_prefix(':'));
-    let Some(mut rest) = list.and_then(|rest| rest.trim_start().strip_prefix('[')) else { return Vec::new() };
-    let (mut names, mut depth) = (Vec::new(), 0usize);
-    while let Some(first) = rest.chars().next() {
-        rest = &rest[first.len_utf8()..];
-        match first {
-            '"' => {
-                let mut name = String::new();
-                let mut letters = rest.char_indices();
-                let end = loop {
-                    match letters.next() {
-                        Some((at, '"')) => break at + 1,
-                        Some((_, '\\')) => name.extend(letters.next().map(|(_, letter)| letter)),
-                        Some((_, letter)) => name.push(letter),
-                        None => break rest.len(),
-                    }
-                };
-                rest = &rest[end..];
-                if depth == 0 {
-                    names.push(name);
-                }
-            }
-            '{' | '[' => depth += 1,
-            ']' if depth == 0 => break,
-            '}' | ']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    names
 }
 
 /// A group of columns that is being read.
@@ -434,23 +406,5 @@ impl PageHeader {
             Ok(true)
         })?;
         Ok((head, from.at() as u64))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pandas_names_its_index() {
-        for (json, names) in [
-            (r#"{"index_columns": ["__index_level_0__"], "columns": []}"#, vec!["__index_level_0__"]),
-            (r#"{"columns": [], "index_columns":["id", "a \" b"] }"#, vec!["id", "a \" b"]),
-            (r#"{"index_columns": [{"kind": "range", "name": null, "start": 0, "stop": 3}], "columns": []}"#, vec![]),
-            (r#"{"index_columns": ["cut"#, vec!["cut"]),
-            (r#"{"columns": []}"#, vec![]),
-        ] {
-            assert_eq!(index_columns(json), names, "{json}");
-        }
     }
 }

@@ -8,18 +8,19 @@ mod codec;
 mod encodings;
 mod file;
 mod footer;
+mod numbers;
 mod rows;
 mod thrift;
 mod values;
 
-use super::{FileUse, SequentialSource, TableFacts, files, identify_open};
+use super::columnar::{BlockRows, FitRows, Opening, held_bytes};
+use super::{SequentialSource, files, identify_open};
 use crate::DataError;
-use crate::progress::Reporter;
-use crate::table::{CellFormat, Chosen, ColumnNames, ColumnsError, Encoding, Inference, RowBuffer, TableSpec, candidates};
+use crate::table::{ColumnsError, TableSpec};
 use file::{ParquetFile, reading_bytes};
-use footer::Footer;
+use footer::{Footer, Leaf};
 use plimsoll_core::Bytes;
-use rows::{ParquetRows, Reader};
+use rows::Reader;
 use std::hash::Hasher;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -31,22 +32,12 @@ pub struct ParquetSpec {
     table: TableSpec,
     groups: Option<Range<usize>>,
     /// The rows that columns are fitted to; all by default.
-    keep: Option<Keep>,
+    keep: Option<FitRows>,
 }
 
 impl From<TableSpec> for ParquetSpec {
     fn from(table: TableSpec) -> ParquetSpec {
         ParquetSpec { table, ..ParquetSpec::default() }
-    }
-}
-
-/// The rows that columns are fitted to.
-#[derive(Clone)]
-struct Keep(Arc<Vec<u64>>);
-
-impl std::fmt::Debug for Keep {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Keep({} words)", self.0.len())
     }
 }
 
@@ -76,9 +67,7 @@ impl ParquetSpec {
 
     /// Fits columns to some rows only: those for which `keep` holds, of `rows`.
     pub fn fitted_to(mut self, rows: u64, keep: &dyn Fn(u64) -> bool) -> ParquetSpec {
-        let mut words = vec![0u64; rows.div_ceil(64) as usize];
-        (0..rows).filter(|row| keep(*row)).for_each(|row| words[(row / 64) as usize] |= 1 << (row % 64));
-        self.keep = Some(Keep(Arc::new(words)));
+        self.keep = Some(FitRows::new(rows, keep));
         self
     }
 
@@ -87,69 +76,21 @@ impl ParquetSpec {
         let Some(first) = paths.first() else { return Err(DataError::Stage("a table needs at least one file".into())) };
         let refuse = |problem: String| DataError::Parquet { path: first.clone(), problem };
         let mut opened = paths.iter().map(|path| ParquetFile::open(path)).collect::<Result<Vec<_>, _>>()?;
-        let mut names = ColumnNames::default();
-        let leaves = opened[0].1.leaves.clone();
-        leaves.iter().try_for_each(|leaf| names.push(&leaf.name)).map_err(|problem| refuse(problem.into()))?;
-        let wanted = candidates(&self.table, &names).map_err(|problem| refuse(listed(problem)))?;
-        // The types are known; only texts and lists have to be inspected.
-        let mut seen: Vec<Option<Inference>> = vec![None; leaves.len()];
-        let mut look = Vec::new();
-        for (at, leaf) in leaves.iter().enumerate() {
-            let (Some(label), Some(kind)) = (wanted[at], leaf.cells()) else { continue };
-            match kind {
-                crate::table::ColumnKind::Text | crate::table::ColumnKind::List => {
-                    seen[at] = Some(Inference::new(label));
-                    look.push(at);
-                }
-                kind => seen[at] = Some(Inference::known(kind, leaf.is_whole())),
-            }
-        }
-        let index = opened[0].1.index.clone();
-        let longest_text = self.infer(&mut opened, &mut seen, &look)?;
-        let chosen = Chosen::new(&self.table, &names, &seen, false, &index).map_err(|problem| refuse(listed(problem)))?;
-        let file_use = file_use(&opened[0].1, &chosen, &names, &self.table);
-        let files = self.project(opened, &chosen, &names)?;
+        let mut opening = Opening::new(&self.table, opened[0].1.leaves.iter().map(Leaf::info).collect()).map_err(refuse)?;
+        self.infer(&mut opened, &mut opening)?;
+        let chosen = opening.choose(&opened[0].1.index).map_err(refuse)?;
+        let files = Arc::new(self.project(opened, &opening.used_names(&chosen))?);
         let rows = files.iter().flat_map(|file| &file.groups).sum();
-        let files = Arc::new(files);
-        let mut each = |sink: &mut dyn FnMut(u64, &RowBuffer) -> Result<(), String>| {
-            let mut reader = Reader::new(&files);
-            let mut reporter = Reporter::new("fitting", first, rows);
-            let mut cells = RowBuffer::default();
-            reader.begin();
-            let mut row = 0;
-            while reader.row({
-                cells.clear();
-                &mut cells
-            })? {
-                reporter.at(row);
-                // A row that cannot be read is reported when it is.
-                let kept =
-                    self.keep.as_ref().is_none_or(|keep| keep.0.get((row / 64) as usize).is_some_and(|word| word >> (row % 64) & 1 == 1));
-                if kept {
-                    _ = sink(row, &cells);
-                }
-                row += 1;
-            }
-            Ok(())
-        };
-        let columns = chosen.columns(&self.table, &names, &CellFormat::default(), false, &mut each);
-        let (columns, _) = columns.map_err(|error| match error {
+        let columns = opening.fit(&chosen, &mut Reader::new(&files), self.keep.as_ref(), (first, rows));
+        let (columns, fitting) = columns.map_err(|error| match error {
             ColumnsError::Problem(problem) => refuse(problem),
             ColumnsError::Data(error) => error,
         })?;
-        let facts = TableFacts {
-            file_use: file_use.with_encoded(columns.encoders.iter().map(|encoder| &encoder.column)),
-            scales: if self.table.standardize.is_some() { columns.scales() } else { Vec::new() },
-            fitted: columns.encoders.iter().map(|encoder| encoder.column.clone()).collect(),
-            classes: columns.classes(),
-        };
+        let facts = opening.facts(&chosen, &columns);
         let schema = columns.schema_with_classes()?;
-        let lists = columns.encoders.iter().map(|encoder| match encoder.column.encoding {
-            Encoding::List { length, .. } => length * 8 * 2,
-            _ => 0,
-        });
-        let lists: usize = lists.sum();
-        let held = reading_bytes(&files) + (ParquetRows::bytes(&columns, longest_text) + columns.held() + lists) as u64;
+        let longest_text = opening.longest_text;
+        let block = BlockRows::<Reader>::bytes(&columns, longest_text, rows) + held_bytes(&columns, fitting);
+        let held = reading_bytes(&files) + block as u64;
         let name = super::named("parquet", files.iter().map(|file| file.path.as_path()));
         let (known, spec, fitted) = (Arc::clone(&files), format!("{self:?}"), format!("{:?}", facts.fitted));
         let identity = move |hash: &mut dyn Hasher| {
@@ -158,7 +99,7 @@ impl ParquetSpec {
             known.iter().try_for_each(|file| identify_open(&file.path, &file.file, hash))
         };
         let columns = Arc::new(columns);
-        let open = move || ParquetRows::new(&files, &columns, longest_text);
+        let open = move || BlockRows::new(Reader::new(&files), &columns, longest_text);
         Ok(SequentialSource::new(name, schema, Bytes(held), open).identified(identity).with_rows(rows).with_facts(facts))
     }
 
@@ -166,47 +107,22 @@ impl ParquetSpec {
         self.groups.clone().unwrap_or(0..footer.groups.len())
     }
 
-    /// Looks at all rows of some columns and returns the length of the longest text.
-    fn infer(&self, opened: &mut [(ParquetFile, Footer)], seen: &mut [Option<Inference>], look: &[usize]) -> Result<usize, DataError> {
-        let mut longest = 0;
-        if look.is_empty() {
-            return Ok(longest);
-        }
-        let names: Vec<String> = look.iter().map(|at| opened[0].1.leaves[*at].name.clone()).collect();
-        for (file, footer) in opened {
+    /// Looks at all rows of the columns whose type does not say all.
+    fn infer(&self, opened: &mut [(ParquetFile, Footer)], opening: &mut Opening<'_>) -> Result<(), DataError> {
+        let names = opening.inspected_names();
+        for (file, footer) in opened.iter_mut().filter(|_| !names.is_empty()) {
             let leaves = leaves_of(file, footer, names.iter())?;
             file.project(footer, self.groups(footer), &leaves)?;
-            let total = file.groups.iter().sum();
-            let path = file.path.clone();
-            let mut reporter = Reporter::new("reading", &path, total);
-            let taken = ParquetFile::open(&path)?.0;
-            let files = Arc::new(vec![std::mem::replace(file, taken)]);
-            let mut reader = Reader::new(&files);
-            reader.begin();
-            let (mut cells, mut row, format) = (RowBuffer::default(), 0, CellFormat::default());
-            while reader.row({
-                cells.clear();
-                &mut cells
-            })? {
-                row += 1;
-                reporter.at(row);
-                for (column, cell) in cells.iter() {
-                    if let crate::table::Cell::Text(text) = cell {
-                        longest = longest.max(text.len());
-                    }
-                    if let Some(seen) = &mut seen[look[column]] {
-                        seen.add(cell, &format, true, row);
-                    }
-                }
-            }
+            let (path, rows) = (file.path.clone(), file.groups.iter().sum());
+            let files = Arc::new(vec![std::mem::replace(file, ParquetFile::open(&path)?.0)]);
+            opening.infer(&mut Reader::new(&files), &path, rows)?;
         }
-        Ok(longest)
+        Ok(())
     }
 
     /// Selects the used columns of all files.
-    fn project(&self, opened: Vec<(ParquetFile, Footer)>, chosen: &Chosen, names: &ColumnNames) -> Result<Vec<ParquetFile>, DataError> {
-        let used: Vec<String> = chosen.used.iter().map(|at| names.get(*at as usize).to_string()).collect();
-        let kinds: Vec<_> = chosen.used.iter().map(|at| opened[0].1.leaves[*at as usize].cells()).collect();
+    fn project(&self, opened: Vec<(ParquetFile, Footer)>, used: &[String]) -> Result<Vec<ParquetFile>, DataError> {
+        let kinds: Vec<_> = leaves_of(&opened[0].0, &opened[0].1, used.iter())?.iter().map(|at| opened[0].1.leaves[*at].cells()).collect();
         let mut files = Vec::with_capacity(opened.len());
         let first = opened[0].0.path.clone();
         for (mut file, footer) in opened {
@@ -235,30 +151,6 @@ fn leaves_of<'n>(file: &ParquetFile, footer: &Footer, names: impl Iterator<Item 
         })
     };
     names.map(find).collect()
-}
-
-/// The wording of a file that is one of Parquet.
-fn listed(problem: String) -> String {
-    problem.replacen("there is no column", "it has no column", 1).replacen("; the columns are ", "; its columns are ", 1)
-}
-
-/// Which columns are read.
-fn file_use(footer: &Footer, chosen: &Chosen, names: &ColumnNames, spec: &TableSpec) -> FileUse {
-    let name = |at: &u32| spec.renamed(names.get(chosen.used[*at as usize] as usize)).to_string();
-    let unused = chosen.unused.iter().map(|(at, reason)| {
-        let leaf = &footer.leaves[*at as usize];
-        let reason = match leaf.value_type() {
-            Err(unread) => unread,
-            Ok(_) => reason,
-        };
-        (leaf.name.clone(), reason.to_string())
-    });
-    FileUse {
-        used: chosen.features.iter().map(name).collect(),
-        targets: chosen.targets.iter().map(name).collect(),
-        encoded: Vec::new(),
-        unused: unused.collect(),
-    }
 }
 
 /// The Parquet files of a path: one, those that match a pattern, or those of a folder and its folders.

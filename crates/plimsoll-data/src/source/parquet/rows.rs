@@ -1,18 +1,14 @@
-//! The rows of Parquet files, in blocks: columns are decoded one after the other, so that each is a tight loop.
+//! The rows of Parquet files.
 
 use super::codec::Unpacker;
 use super::file::{ParquetFile, ProjectedColumn};
 use super::footer::{DATA, DATA_V2, DICTIONARY};
-use super::values::{Pages, resize_to};
+use super::values::Pages;
 use crate::DataError;
-use crate::fault::Fault;
-use crate::source::RowIterator;
-use crate::table::{Cell, Columns, RowBuffer, WORD};
+use crate::source::columnar::{BLOCK, Block, BlockReader, CellReader, resize_to};
+use crate::table::{Cell, RowBuffer};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-
-/// Rows that are decoded at a time.
-const BLOCK: usize = 1024;
 
 /// The position in one column.
 struct ColumnReader {
@@ -81,7 +77,9 @@ impl ColumnReader {
         }
         self.list.clear();
         loop {
-            if let Some(number) = self.pages.element() {
+            let at = self.page_at;
+            let element = self.pages.element().map_err(|problem| file.broken(&column.leaf.name, at, problem))?;
+            if let Some(number) = element {
                 self.list.push(number.to_ne_bytes());
             }
             // A list may go on in the next page.
@@ -109,12 +107,9 @@ pub(super) struct Reader {
 impl Reader {
     pub fn new(files: &Arc<Vec<ParquetFile>>) -> Reader {
         let columns = files.first().iter().flat_map(|file| &file.columns).map(ColumnReader::new).collect();
-        Reader { files: Arc::clone(files), columns, unpacker: Unpacker::default(), file: 0, group: 0, left: 0 }
-    }
-
-    pub fn begin(&mut self) {
-        (self.file, self.group) = (0, 0);
-        self.enter();
+        let mut reader = Reader { files: Arc::clone(files), columns, unpacker: Unpacker::default(), file: 0, group: 0, left: 0 };
+        reader.begin();
+        reader
     }
 
     /// Moves before the first row of the current group, if there is one.
@@ -138,9 +133,10 @@ impl Reader {
         }
         self.left > 0
     }
+}
 
-    /// Reads the next row and calls `sink` with the cell of each column; `false` after the last.
-    pub fn row(&mut self, cells: &mut RowBuffer) -> Result<bool, DataError> {
+impl CellReader for Reader {
+    fn row(&mut self, cells: &mut RowBuffer) -> Result<bool, DataError> {
         if !self.advance() {
             return Ok(false);
         }
@@ -154,158 +150,57 @@ impl Reader {
     }
 }
 
-/// The rows of one epoch.
-pub(super) struct ParquetRows {
-    reader: Reader,
-    table: Arc<Columns>,
-    text: Vec<u8>,
-    words: Vec<[u8; WORD]>,
-    /// The errors of rows in the block.
-    errors: Vec<(usize, DataError)>,
-    /// The error that ends the row group after the block.
-    damage: Option<DataError>,
-    next: usize,
-    rows: usize,
-    /// For each column the offset of its word, if its numbers are only converted.
-    direct: Vec<Option<usize>>,
-    /// Whether a row of words is a row of the output.
-    whole: bool,
-}
-
-impl ParquetRows {
-    pub fn bytes(table: &Columns, longest_text: usize) -> usize {
-        let text = table.encoders.iter().map(|encoder| encoder.scratch_bytes(longest_text)).max().unwrap_or(0);
-        BLOCK * table.words * WORD + text
+impl BlockReader for Reader {
+    fn begin(&mut self) {
+        (self.file, self.group) = (0, 0);
+        self.enter();
     }
 
-    pub fn new(files: &Arc<Vec<ParquetFile>>, table: &Arc<Columns>, longest_text: usize) -> ParquetRows {
-        let text = table.encoders.iter().map(|encoder| encoder.scratch_bytes(longest_text)).max().unwrap_or(0);
-        let direct = table.encoders.iter().zip(&table.offsets).map(|(encoder, at)| encoder.is_plain_number().then_some(*at)).collect();
-        ParquetRows {
-            reader: Reader::new(files),
-            text: vec![0; text],
-            words: vec![[0; WORD]; BLOCK * table.words],
-            errors: Vec::new(),
-            damage: None,
-            next: 0,
-            rows: 0,
-            direct,
-            whole: table.is_whole_row(),
-            table: Arc::clone(table),
+    fn fill(&mut self, block: &mut Block) -> Result<usize, DataError> {
+        if !self.advance() {
+            return Ok(0);
         }
-    }
-
-    /// Decodes a block; `false` after the last row. Rows before a damaged page are part of the block.
-    fn fill(&mut self) -> Result<bool, DataError> {
-        (self.next, self.rows) = (0, 0);
-        if let Some(error) = self.damage.take() {
-            return Err(error);
-        }
-        if !self.reader.advance() {
-            return Ok(false);
-        }
-        let Reader { files, columns, unpacker, file, group, left } = &mut self.reader;
+        let Reader { files, columns, unpacker, file, group, left } = self;
         let file = &files[*file];
         let mut rows = (*left).min(BLOCK as u64) as usize;
-        let width = self.table.words;
+        let first = file.first_row(*group) + file.groups[*group] - *left;
+        let refuse = |row: usize, problem: String| DataError::TableRow { path: file.path.clone(), row: first + row as u64, problem };
         for (at, (reader, column)) in columns.iter_mut().zip(&file.columns).enumerate() {
-            let (encoder, offset) = (&self.table.encoders[at], self.table.offsets[at]);
             let mut row = 0;
             while row < rows {
                 if let Err(error) = reader.fill(file, column, *group, unpacker) {
-                    (rows, self.damage) = (row, Some(error));
+                    (rows, block.damage) = (row, Some(error));
                     break;
                 }
                 let run = reader.pages.left().min(rows - row);
-                if let Some(numbers) = self.direct[at].and_then(|_| reader.pages.numbers(run)) {
-                    let out = self.words[row * width + offset..].iter_mut().step_by(width);
-                    let mut finite = true;
-                    for (out, number) in out.zip(numbers) {
-                        let number = *number as f32;
-                        finite &= number.is_finite();
-                        *out = number.to_ne_bytes();
-                    }
-                    if !finite {
-                        not_finite(&mut self.errors, numbers, row, |problem| file.broken(&column.leaf.name, reader.page_at, problem));
-                    }
+                if block.is_direct(at)
+                    && let Some(numbers) = reader.pages.numbers(run)
+                {
+                    block.put_numbers(at, row, numbers, refuse);
+                    row += numbers.len();
+                    continue;
+                }
+                if block.is_category(at) && reader.pages.indices(0).is_some() {
+                    let (dictionary, texts) = reader.pages.dictionary();
+                    block.list_words(at, dictionary, texts, |index| reader.pages.listed(index));
+                    let indices = reader.pages.indices(run).unwrap_or_default();
+                    block.put_indices(at, row, indices, refuse);
                     row += run;
                     continue;
                 }
-                let (entry, at) = (reader.pages.entry(), reader.page_at);
-                let out = &mut self.words[row * width + offset..][..encoder.words];
-                let text = &mut self.text;
-                let encoded = reader.cell(file, column, *group, unpacker, |cell| {
-                    encoder.encode(cell, text, out).map_err(|problem| match cell {
-                        Cell::Missing => format!("has no value in its row {entry}; fill it in or leave the row out"),
-                        _ => format!("has a value that {problem}"),
-                    })
-                });
-                match encoded {
-                    Ok(Ok(())) => {}
-                    Ok(Err(problem)) => self.errors.push((row, file.broken(&column.leaf.name, at, problem))),
-                    Err(error) => {
-                        (rows, self.damage) = (row, Some(error));
-                        break;
-                    }
+                let cell = reader.cell(file, column, *group, unpacker, |cell| block.put_cell(at, row, cell, refuse));
+                if let Err(error) = cell {
+                    (rows, block.damage) = (row, Some(error));
+                    break;
                 }
                 row += 1;
             }
         }
         *left -= rows as u64;
-        self.rows = rows;
-        match self.damage.take_if(|_| rows == 0) {
-            Some(error) => Err(error),
-            None => Ok(true),
-        }
-    }
-}
-
-fn not_finite(errors: &mut Vec<(usize, DataError)>, numbers: &[f64], first: usize, broken: impl Fn(String) -> DataError) {
-    for (at, number) in numbers.iter().enumerate().filter(|(_, number)| !(**number as f32).is_finite()) {
-        errors.push((first + at, broken(format!("has a value that is {number}, which nothing can be trained on; leave the row out"))));
-    }
-}
-
-impl RowIterator for ParquetRows {
-    fn begin(&mut self, _epoch: u64) -> Result<(), Fault> {
-        self.reader.begin();
-        (self.next, self.rows, self.damage) = (0, 0, None);
-        self.errors.clear();
-        Ok(())
+        Ok(rows)
     }
 
-    fn row(&mut self, out: &mut [u8]) -> Result<bool, Fault> {
-        if self.next == self.rows {
-            self.errors.clear();
-            match self.fill() {
-                Ok(true) => {}
-                Ok(false) => return Ok(false),
-                Err(error) => {
-                    // Only the start of the next row group is known.
-                    self.errors.clear();
-                    self.reader.left = 0;
-                    return Err(Fault::part(error));
-                }
-            }
-        }
-        let (row, width) = (self.next, self.table.words);
-        self.next += 1;
-        if !self.errors.is_empty()
-            && let Some((_, error)) = self.errors.iter().find(|(at, _)| *at == row)
-        {
-            return Err(Fault::row(error.clone()));
-        }
-        let words = &self.words[row * width..][..width];
-        let mut rest = out.as_chunks_mut().0;
-        if self.whole {
-            rest.copy_from_slice(words);
-            return Ok(true);
-        }
-        for (at, width) in self.table.widths().enumerate() {
-            let (this, after) = rest.split_at_mut(width);
-            self.table.put(words, at, this);
-            rest = after;
-        }
-        Ok(true)
+    fn skip_group(&mut self) {
+        self.left = 0;
     }
 }

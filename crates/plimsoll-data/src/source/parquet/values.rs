@@ -1,97 +1,11 @@
 //! The values of a column, page by page.
 
 use super::codec::Unpacker;
-use super::encodings::{CUT, delta, hybrid, split_value};
+use super::encodings::{CHUNK, CUT, Hybrid, Run, delta, hybrid};
 use super::footer::{DICTIONARY, Leaf, PageHeader};
+use super::numbers::{UNLISTED, ValueType, look_up, numbers, plain, unsupported};
+use crate::source::columnar::resize_to;
 use crate::table::Cell;
-
-/// What values become: a number, divided where a divisor is given, or a text.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum ValueType {
-    Boolean,
-    I32(f64),
-    U32,
-    I64(f64),
-    U64,
-    /// Nanoseconds of a day, and the day.
-    I96,
-    F32,
-    F64,
-    F16,
-    /// Big-endian integers of a fixed or their own length.
-    Decimal(Option<usize>, f64),
-    Text,
-}
-
-impl ValueType {
-    /// Bytes of a plain value, if all have the same.
-    fn size(self) -> Option<usize> {
-        Some(match self {
-            ValueType::Boolean | ValueType::Text | ValueType::Decimal(None, _) => return None,
-            ValueType::I32(_) | ValueType::U32 | ValueType::F32 => 4,
-            ValueType::I64(_) | ValueType::U64 | ValueType::F64 => 8,
-            ValueType::I96 => 12,
-            ValueType::F16 => 2,
-            ValueType::Decimal(Some(size), _) => size,
-        })
-    }
-
-    fn of_integer(self, value: i64) -> f64 {
-        match self {
-            ValueType::U32 => f64::from(value as u32),
-            ValueType::U64 => value as u64 as f64,
-            ValueType::I32(by) | ValueType::I64(by) if by != 1.0 => value as f64 / by,
-            _ => value as f64,
-        }
-    }
-
-    /// A value of fixed size.
-    fn of_bytes(self, bytes: &[u8]) -> f64 {
-        let four = || <[u8; 4]>::try_from(bytes).unwrap_or_default();
-        let eight = || <[u8; 8]>::try_from(bytes).unwrap_or_default();
-        match self {
-            ValueType::I32(_) => self.of_integer(i64::from(i32::from_le_bytes(four()))),
-            ValueType::U32 => f64::from(u32::from_le_bytes(four())),
-            ValueType::F32 => f64::from(f32::from_le_bytes(four())),
-            ValueType::I64(_) | ValueType::U64 => self.of_integer(i64::from_le_bytes(eight())),
-            ValueType::F64 => f64::from_le_bytes(eight()),
-            ValueType::F16 => f64::from(half(u16::from_le_bytes([bytes[0], bytes[1]]))),
-            ValueType::I96 => {
-                let nanos = u64::from_le_bytes(bytes[..8].try_into().unwrap_or_default());
-                let day = u32::from_le_bytes(bytes[8..].try_into().unwrap_or_default());
-                // Julian days; 1970-01-01 is day 2,440,588.
-                f64::from(day) - 2_440_588.0 + nanos as f64 / 86_400e9
-            }
-            ValueType::Decimal(_, by) => {
-                let negative = bytes.first().is_some_and(|byte| byte & 0x80 != 0);
-                let start = if negative { -1i128 } else { 0 };
-                bytes.iter().take(16).fold(start, |value, byte| value << 8 | i128::from(*byte)) as f64 / by
-            }
-            ValueType::Boolean | ValueType::Text => 0.0,
-        }
-    }
-}
-
-/// A half-precision number.
-fn half(bits: u16) -> f32 {
-    let (sign, exponent, fraction) = (if bits >> 15 == 1 { -1.0 } else { 1.0 }, i32::from(bits >> 10 & 31), f32::from(bits & 1023));
-    sign * match exponent {
-        0 => fraction * 2f32.powi(-24),
-        31 if fraction == 0.0 => f32::INFINITY,
-        31 => f32::NAN,
-        _ => (1.0 + fraction / 1024.0) * 2f32.powi(exponent - 15),
-    }
-}
-
-/// Makes `vector` empty with exactly this capacity. The old allocation is freed first, so that both never exist
-/// together.
-pub(super) fn resize_to<T>(vector: &mut Vec<T>, elements: usize) {
-    vector.clear();
-    if vector.capacity() < elements {
-        *vector = Vec::new();
-        vector.reserve_exact(elements);
-    }
-}
 
 /// How the texts of the page are stored.
 #[derive(Clone, Copy, PartialEq)]
@@ -106,6 +20,16 @@ enum Strings {
     Prefixes,
 }
 
+/// How the numbers of a page are decoded that were not yet. They are decoded while they are in the processor's cache.
+#[derive(Clone, Copy)]
+enum Later {
+    Nothing,
+    /// Plain values from this byte on, and how many.
+    Plain(usize, usize),
+    /// Indices in the dictionary.
+    Indices(Hybrid),
+}
+
 /// The values of a column, page by page.
 pub(super) struct Pages {
     value: ValueType,
@@ -117,8 +41,13 @@ pub(super) struct Pages {
     dictionary: Vec<f64>,
     dictionary_text: Vec<u8>,
     ends: Vec<u32>,
-    /// The numbers that are present.
+    /// Dictionaries so far.
+    dictionaries: u64,
+    /// The numbers that are present: all, or those from `decoded` on.
     values: Vec<f64>,
+    decoded: usize,
+    /// How further numbers are decoded, if not all were at once.
+    later: Later,
     texts: Strings,
     first: Vec<u32>,
     second: Vec<u32>,
@@ -145,7 +74,10 @@ impl Pages {
             dictionary: Vec::new(),
             dictionary_text: Vec::new(),
             ends: Vec::new(),
+            dictionaries: 0,
             values: Vec::new(),
+            decoded: 0,
+            later: Later::Nothing,
             texts: Strings::Plain,
             first: Vec::new(),
             second: Vec::new(),
@@ -164,25 +96,72 @@ impl Pages {
         self.entries - self.entry
     }
 
-    /// The index of the next entry.
-    pub fn entry(&self) -> usize {
-        self.entry
-    }
-
     /// Drops the current page.
     pub fn drop_page(&mut self) {
         (self.entries, self.entry, self.next) = (0, 0, 0);
     }
 
-    /// Numbers of a page without missing values or repetition: the next ones, which are consumed.
+    /// Numbers of a page without missing values or repetition: up to `count` of the next ones, which are consumed.
     pub fn numbers(&mut self, count: usize) -> Option<&[f64]> {
         if self.repeated || !self.definitions.is_empty() || self.value == ValueType::Text {
             return None;
         }
-        let numbers = &self.values[self.next..self.next + count];
+        self.decode().ok()?;
+        let from = self.next - self.decoded;
+        let numbers = self.values.get(from..)?;
+        let numbers = &numbers[..count.min(numbers.len())];
+        self.entry += numbers.len();
+        self.next += numbers.len();
+        Some(numbers)
+    }
+
+    /// Decodes numbers until the next one is known.
+    fn decode(&mut self) -> Result<(), String> {
+        while self.next >= self.decoded + self.values.len() {
+            let known = self.decoded + self.values.len();
+            resize_to(&mut self.values, CHUNK);
+            self.decoded = known;
+            match &mut self.later {
+                Later::Nothing => return Err(CUT.into()),
+                Later::Plain(at, left) => {
+                    let count = CHUNK.min(*left);
+                    plain(self.value, self.unpacked.get(*at..).ok_or(CUT)?, count, &mut self.values)?;
+                    *at += count * self.value.size().unwrap_or(0);
+                    *left -= count;
+                }
+                Later::Indices(indices) => {
+                    let mut chunk = [0; CHUNK];
+                    let run = indices.next(&self.unpacked, &mut chunk)?;
+                    look_up(run, &self.dictionary, &mut self.values)?;
+                }
+            }
+            if self.values.is_empty() {
+                return Err(CUT.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Indices of texts in the dictionary, of a page without missing values: the next ones, which are consumed.
+    pub fn indices(&mut self, count: usize) -> Option<&[u32]> {
+        if self.repeated || !self.definitions.is_empty() || self.value != ValueType::Text || self.texts != Strings::Dictionary {
+            return None;
+        }
+        let indices = &self.first[self.next..self.next + count];
         self.entry += count;
         self.next += count;
-        Some(numbers)
+        Some(indices)
+    }
+
+    /// Which dictionary the indices are of, counted from the first, and the number of its texts.
+    pub fn dictionary(&self) -> (u64, usize) {
+        (self.dictionaries, self.ends.len())
+    }
+
+    /// A text of the dictionary.
+    pub fn listed(&self, index: usize) -> &[u8] {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] as usize };
+        &self.dictionary_text[start..self.ends[index] as usize]
     }
 
     /// Whether the next entry continues a list.
@@ -191,17 +170,18 @@ impl Pages {
     }
 
     /// The number of the next element of a list: `None` if there is no element, as in an empty list.
-    pub fn element(&mut self) -> Option<f64> {
+    pub fn element(&mut self) -> Result<Option<f64>, String> {
         let level = self.definitions.get(self.entry).copied().unwrap_or(self.defined);
         self.entry += 1;
         if level < self.element {
-            return None;
+            return Ok(None);
         }
         if level < self.defined {
-            return Some(f64::NAN);
+            return Ok(Some(f64::NAN));
         }
+        self.decode()?;
         self.next += 1;
-        Some(self.values[self.next - 1])
+        Ok(Some(self.values[self.next - 1 - self.decoded]))
     }
 
     /// The cell of the next row.
@@ -211,11 +191,13 @@ impl Pages {
         if self.definitions.get(row).is_some_and(|level| *level < self.defined) {
             return Ok(Cell::Missing);
         }
+        if self.value != ValueType::Text {
+            self.decode()?;
+            self.next += 1;
+            return Ok(Cell::Number(self.values[self.next - 1 - self.decoded]));
+        }
         let at = self.next;
         self.next += 1;
-        if self.value != ValueType::Text {
-            return Ok(Cell::Number(self.values[at]));
-        }
         match self.texts {
             Strings::Plain => {
                 let (length, rest) = self.unpacked.get(self.text_at..).and_then(|rest| rest.split_first_chunk::<4>()).ok_or(CUT)?;
@@ -224,12 +206,7 @@ impl Pages {
                 self.text_at += 4 + length;
                 Ok(Cell::Text(text))
             }
-            Strings::Dictionary => {
-                let index = self.first[at] as usize;
-                let end = *self.ends.get(index).ok_or("has a value that its dictionary does not list")? as usize;
-                let start = if index == 0 { 0 } else { self.ends[index - 1] as usize };
-                Ok(Cell::Text(&self.dictionary_text[start..end]))
-            }
+            Strings::Dictionary => Ok(Cell::Text(self.listed(self.first[at] as usize))),
             Strings::Lengths => {
                 let text = self.unpacked.get(self.text_at..).and_then(|rest| rest.get(..self.second[at] as usize)).ok_or(CUT)?;
                 self.text_at += text.len();
@@ -275,6 +252,7 @@ impl Pages {
     }
 
     fn read_dictionary(&mut self, count: usize) -> Result<(), String> {
+        self.dictionaries += 1;
         if self.value != ValueType::Text {
             let bytes = std::mem::take(&mut self.unpacked);
             resize_to(&mut self.dictionary, count);
@@ -312,19 +290,37 @@ impl Pages {
         }
         let mut count = entries;
         if self.defined > 0 {
-            read_levels(take(levels.1)?, self.defined, entries, &mut self.definitions)?;
-            count = self.definitions.iter().filter(|level| **level == self.defined).count();
-            if count == entries {
-                self.definitions.clear();
+            let levels = take(levels.1)?;
+            self.definitions.clear();
+            if !all_are(levels, self.defined, entries)? {
+                read_levels(levels, self.defined, entries, &mut self.definitions)?;
+                count = self.definitions.iter().filter(|level| **level == self.defined).count();
+                if count == entries {
+                    self.definitions.clear();
+                }
             }
         }
+        (self.decoded, self.later) = (0, Later::Nothing);
+        self.values.clear();
+        let at = bytes.len() - rest.len();
         match self.value {
-            ValueType::Text => self.read_texts(head.encoding, bytes, rest, count),
+            ValueType::Text => return self.read_texts(head.encoding, bytes, rest, count),
+            _ if count == 0 => {}
+            value if head.encoding == 0 && value.size().is_some() => {
+                let size = value.size().and_then(|size| size.checked_mul(count));
+                size.filter(|size| *size <= rest.len()).ok_or(CUT)?;
+                self.later = Later::Plain(at, count);
+            }
+            _ if matches!(head.encoding, 2 | 8) => {
+                let (&width, _) = rest.split_first().ok_or(CUT)?;
+                self.later = Later::Indices(Hybrid::new(u32::from(width), count, at + 1)?);
+            }
             value => {
                 resize_to(&mut self.values, count);
-                numbers(value, head.encoding, rest, count, &self.dictionary, &mut self.values)
+                numbers(value, head.encoding, rest, count, &mut self.values)?;
             }
         }
+        Ok(())
     }
 
     fn read_texts(&mut self, encoding: i64, page: &[u8], bytes: &[u8], count: usize) -> Result<(), String> {
@@ -341,10 +337,17 @@ impl Pages {
                 let (&width, bytes) = bytes.split_first().ok_or(CUT)?;
                 resize_to(&mut self.first, count);
                 let first = &mut self.first;
-                hybrid(bytes, u32::from(width), count, |index| {
-                    first.push(index);
+                hybrid(bytes, u32::from(width), count, |run| {
+                    match run {
+                        Run::Same(index, times) => first.extend(std::iter::repeat_n(index, times)),
+                        Run::Each(indices) => first.extend_from_slice(indices),
+                    }
                     Ok(())
                 })?;
+                let known = self.ends.len();
+                if first.iter().any(|index| *index as usize >= known) {
+                    return Err(UNLISTED.into());
+                }
             }
             6 => {
                 self.texts = Strings::Lengths;
@@ -362,125 +365,19 @@ impl Pages {
     }
 }
 
-fn unsupported(encoding: i64) -> String {
-    format!("is encoded in a way that its type does not have (encoding {encoding}); the file is damaged")
-}
-
 fn read_levels(bytes: &[u8], most: u8, count: usize, out: &mut Vec<u8>) -> Result<(), String> {
     resize_to(out, count);
-    hybrid(bytes, 8 - most.leading_zeros(), count, |level| {
-        out.push(level as u8);
+    hybrid(bytes, 8 - most.leading_zeros(), count, |run| {
+        match run {
+            Run::Same(level, times) => out.extend(std::iter::repeat_n(level as u8, times)),
+            Run::Each(levels) => out.extend(levels.iter().map(|level| *level as u8)),
+        }
         Ok(())
     })
 }
 
-/// Decodes numbers.
-fn numbers(value: ValueType, encoding: i64, bytes: &[u8], count: usize, dictionary: &[f64], out: &mut Vec<f64>) -> Result<(), String> {
-    match (encoding, value) {
-        _ if count == 0 => Ok(()),
-        (0, _) => plain(value, bytes, count, out),
-        (2 | 8, _) => {
-            let (&width, bytes) = bytes.split_first().ok_or(CUT)?;
-            hybrid(bytes, u32::from(width), count, |index| {
-                out.push(*dictionary.get(index as usize).ok_or("has a value that its dictionary does not list")?);
-                Ok(())
-            })
-        }
-        (3, ValueType::Boolean) => {
-            let bytes = bytes.get(4..).ok_or(CUT)?;
-            hybrid(bytes, 1, count, |truth| {
-                out.push(f64::from(truth));
-                Ok(())
-            })
-        }
-        (5, ValueType::I32(_) | ValueType::U32 | ValueType::I64(_) | ValueType::U64) => {
-            let narrow = matches!(value, ValueType::I32(_) | ValueType::U32);
-            // Differences of 32-bit numbers wrap at 32 bits.
-            delta(bytes, count, |number| out.push(value.of_integer(if narrow { i64::from(number as i32) } else { number }))).map(|_| ())
-        }
-        (6 | 7, ValueType::Decimal(..)) => deltas(value, encoding, bytes, count, out),
-        (9, _) => {
-            let Some(size) = value.size().filter(|size| size.checked_mul(count).is_some_and(|all| all <= bytes.len())) else {
-                return Err(CUT.into());
-            };
-            match size {
-                2 => out.extend((0..count).map(|at| value.of_bytes(&split_value::<2>(bytes, count, at)))),
-                4 => out.extend((0..count).map(|at| value.of_bytes(&split_value::<4>(bytes, count, at)))),
-                8 => out.extend((0..count).map(|at| value.of_bytes(&split_value::<8>(bytes, count, at)))),
-                size if size <= 32 => {
-                    let mut buffer = [0; 32];
-                    for at in 0..count {
-                        (0..size).for_each(|stream| buffer[stream] = bytes[stream * count + at]);
-                        out.push(value.of_bytes(&buffer[..size]));
-                    }
-                }
-                _ => return Err(unsupported(9)),
-            }
-            Ok(())
-        }
-        (other, _) => Err(unsupported(other)),
-    }
-}
-
-/// Decimals as byte strings with delta-encoded lengths, or that share prefixes.
-fn deltas(value: ValueType, encoding: i64, bytes: &[u8], count: usize, out: &mut Vec<f64>) -> Result<(), String> {
-    const LONGEST: usize = 32;
-    let mut prefixes = Vec::new();
-    let mut rest = bytes;
-    if encoding == 7 {
-        prefixes.reserve_exact(count);
-        rest = delta(rest, count, |length| prefixes.push(length as usize))?;
-    }
-    let mut lengths = Vec::with_capacity(count);
-    rest = delta(rest, count, |length| lengths.push(length as usize))?;
-    let (mut current, mut length) = ([0; LONGEST], 0);
-    for (at, &suffix) in lengths.iter().enumerate() {
-        let prefix = prefixes.get(at).copied().unwrap_or(0);
-        let (text, after) = rest.split_at_checked(suffix).ok_or(CUT)?;
-        let end =
-            prefix.checked_add(suffix).filter(|end| prefix <= length && *end <= LONGEST).ok_or("has a decimal of more than 32 bytes")?;
-        current[prefix..end].copy_from_slice(text);
-        (rest, length) = (after, end);
-        out.push(value.of_bytes(&current[..length]));
-    }
-    Ok(())
-}
-
-/// PLAIN encoding.
-fn plain(value: ValueType, bytes: &[u8], count: usize, out: &mut Vec<f64>) -> Result<(), String> {
-    fn each<const N: usize>(bytes: &[u8], count: usize, out: &mut Vec<f64>, to: impl Fn([u8; N]) -> f64) -> Result<(), String> {
-        let values = bytes.as_chunks::<N>().0.get(..count).ok_or(CUT)?;
-        out.extend(values.iter().map(|bytes| to(*bytes)));
-        Ok(())
-    }
-    match value {
-        ValueType::Boolean => {
-            if count.div_ceil(8) > bytes.len() {
-                return Err(CUT.into());
-            }
-            out.extend((0..count).map(|index| f64::from(bytes[index / 8] >> (index % 8) & 1)));
-            Ok(())
-        }
-        ValueType::I32(1.0) => each(bytes, count, out, |bytes| f64::from(i32::from_le_bytes(bytes))),
-        ValueType::I64(1.0) => each(bytes, count, out, |bytes| i64::from_le_bytes(bytes) as f64),
-        ValueType::F32 => each(bytes, count, out, |bytes| f64::from(f32::from_le_bytes(bytes))),
-        ValueType::F64 => each(bytes, count, out, f64::from_le_bytes),
-        ValueType::Decimal(None, _) => {
-            let mut rest = bytes;
-            for _ in 0..count {
-                let (length, after) = rest.split_first_chunk::<4>().ok_or(CUT)?;
-                let (number, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or(CUT)?;
-                out.push(value.of_bytes(number));
-                rest = after;
-            }
-            Ok(())
-        }
-        ValueType::Text => Err(unsupported(0)),
-        value => {
-            let size = value.size().ok_or(CUT)?;
-            let values = size.checked_mul(count).and_then(|all| bytes.get(..all)).ok_or(CUT)?;
-            out.extend(values.chunks_exact(size).map(|bytes| value.of_bytes(bytes)));
-            Ok(())
-        }
-    }
+/// Whether all levels are this one, in a single run, as where nothing is missing.
+fn all_are(bytes: &[u8], level: u8, count: usize) -> Result<bool, String> {
+    let width = 8 - level.leading_zeros();
+    Ok(count > 0 && Hybrid::new(width, count, 0)?.is_run_of(bytes, u32::from(level)))
 }

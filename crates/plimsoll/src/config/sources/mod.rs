@@ -66,7 +66,7 @@ pub(super) struct SourceArgs<'a> {
 }
 
 /// The source kinds, in the order in which the documentation and error messages list them.
-const SOURCES: [&SourceKind; 19] = [
+const SOURCES: [&SourceKind; 20] = [
     &arrays::NPY,
     &arrays::NPZ,
     &images::IMAGE_FOLDER,
@@ -75,6 +75,7 @@ const SOURCES: [&SourceKind; 19] = [
     &tables::CSV,
     &tables::JSON_LINES,
     &tables::PARQUET,
+    &tables::ARROW,
     &text::TEXT,
     &images::WEBDATASET,
     &records::TFRECORD,

@@ -1,4 +1,4 @@
-//! Tables: CSV, JSON lines, Parquet.
+//! Tables: CSV, JSON lines, Parquet, Arrow.
 
 use super::columns::table_spec;
 use super::text::split;
@@ -6,7 +6,7 @@ use super::{InputKind, Opened, SourceArgs, SourceKind, only_path};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_data::Dataset;
-use plimsoll_data::source::{Csv, CsvSpec, ParquetSpec, Window, parquet_files, table_files};
+use plimsoll_data::source::{ArrowSpec, Csv, CsvSpec, ParquetSpec, Window, arrow_files, parquet_files, table_files};
 use std::path::{Path, PathBuf};
 use toml::Value;
 
@@ -48,6 +48,40 @@ pub(super) const PARQUET: SourceKind = SourceKind {
     from_path: Some(only_path),
 };
 
+pub(super) const ARROW: SourceKind = SourceKind {
+    name: "arrow",
+    keys: "`path`: a file, a folder, a pattern or a list; `target`, `features` and the others as for `csv`",
+    rows: "columns of Arrow files and streams and of Feather files (version 2), as a stream, with the types of `parquet`; buffers \
+           compressed with LZ4 or zstd, or not at all",
+    paths: &["path"],
+    unchecked_floats: true,
+    has_masks: false,
+    inputs: InputKind::Table,
+    open: arrow,
+    from_path: Some(only_path),
+};
+
+fn arrow(args: &SourceArgs<'_>) -> Result<Opened> {
+    let files = paths(args, "the path of an Arrow file or folder, a pattern, or a list of paths", arrow_files)?;
+    let spec = ArrowSpec::from(table_spec(args)?);
+    let whole = Dataset::arrow_of(&files, &spec)?;
+    fitted_stream(args, whole, move |rows, keep| Ok(Dataset::arrow_of(&files, &spec.clone().fitted_to(rows, keep))?))
+}
+
+/// A table that is read as a stream; what is fitted is fitted to the rows that are trained on.
+fn fitted_stream(
+    args: &SourceArgs<'_>,
+    whole: Dataset,
+    refit: impl Fn(u64, &dyn Fn(u64) -> bool) -> Result<Dataset> + 'static,
+) -> Result<Opened> {
+    let fits = args.fitted.is_none_or(|fitted| fitted.columns.is_empty());
+    let opened = Opened::new(whole.clone());
+    match whole.size().filter(|_| fits && whole.is_fitted()) {
+        Some(rows) => Ok(opened.with_refit(move |keep| refit(rows, keep))),
+        None => Ok(opened),
+    }
+}
+
 fn parquet(args: &SourceArgs<'_>) -> Result<Opened> {
     let table = args.table;
     let files = paths(args, "the path of a Parquet file or folder, a pattern, or a list of paths", parquet_files)?;
@@ -60,13 +94,7 @@ fn parquet(args: &SourceArgs<'_>) -> Result<Opened> {
         spec = spec.row_groups(start..end);
     }
     let whole = Dataset::parquet_of(&files, &spec)?;
-    let fits = args.fitted.is_none_or(|fitted| fitted.columns.is_empty());
-    let opened = Opened::new(whole.clone());
-    match whole.size().filter(|_| fits && whole.is_fitted()) {
-        // What is fitted is fitted to the rows that are trained on.
-        Some(rows) => Ok(opened.with_refit(move |keep| Ok(Dataset::parquet_of(&files, &spec.clone().fitted_to(rows, keep))?))),
-        None => Ok(opened),
-    }
+    fitted_stream(args, whole, move |rows, keep| Ok(Dataset::parquet_of(&files, &spec.clone().fitted_to(rows, keep))?))
 }
 
 fn csv(args: &SourceArgs<'_>) -> Result<Opened> {

@@ -1,0 +1,212 @@
+//! Tables in files of columns, such as Parquet and Arrow: what opening and reading them have in common.
+
+mod block;
+mod index;
+
+pub(super) use block::{BLOCK, Block, BlockReader, BlockRows};
+pub(super) use index::index_columns;
+
+use super::{FileUse, TableFacts};
+use crate::DataError;
+use crate::progress::Reporter;
+use crate::table::{
+    Cell, CellFormat, Chosen, ColumnKind, ColumnNames, Columns, ColumnsError, Encoding, Inference, RowBuffer, TableSpec, candidates,
+};
+use plimsoll_core::Bytes;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A column of a file.
+pub(super) struct ColumnInfo {
+    /// Its name; of a struct's field, with the names of both.
+    pub name: String,
+    /// What its cells hold, or the reason why they are not read.
+    pub cells: Result<ColumnKind, &'static str>,
+    /// Whether all of its values are integers.
+    pub whole: bool,
+}
+
+/// One pass over the rows of files.
+pub(super) trait CellReader {
+    /// Adds the cells of the next row; `false` after the last.
+    fn row(&mut self, cells: &mut RowBuffer) -> Result<bool, DataError>;
+}
+
+/// The rows that columns are fitted to.
+#[derive(Clone)]
+pub(super) struct FitRows(Arc<Vec<u64>>);
+
+impl FitRows {
+    /// Those for which `keep` holds, of `rows`.
+    pub fn new(rows: u64, keep: &dyn Fn(u64) -> bool) -> FitRows {
+        let mut words = vec![0u64; rows.div_ceil(64) as usize];
+        (0..rows).filter(|row| keep(*row)).for_each(|row| words[(row / 64) as usize] |= 1 << (row % 64));
+        FitRows(Arc::new(words))
+    }
+
+    fn has(&self, row: u64) -> bool {
+        self.0.get((row / 64) as usize).is_some_and(|word| word >> (row % 64) & 1 == 1)
+    }
+}
+
+impl std::fmt::Debug for FitRows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "FitRows({} words)", self.0.len())
+    }
+}
+
+/// A table that is being opened.
+pub(super) struct Opening<'s> {
+    spec: &'s TableSpec,
+    columns: Vec<ColumnInfo>,
+    names: ColumnNames,
+    seen: Vec<Option<Inference>>,
+    /// The columns whose type does not say all: texts may be categories, and lists have lengths.
+    pub inspected: Vec<usize>,
+    /// Bytes of the longest text.
+    pub longest_text: usize,
+}
+
+impl<'s> Opening<'s> {
+    pub fn new(spec: &'s TableSpec, columns: Vec<ColumnInfo>) -> Result<Opening<'s>, String> {
+        let mut names = ColumnNames::default();
+        columns.iter().try_for_each(|column| names.push(&column.name))?;
+        let wanted = candidates(spec, &names).map_err(listed)?;
+        let mut seen: Vec<Option<Inference>> = vec![None; columns.len()];
+        let mut inspected = Vec::new();
+        for (at, column) in columns.iter().enumerate() {
+            let (Some(label), Ok(kind)) = (wanted[at], column.cells) else { continue };
+            match kind {
+                ColumnKind::Text | ColumnKind::List => {
+                    seen[at] = Some(Inference::new(label));
+                    inspected.push(at);
+                }
+                kind => seen[at] = Some(Inference::known(kind, column.whole)),
+            }
+        }
+        Ok(Opening { spec, columns, names, seen, inspected, longest_text: 0 })
+    }
+
+    /// The names of the inspected columns.
+    pub fn inspected_names(&self) -> Vec<String> {
+        self.inspected.iter().map(|at| self.columns[*at].name.clone()).collect()
+    }
+
+    /// Looks at all rows of the inspected columns, which `reader` returns in their order.
+    pub fn infer(&mut self, reader: &mut dyn CellReader, path: &Path, rows: u64) -> Result<(), DataError> {
+        let mut reporter = Reporter::new("reading", path, rows);
+        let (mut cells, mut row, format) = (RowBuffer::default(), 0, CellFormat::default());
+        while reader.row({
+            cells.clear();
+            &mut cells
+        })? {
+            row += 1;
+            reporter.at(row);
+            for (column, cell) in cells.iter() {
+                if let Cell::Text(text) = cell {
+                    self.longest_text = self.longest_text.max(text.len());
+                }
+                if let Some(seen) = &mut self.seen[self.inspected[column]] {
+                    seen.add(cell, &format, true, row);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Which columns are read. `index` are the columns that pandas wrote as its index.
+    pub fn choose(&self, index: &[String]) -> Result<Chosen, String> {
+        Chosen::new(self.spec, &self.names, &self.seen, false, index).map_err(listed)
+    }
+
+    /// The names of the used columns.
+    pub fn used_names(&self, chosen: &Chosen) -> Vec<String> {
+        chosen.used.iter().map(|at| self.names.get(*at as usize).to_string()).collect()
+    }
+
+    /// Fits the used columns to the rows of `reader`, or to some of them, and returns the memory that this took.
+    pub fn fit(
+        &self,
+        chosen: &Chosen,
+        reader: &mut dyn CellReader,
+        to: Option<&FitRows>,
+        (path, rows): (&Path, u64),
+    ) -> Result<(Columns, Bytes), ColumnsError> {
+        let mut each = |sink: &mut dyn FnMut(u64, &RowBuffer) -> Result<(), String>| {
+            let mut reporter = Reporter::new("fitting", path, rows);
+            let (mut cells, mut row) = (RowBuffer::default(), 0);
+            while reader.row({
+                cells.clear();
+                &mut cells
+            })? {
+                reporter.at(row);
+                if to.is_none_or(|to| to.has(row)) {
+                    // A row that cannot be read is reported when it is.
+                    _ = sink(row, &cells);
+                }
+                row += 1;
+            }
+            Ok(())
+        };
+        chosen.columns(self.spec, &self.names, &CellFormat::default(), false, &mut each)
+    }
+
+    /// What is known about the files once the columns are fitted.
+    pub fn facts(&self, chosen: &Chosen, columns: &Columns) -> TableFacts {
+        TableFacts {
+            file_use: self.file_use(chosen).with_encoded(columns.encoders.iter().map(|encoder| &encoder.column)),
+            scales: if self.spec.standardize.is_some() { columns.scales() } else { Vec::new() },
+            fitted: columns.encoders.iter().map(|encoder| encoder.column.clone()).collect(),
+            classes: columns.classes(),
+        }
+    }
+
+    fn file_use(&self, chosen: &Chosen) -> FileUse {
+        let name = |at: &u32| self.spec.renamed(self.names.get(chosen.used[*at as usize] as usize)).to_string();
+        let unused = chosen.unused.iter().map(|(at, reason)| {
+            let column = &self.columns[*at as usize];
+            (column.name.clone(), column.cells.err().unwrap_or(reason).to_string())
+        });
+        FileUse {
+            used: chosen.features.iter().map(name).collect(),
+            targets: chosen.targets.iter().map(name).collect(),
+            encoded: Vec::new(),
+            unused: unused.collect(),
+        }
+    }
+}
+
+/// Memory of the columns with what was fitted, or of fitting them, and of lists while they are encoded.
+pub(super) fn held_bytes(columns: &Columns, fitting: Bytes) -> usize {
+    let bytes = columns.encoders.iter().map(|encoder| match encoder.column.encoding {
+        Encoding::List { length, .. } => length * 8 * 2,
+        _ => 0,
+    });
+    columns.held().max(fitting.get()) + bytes.sum::<usize>()
+}
+
+/// A half-precision number.
+pub(super) fn half(bits: u16) -> f32 {
+    let (sign, exponent, fraction) = (if bits >> 15 == 1 { -1.0 } else { 1.0 }, i32::from(bits >> 10 & 31), f32::from(bits & 1023));
+    sign * match exponent {
+        0 => fraction * 2f32.powi(-24),
+        31 if fraction == 0.0 => f32::INFINITY,
+        31 => f32::NAN,
+        _ => (1.0 + fraction / 1024.0) * 2f32.powi(exponent - 15),
+    }
+}
+
+/// Makes `vector` empty with exactly this capacity. The old allocation is freed first, so that both never exist
+/// together.
+pub(super) fn resize_to<T>(vector: &mut Vec<T>, elements: usize) {
+    vector.clear();
+    if vector.capacity() < elements {
+        *vector = Vec::new();
+        vector.reserve_exact(elements);
+    }
+}
+
+/// The wording of a file that is one of several.
+fn listed(problem: String) -> String {
+    problem.replacen("there is no column", "it has no column", 1).replacen("; the columns are ", "; its columns are ", 1)
+}
