@@ -88,6 +88,10 @@ pub(crate) fn obstacle(libraries: &[Found], gpus: Result<usize, &str>) -> Option
 
 /// The version of CUDA that the driver supports, such as 13000; 0 if it does not say.
 fn driver_version() -> i32 {
+    // SAFETY: only tries to open the library.
+    if !unsafe { cuda::sys::is_culib_present() } {
+        return 0;
+    }
     let mut version = 0;
     // SAFETY: the pointer is valid for writes; the driver is present.
     match unsafe { cuda::sys::cuDriverGetVersion(&mut version) }.result() {
@@ -98,6 +102,10 @@ fn driver_version() -> i32 {
 
 /// The version of NVRTC, such as 13000; 0 if it does not say.
 fn compiler_version() -> i32 {
+    // SAFETY: only tries to open the library.
+    if !unsafe { nvrtc::sys::is_culib_present() } {
+        return 0;
+    }
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both pointers are valid for writes; the library is present.
     match unsafe { nvrtc::sys::nvrtcVersion(&mut major, &mut minor) }.result() {
