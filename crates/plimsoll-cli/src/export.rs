@@ -116,7 +116,7 @@ impl Written {
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
         if self.json {
             let verified = match &exported.verified {
-                Verified::Compared { rows, difference } => json!({ "rows": rows, "greatest_difference": difference }),
+                Verified::Measured { rows, difference } => json!({ "rows": rows, "greatest_difference": difference }),
                 Verified::Not(why) => json!({ "not_compared": why }),
             };
             let inputs: Vec<_> = exported.inputs.iter().map(|(name, ty)| json!({ "name": name, "type": ty })).collect();

@@ -60,7 +60,7 @@ impl Train {
         let prediction = rates.prediction(&trainer, &plan);
         let mut progress = Progress::new(args.quiet, folder.path(), text::data_notes(trainer.spec()));
         trainer.spec().data_warnings()?.iter().for_each(|warning| progress.warn(warning));
-        if trainer.spec().device != DeviceSpec::Cpu {
+        if trainer.spec().device != DeviceSpec::Cpu && trainer.spec().device_profile.is_none() {
             missing_libraries().iter().for_each(|missing| progress.warn(missing));
         }
         if args.zoo.is_some() {

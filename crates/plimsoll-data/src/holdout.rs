@@ -39,7 +39,7 @@ impl Split {
         let Some(mut next) = ClassCounts::count(rows, classes)?.and_then(ClassCounts::unsorted) else {
             return Ok(Split { strata, chosen: None });
         };
-        let mut bits = Bits { words: vec![0; rows.div_ceil(64) as usize], row: 0 };
+        let mut bits = RowBits { words: vec![0; rows.div_ceil(64) as usize], row: 0 };
         classes(&mut |class| {
             // A file that changed since it was counted has other classes; its rows are then no longer stratified.
             let rank = next.get_mut(&class).map_or(bits.row, |next| {
@@ -226,12 +226,12 @@ pub(crate) fn sorted_classes(rows: u64, total: u64, classes: &VisitClasses<'_>) 
     Ok((known && sorted && seen == total).then_some((first, all)))
 }
 
-struct Bits {
+struct RowBits {
     words: Vec<u64>,
     row: u64,
 }
 
-impl Bits {
+impl RowBits {
     fn push(&mut self, is_set: bool) {
         if let Some(word) = self.words.get_mut((self.row / 64) as usize) {
             *word |= u64::from(is_set) << (self.row % 64);

@@ -171,12 +171,12 @@ impl RunFolder {
         self.stream(report::MEMORY, |writer| report::write_map(writer, &plan.memory, &layers))
     }
 
-    /// Adds the measured algorithms of a GPU to the plan, once programs that use them are loaded; `known` is how many it has.
-    fn record_algorithms(&self, device: &dyn Device, known: &mut usize) -> Result<()> {
-        let Some(algorithms) = device.diagnostics().and_then(|device| device.algorithms()).filter(|found| found.len() > *known) else {
+    /// Adds the measured algorithms of a GPU to the plan, once programs that use them are loaded; `recorded` is how many it has.
+    fn record_algorithms(&self, device: &dyn Device, recorded: &mut usize) -> Result<()> {
+        let Some(algorithms) = device.diagnostics().and_then(|device| device.algorithms()).filter(|found| found.len() > *recorded) else {
             return Ok(());
         };
-        *known = algorithms.len();
+        *recorded = algorithms.len();
         let path = self.file(PLAN);
         let text = fs::read_to_string(&path).map_err(|source| Error::Io { action: "read", path, source })?;
         // A file that somebody else changed stays as it is.

@@ -199,7 +199,9 @@ fn help_texts() {
       evaluate     Evaluate the trained model of a run, with a report by class
       predict      Write the predictions of a trained model, for new data or rows of the run
       generate     Generate text with a trained character model
-      import       Write a configuration that trains a model of Keras
+      import       Write a configuration that trains a model of Keras or ONNX
+      export       Write the trained network of a run as ONNX, Keras or safetensors
+      convert      Write a model of another program in another format
       zoo          List the networks of the zoo, or the layers of one
       arena        Assign offsets to buffers with known lifetimes, from a table
       devices      List devices and the libraries found

@@ -68,7 +68,8 @@ fn concat_outputs_are_written_in_place_and_verified() {
     let sandbox = Sandbox::new("check-joins");
     for (network, copying, per_cent, how) in [
         ("googlenet", 810_359_104, 99.5, "\"putting\""),
-        ("inception-v3", 2_381_511_104, 99.5, "\"putting\""),
+        // Its pooling pads, which takes what the writes in place save.
+        ("inception-v3", 2_381_511_104, 100.0, "\"putting\""),
         ("densenet121", 3_915_335_616u64, 71.0, "\"sharing\""),
     ] {
         let plan = [

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Is told how many of some things are done, and how many there are.
+/// Receives how many of some things are done, and how many there are.
 pub(crate) type Report = Box<dyn FnMut(usize, usize) + Send>;
 
 /// The shared state of one GPU.
@@ -38,7 +38,7 @@ pub(crate) struct DeviceState {
     /// Whether the algorithms of libraries are measured, instead of the first of their ranking.
     pub measures_algorithms: bool,
     pub algorithms: Mutex<MeasuredAlgorithms>,
-    /// Is told how many of a program's library calls are selected, while a program is loaded that measures them.
+    /// Receives how many of a program's library calls are selected, while a program is loaded that measures them.
     pub progress: Mutex<Option<Report>>,
     /// Address ranges of the pinned slots that pipelines assemble batches in.
     pub slots: Mutex<Vec<Range<usize>>>,

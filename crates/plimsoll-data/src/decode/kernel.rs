@@ -106,7 +106,7 @@ enum Encoded<'b> {
 pub(crate) struct StartedImage {
     probe: Probe,
     transposed: bool,
-    parts: Parts,
+    parts: KernelParts,
     memory: DecodeMemory,
     /// Total bytes.
     needed: u128,
@@ -216,7 +216,7 @@ impl DecodeKernel {
             Encoded::Held(bytes) => image::probe(bytes, path, 0..bytes.len() as u64)?,
         };
         let transposed = self.recipe.transposes(&probe);
-        let parts = Parts::new(&probe, &self.recipe);
+        let parts = KernelParts::new(&probe, &self.recipe);
         let needed = item_bytes(parts.total(), probe.work);
         if needed > u128::from(self.cap.here.min(self.cap.stated).0) {
             let (path, Probe { width, height, .. }, ItemCap { stated, here }) = (path.to_path_buf(), probe, self.cap);
@@ -314,7 +314,7 @@ impl DecodeKernel {
 }
 
 /// The memory of one item, in u128 because a header may contain any numbers.
-struct Parts {
+struct KernelParts {
     file: u128,
     pixels: u128,
     turned: u128,
@@ -324,13 +324,13 @@ struct Parts {
     lines: u128,
 }
 
-impl Parts {
-    fn new(probe: &Probe, recipe: &DecodeRecipe) -> Parts {
+impl KernelParts {
+    fn new(probe: &Probe, recipe: &DecodeRecipe) -> KernelParts {
         let (channels, transposed, end) = (recipe.decode.channels.count(), recipe.transposes(probe), recipe.end);
         let size = if transposed { (probe.width, probe.height) } else { (probe.height, probe.width) };
         let words = resize(end).map_or(0, |(height, width, method)| Resampler::words(method, size, (height, width), channels));
         let area = probe.width as u128 * probe.height as u128;
-        Parts {
+        KernelParts {
             file: u128::from(probe.file.0),
             pixels: area * probe.channels.max(channels) as u128,
             turned: if transposed { area * channels as u128 } else { 0 },
@@ -346,7 +346,7 @@ impl Parts {
 
 /// Bytes for reading and decoding an image.
 pub(super) fn needed_bytes(probe: &Probe, recipe: &DecodeRecipe) -> u128 {
-    item_bytes(Parts::new(probe, recipe).total(), probe.work)
+    item_bytes(KernelParts::new(probe, recipe).total(), probe.work)
 }
 
 /// A rectangle of the oriented image: its layout, and the offset of its first stored pixel.

@@ -22,15 +22,15 @@ pub(super) struct Tiff {
     planar: bool,
     /// Width and height of a tile; whole lines are as wide as the page.
     chunk: (usize, usize),
-    offsets: Values,
-    lengths: Values,
-    palette: Option<Values>,
+    offsets: TagValues,
+    lengths: TagValues,
+    palette: Option<TagValues>,
     little: bool,
 }
 
 /// The values of a tag, somewhere in the file.
 #[derive(Clone, Copy, Debug)]
-struct Values {
+struct TagValues {
     at: u64,
     count: u64,
     /// Bytes of a value.
@@ -67,8 +67,8 @@ impl Tiff {
             predictor: 1,
             planar: false,
             chunk: (0, usize::MAX),
-            offsets: Values { at: 0, count: 0, size: 4 },
-            lengths: Values { at: 0, count: 0, size: 4 },
+            offsets: TagValues { at: 0, count: 0, size: 4 },
+            lengths: TagValues { at: 0, count: 0, size: 4 },
             palette: None,
             little,
         };
@@ -84,7 +84,7 @@ impl Tiff {
                 _ => 8,
             };
             let inline = size * count <= 4;
-            let values = Values { at: if inline { at + 8 } else { u64::from(number(&entry[8..12], little)) }, count, size };
+            let values = TagValues { at: if inline { at + 8 } else { u64::from(number(&entry[8..12], little)) }, count, size };
             let first = number(&entry[8..8 + size.min(4) as usize], little);
             match number(&entry[0..2], little) {
                 256 => tiff.width = first as usize,
@@ -320,7 +320,7 @@ impl Tiff {
     }
 
     /// A value of a tag.
-    fn value(&self, file: &[u8], values: Values, index: u64) -> Result<u32, String> {
+    fn value(&self, file: &[u8], values: TagValues, index: u64) -> Result<u32, String> {
         if index >= values.count {
             return Err("its directory lists too few segments or colours; the file is damaged".into());
         }

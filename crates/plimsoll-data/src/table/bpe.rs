@@ -13,14 +13,14 @@ use std::sync::Arc;
 /// Two tokens that follow each other are merged, the pair with the lowest rank first, within the words that GPT-2's
 /// pattern finds. A clone shares the tables.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(try_from = "Stored", into = "Stored")]
+#[serde(try_from = "StoredTokenizer", into = "StoredTokenizer")]
 pub struct BytePairs {
     tables: Arc<PairTables>,
 }
 
 #[derive(Debug)]
 struct PairTables {
-    stored: Stored,
+    stored: StoredTokenizer,
     /// The token of each byte.
     bytes: [u32; 256],
     /// The rank and the result of each merge.
@@ -29,7 +29,7 @@ struct PairTables {
 
 /// What is stored of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Stored {
+struct StoredTokenizer {
     /// The tokens by ID, each byte as a printable character.
     tokens: Vec<String>,
     /// Pairs of tokens, the most important first.
@@ -49,16 +49,16 @@ impl PartialEq for BytePairs {
     }
 }
 
-impl From<BytePairs> for Stored {
-    fn from(pairs: BytePairs) -> Stored {
+impl From<BytePairs> for StoredTokenizer {
+    fn from(pairs: BytePairs) -> StoredTokenizer {
         pairs.tables.stored.clone()
     }
 }
 
-impl TryFrom<Stored> for BytePairs {
+impl TryFrom<StoredTokenizer> for BytePairs {
     type Error = String;
 
-    fn try_from(stored: Stored) -> Result<BytePairs, String> {
+    fn try_from(stored: StoredTokenizer) -> Result<BytePairs, String> {
         if stored.added.iter().any(|id| *id as usize >= stored.tokens.len()) {
             return Err("one of its added tokens has no ID of its own".into());
         }
@@ -152,7 +152,7 @@ impl BytePairs {
         };
         let merges = merges.iter().map(pair).collect::<Option<Vec<_>>>().ok_or("one of its merges is no pair of its tokens")?;
         let prefix_space = level.get("add_prefix_space").and_then(Value::as_bool).unwrap_or(false);
-        BytePairs::try_from(Stored { merges, pad: pad.unwrap_or(0), prefix_space, tokens, added: special })
+        BytePairs::try_from(StoredTokenizer { merges, pad: pad.unwrap_or(0), prefix_space, tokens, added: special })
     }
 
     /// Number of tokens.

@@ -9,7 +9,7 @@ use super::tokens::TokenSet;
 use crate::DataError;
 use plimsoll_core::Bytes;
 
-/// The memory for the distinct values of all columns while they are fitted, and the least of one column.
+/// The memory for the distinct values of all columns while they are fitted, and the minimum of one column.
 const MOST_BYTES: Bytes = Bytes::mib(32);
 const LEAST_BYTES: Bytes = Bytes::kib(32);
 

@@ -85,9 +85,9 @@ pub(crate) fn days(year: i64, month: u32, day: u32) -> Option<i64> {
     Some(era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468)
 }
 
-struct Digits<'t>(&'t [u8]);
+struct DigitReader<'t>(&'t [u8]);
 
-impl Digits<'_> {
+impl DigitReader<'_> {
     /// A number of `least` to `most` digits.
     fn take(&mut self, least: usize, most: usize) -> Option<u32> {
         let count = self.0.iter().take(most).take_while(|byte| byte.is_ascii_digit()).count();
@@ -108,7 +108,7 @@ impl Digits<'_> {
 
 /// A date of ISO 8601 as days since 1970-01-01, such as `2024-02-29` or `2024-02-29T12:30:00.5Z`.
 pub(crate) fn date(text: &[u8]) -> Option<f64> {
-    let mut rest = Digits(text);
+    let mut rest = DigitReader(text);
     let year = rest.take(4, 4)?;
     let mark = rest.mark(b"-/")?;
     let month = rest.take(1, 2)?;
@@ -123,7 +123,7 @@ pub(crate) fn date(text: &[u8]) -> Option<f64> {
 }
 
 /// Seconds of the day.
-fn time(rest: &mut Digits<'_>) -> Option<f64> {
+fn time(rest: &mut DigitReader<'_>) -> Option<f64> {
     let hour = rest.take(1, 2)?;
     rest.mark(b":")?;
     let minute = rest.take(2, 2)?;
@@ -152,7 +152,7 @@ fn time(rest: &mut Digits<'_>) -> Option<f64> {
 /// A date in a format of `strptime`: `%Y`, `%y`, `%m`, `%d`, `%H`, `%M`, `%S`, `%b`, and other characters as they are.
 pub(crate) fn formatted_date(text: &[u8], format: &str) -> Option<f64> {
     const MONTHS: &[u8] = b"janfebmaraprmayjunjulaugsepoctnovdec";
-    let (mut rest, mut pattern) = (Digits(text), format.bytes());
+    let (mut rest, mut pattern) = (DigitReader(text), format.bytes());
     let (mut year, mut month, mut day, mut seconds) = (1970, 1, 1, 0);
     while let Some(byte) = pattern.next() {
         if byte != b'%' {

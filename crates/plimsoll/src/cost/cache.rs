@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 /// Raised when older files must not be used any more. 2: nodes were timed on subnormal numbers before. 3: on a GPU, nodes that run together
-/// were not told apart, and times were relative to other rates.
+/// were not distinguished, and times were relative to other rates.
 const FORMAT: u32 = 3;
 
 #[derive(Serialize, Deserialize)]

@@ -98,7 +98,7 @@ fn files_of_keras_and_safetensors_compute_the_same_when_they_are_read_back() {
             keys.iter().for_each(|key| config.set(key).unwrap());
             let exported = export_zoo(&config, &path, &ExportOptions::default()).unwrap();
             match exported.verified {
-                Verified::Compared { rows: 4, difference } => assert!(difference < 1e-5, "{name} as {file}: {difference}"),
+                Verified::Measured { rows: 4, difference } => assert!(difference < 1e-5, "{name} as {file}: {difference}"),
                 other => panic!("{name} as {file}: {other:?}"),
             }
         }

@@ -16,7 +16,7 @@ use std::path::Path;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verified {
     /// Both were run on this many sample rows.
-    Compared {
+    Measured {
         /// The rows.
         rows: usize,
         /// The greatest difference of an output, relative to the greatest output of the network.
@@ -29,7 +29,7 @@ pub enum Verified {
 impl fmt::Display for Verified {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Verified::Compared { rows, difference } => {
+            Verified::Measured { rows, difference } => {
                 write!(f, "greatest difference on {rows} sample rows: {difference:.1e} of the largest output")
             }
             Verified::Not(why) => write!(f, "not compared: {why}"),
@@ -77,7 +77,7 @@ pub(super) fn compare(network: &TrainedNetwork, path: &Path, format: ExportForma
         // A number that is not finite is as different as can be.
         difference = differences.fold(difference, |most, value| if value.is_nan() { f64::INFINITY } else { most.max(value) });
     }
-    Ok(Verified::Compared { rows, difference: if largest > 0.0 { difference / largest } else { difference } })
+    Ok(Verified::Measured { rows, difference: if largest > 0.0 { difference / largest } else { difference } })
 }
 
 /// The outputs of a model with weights of a file, for random rows that depend on the inputs of the network only.

@@ -27,9 +27,9 @@ pub(super) enum Layout {
     Null,
     Bits,
     Numbers(Number),
-    /// Texts by their offsets, of 4 or 8 bytes.
-    Texts(usize),
-    /// Texts by views of 16 bytes.
+    /// Strings by their offsets, of 4 or 8 bytes.
+    Strings(usize),
+    /// Strings by views of 16 bytes.
     Views,
     /// Lists of numbers by their offsets, of 4 or 8 bytes.
     Lists(usize, Number),
@@ -115,10 +115,10 @@ impl Leaf<'_> {
             Layout::Null => Err("no values"),
             Layout::Bits => Ok(ColumnKind::Boolean),
             Layout::Numbers(_) => Ok(number),
-            Layout::Texts(_) | Layout::Views => Ok(ColumnKind::Text),
+            Layout::Strings(_) | Layout::Views => Ok(ColumnKind::Text),
             Layout::Lists(..) | Layout::FixedLists(..) => Ok(ColumnKind::List),
             Layout::Dictionary { values, .. } => match &**values {
-                Layout::Texts(_) | Layout::Views => Ok(ColumnKind::Text),
+                Layout::Strings(_) | Layout::Views => Ok(ColumnKind::Text),
                 Layout::Numbers(_) => Ok(number),
                 _ => Err("dictionary of another type"),
             },
@@ -189,8 +189,8 @@ impl Field {
             1 => (Layout::Null, None, 0),
             2 => plain(integer(of)?),
             3 => plain(Number { form: Form::Float, size: [2, 4, 8][usize::try_from(of.i16(0, 0)?).unwrap_or(0).min(2)], by: 1.0 }),
-            4 | 5 => (Layout::Texts(4), None, 3),
-            19 | 20 => (Layout::Texts(8), None, 3),
+            4 | 5 => (Layout::Strings(4), None, 3),
+            19 | 20 => (Layout::Strings(8), None, 3),
             6 => (Layout::Bits, None, 2),
             7 => {
                 let (scale, bits) = (of.i32(1, 0)?, of.i32(2, 128)?);

@@ -44,12 +44,12 @@ impl ColumnLimits {
         let unpacked: u64 = self.buffers.iter().map(|buffer| buffer.unpacked).sum();
         // Numbers, ends and flags of a block, and bytes of buffers that are not compressed.
         let per_row = match layout {
-            Layout::Texts(_) | Layout::Views => 8 + 1 + 2 * VIEW,
+            Layout::Strings(_) | Layout::Views => 8 + 1 + 2 * VIEW,
             Layout::Numbers(number) | Layout::Lists(_, number) | Layout::FixedLists(_, number) => 8 + 8 + 1 + number.size.max(8),
             _ => 8 + 8 + 1 + 8,
         };
         let block = match layout {
-            Layout::Texts(_) | Layout::Views => 2 * self.block,
+            Layout::Strings(_) | Layout::Views => 2 * self.block,
             Layout::Lists(_, number) | Layout::FixedLists(_, number) => self.block * (16 + 1 + number.size),
             _ => 0,
         };
@@ -278,7 +278,7 @@ impl Column {
                     }
                 }
             }
-            Layout::Texts(size) => {
+            Layout::Strings(size) => {
                 let start = spans(&mut self.values, file, *size, first, rows, ends)?;
                 let total = ends.last().map_or(0, |end| *end as usize);
                 if total > limit {
@@ -380,7 +380,7 @@ impl Column {
         match &self.layout {
             Layout::Null | Layout::Unread(_) => Cell::Missing,
             Layout::Bits | Layout::Numbers(_) => Cell::Number(block.numbers[row]),
-            Layout::Texts(_) | Layout::Views => Cell::Text(block.text(row)),
+            Layout::Strings(_) | Layout::Views => Cell::Text(block.text(row)),
             Layout::Lists(..) | Layout::FixedLists(..) => {
                 let start = if row == 0 { 0 } else { block.ends[row - 1] as usize };
                 Cell::List(&self.list[start..block.ends[row] as usize])
@@ -389,7 +389,7 @@ impl Column {
                 let at = block.numbers[row] as usize;
                 match (self.dictionary.missing[at], &**values) {
                     (true, _) => Cell::Missing,
-                    (false, Layout::Texts(_) | Layout::Views) => Cell::Text(self.dictionary.text(at)),
+                    (false, Layout::Strings(_) | Layout::Views) => Cell::Text(self.dictionary.text(at)),
                     (false, _) => Cell::Number(self.dictionary.numbers[at]),
                 }
             }

@@ -149,7 +149,7 @@ pub(in crate::source) struct BlockRows<R> {
 }
 
 impl<R: BlockReader> BlockRows<R> {
-    /// Memory of the block, of a table with so many rows, all of which may be bad.
+    /// Memory of the block, of a table with n rows, all of which may be bad.
     pub fn bytes(table: &Columns, longest_text: usize, rows: u64) -> usize {
         let errors = rows.min(BLOCK as u64) as usize * ERROR;
         errors + BLOCK * table.words * WORD + Block::text_bytes(table, longest_text)

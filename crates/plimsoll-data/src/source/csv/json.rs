@@ -14,11 +14,11 @@ pub(super) fn object(line: &mut [u8], lists: &mut [[u8; 8]], sink: &mut dyn FnMu
             let value = json.value(lists, 0)?;
             let key = &json.line[key.0..key.1];
             match value {
-                Value::Null => sink(key, Cell::Missing),
-                Value::Number(number) => sink(key, Cell::Number(number)),
-                Value::Text((start, end)) => sink(key, Cell::Text(&json.line[start..end])),
-                Value::List(count) => sink(key, lists.get(..count).map_or(Cell::TooLong(lists.len()), Cell::List)),
-                Value::Other => {}
+                JsonValue::Null => sink(key, Cell::Missing),
+                JsonValue::Number(number) => sink(key, Cell::Number(number)),
+                JsonValue::Text((start, end)) => sink(key, Cell::Text(&json.line[start..end])),
+                JsonValue::List(count) => sink(key, lists.get(..count).map_or(Cell::TooLong(lists.len()), Cell::List)),
+                JsonValue::Other => {}
             }
             match json.next() {
                 Some(b',') => {}
@@ -40,7 +40,7 @@ struct Json<'l> {
     at: usize,
 }
 
-enum Value {
+enum JsonValue {
     Null,
     Number(f64),
     Text((usize, usize)),
@@ -75,13 +75,13 @@ impl Json<'_> {
         if self.next() == Some(byte) { Ok(()) } else { Err(self.broken()) }
     }
 
-    fn value(&mut self, lists: &mut [[u8; 8]], depth: usize) -> Result<Value, String> {
+    fn value(&mut self, lists: &mut [[u8; 8]], depth: usize) -> Result<JsonValue, String> {
         match self.peek().ok_or_else(|| self.broken())? {
-            b'"' => Ok(Value::Text(self.text()?)),
+            b'"' => Ok(JsonValue::Text(self.text()?)),
             b'[' => self.list(lists, depth),
             b'{' => {
                 self.skip_object(depth)?;
-                Ok(Value::Other)
+                Ok(JsonValue::Other)
             }
             _ => {
                 let start = self.at;
@@ -89,31 +89,31 @@ impl Json<'_> {
                     self.at += 1;
                 }
                 match &self.line[start..self.at] {
-                    b"null" => Ok(Value::Null),
-                    b"true" => Ok(Value::Number(1.0)),
-                    b"false" => Ok(Value::Number(0.0)),
-                    b"NaN" => Ok(Value::Number(f64::NAN)),
-                    b"Infinity" => Ok(Value::Number(f64::INFINITY)),
-                    b"-Infinity" => Ok(Value::Number(f64::NEG_INFINITY)),
-                    text => crate::table::parse::number(text).map(Value::Number).ok_or_else(|| self.broken()),
+                    b"null" => Ok(JsonValue::Null),
+                    b"true" => Ok(JsonValue::Number(1.0)),
+                    b"false" => Ok(JsonValue::Number(0.0)),
+                    b"NaN" => Ok(JsonValue::Number(f64::NAN)),
+                    b"Infinity" => Ok(JsonValue::Number(f64::INFINITY)),
+                    b"-Infinity" => Ok(JsonValue::Number(f64::NEG_INFINITY)),
+                    text => crate::table::parse::number(text).map(JsonValue::Number).ok_or_else(|| self.broken()),
                 }
             }
         }
     }
 
-    fn list(&mut self, lists: &mut [[u8; 8]], depth: usize) -> Result<Value, String> {
+    fn list(&mut self, lists: &mut [[u8; 8]], depth: usize) -> Result<JsonValue, String> {
         if depth > DEEPEST {
             return Err(self.broken());
         }
         self.expect(b'[')?;
         if self.peek() == Some(b']') {
             self.at += 1;
-            return Ok(Value::List(0));
+            return Ok(JsonValue::List(0));
         }
         let (mut count, mut only_numbers) = (0, true);
         loop {
             match self.value(&mut [], depth + 1)? {
-                Value::Number(number) => {
+                JsonValue::Number(number) => {
                     if let Some(place) = lists.get_mut(count) {
                         *place = number.to_ne_bytes();
                     }
@@ -127,7 +127,7 @@ impl Json<'_> {
                 _ => return Err(self.broken()),
             }
         }
-        Ok(if only_numbers { Value::List(count) } else { Value::Other })
+        Ok(if only_numbers { JsonValue::List(count) } else { JsonValue::Other })
     }
 
     fn skip_object(&mut self, depth: usize) -> Result<(), String> {

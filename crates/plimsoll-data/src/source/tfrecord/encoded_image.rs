@@ -7,18 +7,18 @@ use std::ops::Range;
 pub(super) fn find(file: &dyn ReadAt, record: Range<u64>, key: &str) -> Result<Range<u64>, String> {
     let mut window = FileWindow { file, bytes: [0; WINDOW], start: 0, length: 0 };
     // An example has one list of features (field 1), whose entries (1) have a name (1) and a value (2).
-    let mut features = Fields::new(record);
+    let mut features = ImageFields::new(record);
     while let Some((number, feature)) = features.next(&mut window)? {
         if number != 1 {
             continue;
         }
-        let mut entries = Fields::new(feature);
+        let mut entries = ImageFields::new(feature);
         while let Some((number, entry)) = entries.next(&mut window)? {
             if number != 1 {
                 continue;
             }
             let (mut named, mut value) = (false, None);
-            let mut fields = Fields::new(entry);
+            let mut fields = ImageFields::new(entry);
             while let Some((number, range)) = fields.next(&mut window)? {
                 match number {
                     1 => named = window.is(range, key.as_bytes())?,
@@ -36,12 +36,12 @@ pub(super) fn find(file: &dyn ReadAt, record: Range<u64>, key: &str) -> Result<R
 
 /// A value is a list of bytes (field 1), floats or integers; a list of bytes has items (1).
 fn first_bytes(window: &mut FileWindow<'_>, value: Range<u64>, key: &str) -> Result<Range<u64>, String> {
-    let mut lists = Fields::new(value);
+    let mut lists = ImageFields::new(value);
     while let Some((number, list)) = lists.next(window)? {
         if number != 1 {
             return Err(format!("feature `{key}` is numbers and no image; declare it as what it is"));
         }
-        if let Some((1, item)) = Fields::new(list).next(window)? {
+        if let Some((1, item)) = ImageFields::new(list).next(window)? {
             return Ok(item);
         }
     }
@@ -83,13 +83,13 @@ impl FileWindow<'_> {
 }
 
 /// Iterates over the length-delimited fields of a message; other fields are skipped.
-struct Fields {
+struct ImageFields {
     rest: Range<u64>,
 }
 
-impl Fields {
-    fn new(rest: Range<u64>) -> Fields {
-        Fields { rest }
+impl ImageFields {
+    fn new(rest: Range<u64>) -> ImageFields {
+        ImageFields { rest }
     }
 
     /// The next field's number and byte range.

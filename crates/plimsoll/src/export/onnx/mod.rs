@@ -104,7 +104,7 @@ pub(super) fn convert(network: &TrainedNetwork, opset: Opset) -> Result<Converte
             Err(ExportProblem::Failed(error)) => return Err(error),
             Err(ExportProblem::Unsupported(what)) => {
                 problems.push(format!("`{}`: {what}", node.scope));
-                // What follows is looked at too, so that all of it is listed.
+                // What follows is read too, so that all of it is listed.
                 for value in &node.outputs {
                     exporter.builder.define(*value, ImageLayout::Plain, String::new());
                 }

@@ -185,8 +185,8 @@ impl Exporter<'_> {
     /// Adds the nodes of an expression. `over` is the shape whose coordinates it may read.
     fn terms(&mut self, expr: &Expr, inputs: &[Emitted], over: Option<(&Shape, ImageLayout)>) -> Result<Vec<Emitted>, ExportProblem> {
         let mut emitted: Vec<Option<Emitted>> = vec![None; expr.terms().len()];
-        let needed = needed(expr);
-        for (id, term) in expr.terms().iter().enumerate().filter(|(id, _)| needed[*id]) {
+        let live = live_terms(expr);
+        for (id, term) in expr.terms().iter().enumerate().filter(|(id, _)| live[*id]) {
             let at = |id: TermId| emitted[id as usize].clone().expect("terms refer to earlier ones");
             let number = |name: String| Emitted { name, is_bool: false };
             let value = match *term {
@@ -216,7 +216,7 @@ impl Exporter<'_> {
             };
             emitted[id] = Some(value);
         }
-        Ok(expr.roots().iter().map(|root| emitted[*root as usize].clone().expect("roots are needed")).collect())
+        Ok(expr.roots().iter().map(|root| emitted[*root as usize].clone().expect("roots are live")).collect())
     }
 
     fn as_number(&mut self, term: Emitted) -> String {
@@ -232,11 +232,11 @@ impl Exporter<'_> {
 }
 
 /// The terms that a result depends on.
-fn needed(expr: &Expr) -> Vec<bool> {
-    let mut needed = vec![false; expr.terms().len()];
+fn live_terms(expr: &Expr) -> Vec<bool> {
+    let mut live = vec![false; expr.terms().len()];
     let mut open = expr.roots().to_vec();
     while let Some(id) = open.pop() {
-        if std::mem::replace(&mut needed[id as usize], true) {
+        if std::mem::replace(&mut live[id as usize], true) {
             continue;
         }
         match expr.terms()[id as usize] {
@@ -248,7 +248,7 @@ fn needed(expr: &Expr) -> Vec<bool> {
             _ => {}
         }
     }
-    needed
+    live
 }
 
 fn is_zero(expr: &Expr, id: TermId) -> bool {
@@ -270,7 +270,7 @@ fn coordinate(builder: &mut GraphBuilder<'_>, axis: usize, over: Option<(&Shape,
 /// The shape that an expression has from its inputs and coordinates alone.
 fn natural_shape(expr: &Expr, inputs: &[Shape], shape: &Shape) -> Shape {
     let one = Dim::fixed(1);
-    expr.terms().iter().zip(needed(expr)).filter(|(_, needed)| *needed).fold(Shape::scalar(), |natural, (term, _)| {
+    expr.terms().iter().zip(live_terms(expr)).filter(|(_, live)| *live).fold(Shape::scalar(), |natural, (term, _)| {
         let own = match term {
             Term::Input(i) => inputs[*i as usize].clone(),
             Term::Coordinate(axis) => {
