@@ -96,7 +96,8 @@ label = { name = "image/class/label", dtype = "i32" }
 map = [{ op = "decode" }, { op = "resize", size = [4, 4] }]
 batch = 1
 "#;
-    for (config, wrong, rows) in [(table, "holes.parquet, the record at byte", 2..3), (records, "1.tfrecord.gz, the record at byte", 6..9)]
+    for (config, wrong, rows) in
+        [(table, "holes.parquet, row 1 (the first is 0)", 2..3), (records, "1.tfrecord.gz, the record at byte", 6..9)]
     {
         sandbox.write("data.toml", config);
         let bench = ["data", "bench", "data.toml", "--epochs", "2", "--host-memory", "64MiB"];

@@ -226,7 +226,7 @@ fn help_texts() {
     Usage: plimsoll train [OPTIONS] [CONFIG]
 
     Arguments:
-      [CONFIG]  Configuration of the run (TOML), or a Keras model (.keras, .h5) on synthetic data
+      [CONFIG]  Configuration of the run (TOML), or a model (.keras, .h5, .onnx) on synthetic data
                 [default: the embedded digits]
 
     Options:

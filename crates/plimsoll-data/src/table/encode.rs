@@ -208,7 +208,7 @@ impl Encoder {
         let value = value.map_or_else(|| self.filled(), Ok)?;
         out[0] = to(value);
         if !f32::from_ne_bytes(out[0]).is_finite() {
-            return Err(not_finite(&value.to_string()));
+            return Err(not_finite(&format!("{value:e}")));
         }
         if let Some(indicator) = out.get_mut(1) {
             *indicator = float(f64::from(u8::from(missing)));

@@ -201,13 +201,13 @@ fn a_number_that_is_not_finite_is_named_by_file_and_row() {
     sandbox.write("run.toml", format!("[data]\nsource = \"npy\"\nx = \"x.npy\"\ny = \"y.npy\"\n{DENSE}"));
     let (_, error) = sandbox.fail(&["train", "run.toml", "--quiet", "--out", "a"]);
     assert!(error.contains("the data, column `x`, row 6 of npy ") && error.contains("x.npy"), "{error}");
-    // In a table, a number too large for f32 becomes infinite.
+    // In a table, a number too large for f32 is a bad row.
     let rows: String =
         (0..20).map(|row| format!("{},{}\n", if row == 13 { "1e300".to_string() } else { row.to_string() }, row % 2)).collect();
     sandbox.write("t.csv", format!("x,y\n{rows}"));
     sandbox.write("csv.toml", format!("[data]\nsource = \"csv\"\npath = \"t.csv\"\ntarget = \"y\"\n{DENSE}"));
     let (_, error) = sandbox.fail(&["train", "csv.toml", "--quiet", "--out", "b"]);
-    assert!(error.contains("t.csv:15"), "{error}");
+    assert!(error.contains("t.csv, line 15: column `x` is 1e300, which nothing can be trained on"), "{error}");
 }
 
 /// Keys with a number that can be huge, in a model of images or of sequences, or in the data.

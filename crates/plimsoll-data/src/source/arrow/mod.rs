@@ -11,10 +11,10 @@ mod rows;
 mod schema;
 mod values;
 
-use super::columnar::{BlockRows, FitRows, Opening, held_bytes};
+use super::columnar::{BlockRows, CellReader, FitRows, Opening, held_bytes};
 use super::{SequentialSource, files, identify_open};
 use crate::DataError;
-use crate::table::{ColumnsError, TableSpec};
+use crate::table::{ColumnKind, ColumnsError, TableSpec};
 use file::ArrowFile;
 use plimsoll_core::Bytes;
 use rows::{Projected, ProjectedColumn, Reader, reading_bytes};
@@ -57,14 +57,17 @@ impl ArrowSpec {
         let mut opened = paths.iter().map(|path| ArrowFile::open(path)).collect::<Result<Vec<_>, _>>()?;
         let columns = opened[0].schema.columns().iter().map(Leaf::info).collect();
         let mut opening = Opening::new(&self.table, columns).map_err(refuse)?;
-        let inspected = opening.inspected_names();
-        let seen = match inspected.is_empty() {
-            true => Vec::new(),
-            false => infer(&mut opened, &inspected, &mut opening)?,
-        };
+        let mut inspected = opening.inspected_names();
+        let mut seen = sizes(&mut opened, &inspected, |reader, path, rows| opening.infer(reader, path, rows))?;
         let chosen = opening.choose(&opened[0].schema.index).map_err(refuse)?;
         let used = opening.used_names(&chosen);
         let kinds: Vec<_> = columns_of(&opened[0], &used)?.iter().map(|leaf| leaf.info().cells).collect();
+        // Columns that are fitted already, as those of a trained model, are not inspected.
+        let varying = |kind: &_| matches!(kind, Ok(ColumnKind::Text | ColumnKind::List));
+        let declared = used.iter().zip(&kinds).filter(|(name, kind)| varying(kind) && !inspected.contains(name));
+        let declared: Vec<String> = declared.map(|(name, _)| name.clone()).collect();
+        seen.extend(sizes(&mut opened, &declared, |reader, path, rows| opening.measure(reader, path, rows))?);
+        inspected.extend(declared);
         let mut files = Vec::with_capacity(opened.len());
         for file in opened {
             for (leaf, kind) in columns_of(&file, &used)?.iter().zip(&kinds) {
@@ -112,14 +115,21 @@ impl ArrowSpec {
     }
 }
 
-/// Looks at all rows of the inspected columns, and returns the largest sizes of each.
-fn infer(opened: &mut Vec<ArrowFile>, inspected: &[String], opening: &mut Opening<'_>) -> Result<Vec<Seen>, DataError> {
+/// Reads all rows of some columns, and returns the largest sizes of each.
+fn sizes(
+    opened: &mut Vec<ArrowFile>,
+    inspected: &[String],
+    mut read: impl FnMut(&mut dyn CellReader, &Path, u64) -> Result<(), DataError>,
+) -> Result<Vec<Seen>, DataError> {
     let mut all = vec![Seen::default(); inspected.len()];
+    if inspected.is_empty() {
+        return Ok(all);
+    }
     for file in std::mem::take(opened) {
         let files = Arc::new(vec![project(file, inspected, Some(ColumnLimits::none()))?]);
         let (path, rows) = (files[0].file.path.clone(), files[0].file.rows());
         let mut reader = Reader::new(&files);
-        opening.infer(&mut reader, &path, rows)?;
+        read(&mut reader, &path, rows)?;
         for (all, column) in all.iter_mut().zip(&reader.columns) {
             all.block = all.block.max(column.seen.block);
             all.dictionary_text = all.dictionary_text.max(column.seen.dictionary_text);

@@ -114,6 +114,22 @@ impl<'s> Opening<'s> {
         Ok(())
     }
 
+    /// The longest text of all rows that `reader` returns.
+    pub fn measure(&mut self, reader: &mut dyn CellReader, path: &Path, rows: u64) -> Result<(), DataError> {
+        let mut reporter = Reporter::new("reading", path, rows);
+        let (mut cells, mut row) = (RowBuffer::default(), 0);
+        while reader.row({
+            cells.clear();
+            &mut cells
+        })? {
+            row += 1;
+            reporter.at(row);
+            let texts = cells.iter().filter_map(|(_, cell)| if let Cell::Text(text) = cell { Some(text.len()) } else { None });
+            self.longest_text = texts.fold(self.longest_text, usize::max);
+        }
+        Ok(())
+    }
+
     /// Which columns are read. `index` are the columns that pandas wrote as its index.
     pub fn choose(&self, index: &[String]) -> Result<Chosen, String> {
         Chosen::new(self.spec, &self.names, &self.seen, false, index).map_err(listed)
