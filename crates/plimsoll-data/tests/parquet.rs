@@ -28,7 +28,8 @@ fn every_way_of_writing_gives_the_same_rows() {
         assert_eq!(floats(&data, 0), (0..300).map(row).collect::<Vec<_>>(), "{name}");
         assert_eq!(numbers(&data, 1), (0..300).map(|row| row % 5).collect::<Vec<_>>(), "{name}");
         let least = data.plan(None).unwrap().minimum();
-        assert!(least < Bytes::mib(1), "a page of each column and no more: {least}");
+        // 96 KiB of it are for the errors of 300 rows, all of which may be bad.
+        assert!(least < Bytes::mib(1) + Bytes::kib(96), "a page of each column and no more: {least}");
         assert_eq!(column(&data, 0, 3, Some(least)).unwrap(), column(&data, 0, 3, None).unwrap());
     }
 }
