@@ -68,7 +68,8 @@ fn a_choice_among_strategies_measures_the_machine_once() {
     assert_eq!(json(&sandbox, &["plan"]).0["predicted_by"], "measured speeds");
     // A damaged file counts as none, and a plan that fits leaves it alone.
     let text = std::fs::read_to_string(&files[0]).unwrap();
-    for damaged in [&text[..text.len() / 2], &text.replacen("\"seconds\":", "\"seconds\":1", 1), "", "{\"format\":2}\n{}"] {
+    let half = (0..=text.len() / 2).rev().find(|at| text.is_char_boundary(*at)).unwrap();
+    for damaged in [&text[..half], &text.replacen("\"seconds\":", "\"seconds\":1", 1), "", "{\"format\":2}\n{}"] {
         std::fs::write(&files[0], damaged).unwrap();
         let (plan, said) = json(&sandbox, &["plan"]);
         assert_eq!((&plan["predicted_by"], said.as_str()), (&Value::from("built-in rates"), ""));
