@@ -94,8 +94,29 @@ impl<'s> Opening<'s> {
 
     /// Looks at all rows of the inspected columns, which `reader` returns in their order.
     pub fn infer(&mut self, reader: &mut dyn CellReader, path: &Path, rows: u64) -> Result<(), DataError> {
+        let format = CellFormat::default();
+        self.each_cell(reader, path, rows, |opening, row, column, cell| {
+            if let Some(seen) = &mut opening.seen[opening.inspected[column]] {
+                seen.add(cell, &format, true, row);
+            }
+        })
+    }
+
+    /// Finds the longest text of all rows that `reader` returns.
+    pub fn measure(&mut self, reader: &mut dyn CellReader, path: &Path, rows: u64) -> Result<(), DataError> {
+        self.each_cell(reader, path, rows, |_, _, _, _| {})
+    }
+
+    /// Reads all rows, with progress, and finds the longest text. `add` receives the row, counted from 1, the column and the cell.
+    fn each_cell(
+        &mut self,
+        reader: &mut dyn CellReader,
+        path: &Path,
+        rows: u64,
+        mut add: impl FnMut(&mut Self, u64, usize, Cell<'_>),
+    ) -> Result<(), DataError> {
         let mut reporter = Reporter::new("reading", path, rows);
-        let (mut cells, mut row, format) = (RowBuffer::default(), 0, CellFormat::default());
+        let (mut cells, mut row) = (RowBuffer::default(), 0);
         while reader.row({
             cells.clear();
             &mut cells
@@ -106,26 +127,8 @@ impl<'s> Opening<'s> {
                 if let Cell::Text(text) = cell {
                     self.longest_text = self.longest_text.max(text.len());
                 }
-                if let Some(seen) = &mut self.seen[self.inspected[column]] {
-                    seen.add(cell, &format, true, row);
-                }
+                add(self, row, column, cell);
             }
-        }
-        Ok(())
-    }
-
-    /// The longest text of all rows that `reader` returns.
-    pub fn measure(&mut self, reader: &mut dyn CellReader, path: &Path, rows: u64) -> Result<(), DataError> {
-        let mut reporter = Reporter::new("reading", path, rows);
-        let (mut cells, mut row) = (RowBuffer::default(), 0);
-        while reader.row({
-            cells.clear();
-            &mut cells
-        })? {
-            row += 1;
-            reporter.at(row);
-            let texts = cells.iter().filter_map(|(_, cell)| if let Cell::Text(text) = cell { Some(text.len()) } else { None });
-            self.longest_text = texts.fold(self.longest_text, usize::max);
         }
         Ok(())
     }

@@ -107,14 +107,17 @@ impl Importer {
     }
 }
 
+/// The dimensions of a filter for images of this rank.
+fn filter_extents(i: &Importer, filter: &Value, rank: usize) -> Found<Vec<usize>> {
+    let dims = fixed(&i.shape_of(filter))?;
+    if dims.len() == rank { Ok(dims) } else { Err(format!("its filter has {} dimensions for images of {rank}", dims.len())) }
+}
+
 fn conv(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let (filter, bias) = (c.input(1)?, c.given(2));
     let (rank, image) = (x.order.len(), i.image_extents(&x)?);
-    let filter_dims = fixed(&i.shape_of(&filter))?;
-    if filter_dims.len() != rank {
-        return Err(format!("its filter has {} dimensions for images of {rank}", filter_dims.len()));
-    }
+    let filter_dims = filter_extents(i, &filter, rank)?;
     let windows = Windows::read(c, filter_dims[2..].to_vec(), &image)?;
     let window = windows.flat()?;
     let groups = usize::try_from(c.int("group", 1)?).unwrap_or(0);
@@ -163,10 +166,7 @@ fn conv_transpose(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let (filter, bias) = (c.input(1)?, c.given(2));
     let (rank, image) = (x.order.len(), i.image_extents(&x)?);
-    let filter_dims = fixed(&i.shape_of(&filter))?;
-    if filter_dims.len() != rank {
-        return Err(format!("its filter has {} dimensions for images of {rank}", filter_dims.len()));
-    }
+    let filter_dims = filter_extents(i, &filter, rank)?;
     let axes = image.len();
     let mut windows = Windows::read(c, filter_dims[2..].to_vec(), &image)?;
     let extra = c.sizes("output_padding")?.unwrap_or_else(|| vec![0; axes]);
