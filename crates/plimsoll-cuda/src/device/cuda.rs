@@ -7,6 +7,7 @@ use crate::algorithms::convolution::Convolutions;
 use crate::libraries::cublaslt::CublasLt;
 use crate::libraries::driver::{Context, Stream};
 use crate::libraries::faults::SYNC;
+use crate::libraries::injected::InjectedFault;
 use crate::libraries::kernel_cache::KernelCache;
 use crate::libraries::nvrtc::Compiler;
 use crate::libraries::probe;
@@ -14,6 +15,7 @@ use crate::program::{self, CudaProgram};
 use crate::runtime::memory::{CudaMemory, DeviceBuffer};
 use crate::runtime::offload::PinnedStore;
 use crate::runtime::staging::PinnedSlot;
+use crate::runtime::start_times::StartTimes;
 use crate::runtime::state::{DeviceState, lock};
 use plimsoll_core::budget::SlotMemory;
 use plimsoll_core::device::{BackingStore, Device, DeviceError, Diagnostics, Loaded, Memory, MemoryInfo, StepMemory, check_load};
@@ -24,6 +26,7 @@ use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Op, TensorType};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 
 /// An NVIDIA GPU.
 pub struct CudaDevice {
@@ -31,6 +34,17 @@ pub struct CudaDevice {
     model: String,
     total: Bytes,
     overhead: Overhead,
+    /// Loads the compiler.
+    warming: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        // The process must not end while the compiler is loading.
+        if let Some(warming) = lock(&self.warming).take() {
+            let _ = warming.join();
+        }
+    }
 }
 
 impl CudaDevice {
@@ -42,8 +56,10 @@ impl CudaDevice {
     pub fn open(ordinal: usize, cache: Option<KernelCache>) -> Result<CudaDevice, DeviceError> {
         let device = format!("cuda:{ordinal}");
         let refuse = |what: String| DeviceError::Failed { device: device.clone(), what };
-        let libraries = probe::libraries();
-        let gpus = probe::count(&libraries);
+        let times = StartTimes::default();
+        let driver = |error: cudarc::driver::DriverError| refuse(format!("the GPU could not be opened: {error:?}"));
+        let libraries = times.time("libraries", probe::libraries);
+        let gpus = times.time("driver", probe::count);
         if let Some(obstacle) = probe::obstacle(&libraries, gpus.as_ref().map(|count| *count).map_err(String::as_str)) {
             return Err(refuse(obstacle));
         }
@@ -52,12 +68,12 @@ impl CudaDevice {
             let known: Vec<String> = (0..gpus).map(|i| format!("cuda:{i}")).collect();
             return Err(refuse(format!("there is no such GPU; this machine has {}", known.join(", "))));
         }
-        let driver = |error: cudarc::driver::DriverError| refuse(format!("the GPU could not be opened: {error:?}"));
-        let before = MemoryBaseline::measure(ordinal);
-        let context = Arc::new(Context::open(ordinal).map_err(driver)?);
+        let before = times.time("memory_in_use", || MemoryBaseline::measure(ordinal));
+        let context = Arc::new(times.time("context", || Context::open(ordinal)).map_err(driver)?);
         context.bind().map_err(driver)?;
         let (model, total) = (context.model().map_err(driver)?, context.total().map_err(driver)?);
-        let products = if probe::has_cublaslt(&libraries) { Some(Arc::new(CublasLt::open(&context).map_err(refuse)?)) } else { None };
+        let open = || CublasLt::open(&context).map_err(refuse);
+        let products = probe::has_cublaslt(&libraries).then(|| times.time("cublaslt", open)).transpose()?.map(Arc::new);
         let shared = DeviceState {
             compute: Stream::new(&context).map_err(driver)?,
             copy: Stream::new(&context).map_err(driver)?,
@@ -69,14 +85,20 @@ impl CudaDevice {
             convolution_algorithms: Mutex::default(),
             compiler: Arc::new(Compiler::new(context.capability().map_err(driver)?, cache)),
             one_by_one: std::env::var_os(SYNC).is_some_and(|value| !value.is_empty() && value != "0"),
+            fault: InjectedFault::requested(),
             measures_algorithms: false,
             algorithms: Mutex::default(),
             progress: Mutex::default(),
+            start_times: times,
             slots: Mutex::default(),
             context,
         };
-        let overhead = before.overhead().unwrap_or_else(|| Profile::overhead_of(&model));
-        Ok(CudaDevice { shared: Arc::new(shared), overhead, model, total })
+        let measure = || before.overhead().unwrap_or_else(|| Profile::overhead_of(&model));
+        let overhead = shared.start_times.time("memory_in_use", measure);
+        let compiler = Arc::clone(&shared.compiler);
+        // While a run is planned. Where no thread can be started, the first module takes longer.
+        let warming = std::thread::Builder::new().name("nvrtc".to_string()).spawn(move || compiler.warm_up()).ok();
+        Ok(CudaDevice { shared: Arc::new(shared), overhead, model, total, warming: Mutex::new(warming) })
     }
 
     /// Selects the implementations of convolutions and of attention.
@@ -194,6 +216,10 @@ impl Diagnostics for CudaDevice {
 
     fn on_selection(&self, report: Box<dyn FnMut(usize, usize) + Send>) {
         *lock(&self.shared.progress) = Some(report);
+    }
+
+    fn start_seconds(&self) -> Vec<(&'static str, f64)> {
+        self.shared.start_times.list()
     }
 
     fn kernel_sources(&self, plan: &CheckedPlan, role: Role, rows: usize) -> Result<Vec<String>, DeviceError> {

@@ -1,6 +1,6 @@
 //! RAII wrappers of driver handles.
 
-use super::faults::advice;
+use super::faults::{OP_FAILED, advice, is_of_kernel};
 use cudarc::driver::{DriverError, result, sys};
 use plimsoll_core::{Bytes, DeviceError};
 use std::ffi::{CString, c_void};
@@ -73,8 +73,17 @@ impl Context {
 
     /// Converts a driver error.
     pub fn failed(&self, effective_op: &str, error: DriverError) -> DeviceError {
+        self.error(effective_op, error, advice(error.0))
+    }
+
+    /// Converts an error of an op whose name is known.
+    pub fn op_failed(&self, name: &str, error: DriverError) -> DeviceError {
+        self.error(name, error, if is_of_kernel(error.0) { OP_FAILED } else { advice(error.0) })
+    }
+
+    fn error(&self, what: &str, error: DriverError, advice: &str) -> DeviceError {
         let text = error.error_string().map_or_else(|_| format!("{error:?}"), |text| text.to_string_lossy().into_owned());
-        DeviceError::Failed { device: self.name(), what: format!("{effective_op} failed: {text}{}", advice(error.0)) }
+        DeviceError::Failed { device: self.name(), what: format!("{what} failed: {text}{advice}") }
     }
 }
 
@@ -108,6 +117,16 @@ impl Stream {
         self.context.bind()?;
         // SAFETY: this value owns the stream.
         unsafe { result::stream::synchronize(self.raw) }
+    }
+
+    /// Writes a number to mapped host memory once all enqueued work has completed.
+    ///
+    /// # Safety
+    ///
+    /// The address is that of four bytes of mapped host memory, valid until the stream has written to them.
+    pub unsafe fn mark(&self, address: u64, number: u32) -> Result<(), DriverError> {
+        // SAFETY: guaranteed by the caller; this value owns the stream.
+        unsafe { sys::cuStreamWriteValue32_v2(self.raw, address, number, 0) }.result()
     }
 
     /// Makes subsequent work wait for an event.

@@ -47,6 +47,15 @@ pub(crate) fn advice(error: CUresult) -> &'static str {
     }
 }
 
+/// Whether an error of the driver is that of a kernel, after which nothing runs on the GPU any more.
+pub(crate) fn is_of_kernel(error: CUresult) -> bool {
+    advice(error).starts_with("; a kernel failed")
+}
+
+/// What to do about the error of a kernel whose op is known.
+pub(crate) const OP_FAILED: &str =
+    "; this is a bug, please report it with plan.json; checkpoints are intact, and --resume continues from the last one";
+
 /// Why a driver that supports CUDA up to one version cannot run what an NVRTC of another version compiles, if it cannot. Versions are as the
 /// driver reports them: 13000 is 13.0. Within a major version, machine code of a newer compiler runs.
 pub(crate) fn version_mismatch(driver: i32, compiler: i32) -> Option<String> {

@@ -4,6 +4,7 @@ pub(crate) mod cublaslt;
 pub(crate) mod cudnn;
 pub(crate) mod driver;
 pub(crate) mod faults;
+pub(crate) mod injected;
 pub(crate) mod kernel_cache;
 pub(crate) mod nvrtc;
 pub(crate) mod probe;

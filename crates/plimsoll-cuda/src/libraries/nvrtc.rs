@@ -2,6 +2,7 @@
 
 use super::kernel_cache::{Compiled, KernelCache, key};
 use cudarc::nvrtc::{result, sys};
+use plimsoll_core::budget::KeepFreedMemory;
 use std::collections::VecDeque;
 use std::ffi::{CString, c_char};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,6 +13,9 @@ pub(crate) const THREADS: usize = 12;
 
 /// Kernels per module: the compiler's memory grows with the source, and must be planned.
 pub(crate) const KERNELS_PER_MODULE: usize = 12;
+
+/// A longer kernel is a module of its own, so that it compiles at the same time as others.
+pub(crate) const LONG_KERNEL: usize = 6_000;
 
 /// The source of a module of up to [`KERNELS_PER_MODULE`] kernels.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +33,8 @@ pub(crate) struct Compiler {
     architecture: String,
     version: String,
     cache: Option<KernelCache>,
+    /// Whether it has the option to leave out types that kernels do not use, which takes time too.
+    has_minimal: bool,
 }
 
 impl Compiler {
@@ -37,12 +43,18 @@ impl Compiler {
         let (mut first, mut second) = (0, 0);
         // SAFETY: both pointers are valid for writes. If the version cannot be read, keys are only less specific.
         let _ = unsafe { sys::nvrtcVersion(&mut first, &mut second) };
-        Compiler { architecture: format!("sm_{major}{minor}"), version: format!("{first}.{second}"), cache }
+        let (architecture, version) = (format!("sm_{major}{minor}"), format!("{first}.{second}"));
+        Compiler { architecture, version, cache, has_minimal: first >= 13 }
     }
 
     /// The cache of compiled modules.
     pub fn cache(&self) -> Option<&KernelCache> {
         self.cache.as_ref()
+    }
+
+    /// Compiles nothing, which loads what the compiler needs for its first module.
+    pub fn warm_up(&self) {
+        let _ = self.compile_now("");
     }
 
     /// Machine code for a module, or the compiler's log. The cache is independent of the kernels' names.
@@ -63,7 +75,8 @@ impl Compiler {
         let source = CString::new(source).map_err(|_| "the text has a zero in it".to_string())?;
         let program = result::create_program(&source, Some(c"plimsoll.cu")).map_err(|error| format!("{error:?}"))?;
         let program = NvrtcProgram(program);
-        let options = [format!("--gpu-architecture={}", self.architecture), "--std=c++17".to_string()];
+        let mut options = vec![format!("--gpu-architecture={}", self.architecture), "--std=c++17".to_string()];
+        options.extend(self.has_minimal.then(|| "--minimal".to_string()));
         // SAFETY: the program was just created and is destroyed when `program` is dropped.
         if let Err(error) = unsafe { result::compile_program(program.0, &options) } {
             // SAFETY: as above.
@@ -88,6 +101,8 @@ pub(crate) struct Compilation {
     compiler: Arc<Compiler>,
     queue: Arc<Queue>,
     workers: Vec<JoinHandle<()>>,
+    /// All workers allocate.
+    _kept: KeepFreedMemory,
 }
 
 /// Modules on their way through the workers.
@@ -100,26 +115,30 @@ struct Queue {
 #[derive(Default)]
 struct QueueState {
     waiting: VecDeque<(usize, ModuleSource)>,
-    /// By the order in which they were submitted.
+    /// How many were submitted.
+    submitted: usize,
+    /// By their numbers.
     compiled: Vec<Option<Result<Compiled, String>>>,
     closed: bool,
 }
 
 impl Compilation {
     pub fn new(compiler: &Arc<Compiler>) -> Compilation {
-        Compilation { compiler: Arc::clone(compiler), queue: Arc::default(), workers: Vec::new() }
+        Compilation { compiler: Arc::clone(compiler), queue: Arc::default(), workers: Vec::new(), _kept: KeepFreedMemory::new() }
     }
 
-    /// Begins to compile a module.
-    pub fn submit(&mut self, source: ModuleSource) {
+    /// Begins to compile a module of this number.
+    pub fn submit(&mut self, number: usize, source: ModuleSource) {
         let mut state = lock(&self.queue.state);
-        let number = state.compiled.len();
-        state.compiled.push(None);
+        let count = state.compiled.len().max(number + 1);
+        state.compiled.resize_with(count, || None);
         state.waiting.push_back((number, source));
+        let submitted = state.submitted + 1;
+        state.submitted = submitted;
         drop(state);
         self.queue.changed.notify_one();
         let most = std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(THREADS);
-        if self.workers.len() < most.min(number + 1) {
+        if self.workers.len() < most.min(submitted) {
             let (compiler, queue) = (Arc::clone(&self.compiler), Arc::clone(&self.queue));
             let work = move || while queue.compile_next(&compiler, true) {};
             // Where no thread can be started, the one that waits for the result compiles.
@@ -127,7 +146,7 @@ impl Compilation {
         }
     }
 
-    /// Waits for all modules, and returns them in the order in which they were submitted; or the compiler's log of the first error.
+    /// Waits for all modules, and returns them by their numbers, which are all below their count; or the compiler's log of the first error.
     pub fn finish(mut self) -> Result<Vec<Compiled>, String> {
         self.end();
         let compiled = std::mem::take(&mut lock(&self.queue.state).compiled);

@@ -1,6 +1,7 @@
 //! Detects CUDA on this machine. Never fails and never panics.
 
 use super::faults::{advice, version_mismatch};
+use super::injected::InjectedFault;
 use super::{cudnn, driver};
 use cudarc::{cublaslt, driver as cuda, nvrtc};
 use plimsoll_core::Bytes;
@@ -64,7 +65,7 @@ const CUDNN: &str = "cuDNN";
 /// ```
 pub fn probe() -> Probe {
     let libraries = libraries();
-    let (count, driver_error) = match count(&libraries) {
+    let (count, driver_error) = match count() {
         Ok(count) => (count, None),
         Err(error) => (0, Some(error)),
     };
@@ -88,6 +89,9 @@ pub(crate) fn obstacle(libraries: &[Found], gpus: Result<usize, &str>) -> Option
 
 /// The version of CUDA that the driver supports, such as 13000; 0 if it does not say.
 fn driver_version() -> i32 {
+    if let Some(InjectedFault::Driver { version }) = InjectedFault::requested() {
+        return version;
+    }
     // SAFETY: only tries to open the library.
     if !unsafe { cuda::sys::is_culib_present() } {
         return 0;
@@ -146,8 +150,9 @@ pub(crate) fn libraries() -> Vec<Found> {
 }
 
 /// Number of GPUs that the driver reports, or its error.
-pub(crate) fn count(libraries: &[Found]) -> Result<usize, String> {
-    if !has(libraries, DRIVER) {
+pub(crate) fn count() -> Result<usize, String> {
+    // SAFETY: only tries to open the library.
+    if !unsafe { cuda::sys::is_culib_present() } || is_hidden(&std::env::var(WITHOUT).unwrap_or_default(), DRIVER) {
         return Ok(0);
     }
     match cuda::result::init().and_then(|()| cuda::result::device::get_count()) {

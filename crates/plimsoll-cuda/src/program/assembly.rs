@@ -1,14 +1,15 @@
 //! Turns lowered ops into stream operations with addresses: libraries select their algorithms, and kernel sources are
 //! grouped into modules.
 
-use super::lower::{Address, Addresses, CudnnConvOp, LoweredOp, MatmulStep};
+use super::StreamOp;
+use super::address::{Address, Addresses, resolve};
+use super::lower::{CudnnConvOp, LoweredOp, MatmulStep};
 use super::tuning::Tuner;
-use super::{StreamOp, resolve};
 use crate::kernels::{Argument, Kernel, PRELUDE};
 use crate::libraries::cublaslt::{Matmul, MatmulRequest};
 use crate::libraries::driver::Module;
 use crate::libraries::kernel_cache::Compiled;
-use crate::libraries::nvrtc::{Compilation, KERNELS_PER_MODULE, ModuleSource};
+use crate::libraries::nvrtc::{Compilation, KERNELS_PER_MODULE, LONG_KERNEL, ModuleSource};
 use crate::runtime::staging::StagingRing;
 use crate::runtime::state::{DeviceState, lock};
 use plimsoll_core::{Bytes, ValueId};
@@ -22,12 +23,15 @@ pub(super) struct Assembly<'a> {
     pub staging_ring: &'a Mutex<StagingRing>,
     /// The scope of the current node, for kernel names.
     pub scope: &'a str,
-    /// The kernels so far, by their source without a name.
-    pub kernels: HashMap<String, usize>,
+    /// The kernels so far, by their source without a name: their module and their place in it.
+    pub kernels: HashMap<String, (usize, usize)>,
     /// Their names.
     pub names: HashSet<String>,
-    /// The module that is being assembled; complete ones are being compiled.
+    /// The module that is being assembled, and its number; complete ones are being compiled.
     pub source: ModuleSource,
+    pub number: usize,
+    /// Number of modules.
+    pub modules: usize,
     pub compilation: Compilation,
     /// Selects the algorithms of libraries.
     pub tuner: Tuner<'a>,
@@ -35,7 +39,7 @@ pub(super) struct Assembly<'a> {
 
 /// A stream operation whose kernel is not compiled yet.
 pub(super) enum UnlinkedOp {
-    Launch { number: usize, grid: [u32; 3], threads: u32, arguments: Vec<Address> },
+    Launch { place: (usize, usize), grid: [u32; 3], threads: u32, arguments: Vec<Address> },
     Ready(StreamOp),
 }
 
@@ -68,7 +72,8 @@ impl Assembly<'_> {
                 let make = |step: &MatmulStep| match step {
                     MatmulStep::Kernel(_) => Some(None),
                     MatmulStep::Product(request, ..) => {
-                        Matmul::new(library, request, bias(request), workspace.get() - taken as usize).map(Some)
+                        let new = || Matmul::new(library, request, bias(request), workspace.get() - taken as usize);
+                        self.shared.start_times.time("cublaslt_algorithms", new).map(Some)
                     }
                 };
                 let Some(products) = steps.iter().map(make).collect::<Option<Vec<_>>>() else {
@@ -124,7 +129,8 @@ impl Assembly<'_> {
                 };
                 // SAFETY: the locations are the plan's, inside of memory that this program keeps alive. Only steps
                 // write to the arena, and its contents are dead between steps.
-                match unsafe { self.tuner.convolution(dnn, &request, workspace.get() - taken as usize, now) } {
+                let find = || unsafe { self.tuner.convolution(dnn, &request, workspace.get() - taken as usize, now) };
+                match self.shared.start_times.time("cudnn_algorithms", find) {
                     Err(refusal) => {
                         self.shared.took(&format!("generated because cuDNN {refusal}"));
                         self.launch_all(&fallback, inputs, outputs, offset)
@@ -148,7 +154,7 @@ impl Assembly<'_> {
     /// Waits for all modules, or returns the compiler's log of the first error.
     pub fn compile(mut self) -> Result<Vec<Compiled>, String> {
         if !self.source.names.is_empty() {
-            self.compilation.submit(self.source);
+            self.compilation.submit(self.number, self.source);
         }
         self.compilation.finish()
     }
@@ -166,28 +172,45 @@ impl Assembly<'_> {
     fn launch(&mut self, kernel: &Kernel, inputs: &[ValueId], outputs: &[ValueId], offset: Bytes) -> Result<UnlinkedOp, String> {
         let arguments = kernel.parameters.iter().map(|(_, argument)| self.addresses.argument(*argument, inputs, outputs, offset));
         let arguments = arguments.collect::<Result<Vec<_>, _>>()?;
-        let next = self.kernels.len();
         let text = kernel.source("");
-        let number = match self.kernels.get(&text) {
-            Some(number) => *number,
+        let place = match self.kernels.get(&text) {
+            Some(place) => *place,
             None => {
-                if next.is_multiple_of(KERNELS_PER_MODULE) {
-                    let empty = ModuleSource { text: PRELUDE.to_string(), unnamed: PRELUDE.to_string(), names: vec![] };
-                    let complete = std::mem::replace(&mut self.source, empty);
-                    if !complete.names.is_empty() {
-                        self.compilation.submit(complete);
-                    }
-                }
-                let name = unique(kernel_name(kernel.name, self.scope), &mut self.names);
-                let source = &mut self.source;
-                source.text += &format!("\n{}", kernel.source(&name));
-                source.unnamed += &format!("\n{text}");
-                source.names.push(name);
-                self.kernels.insert(text, next);
-                next
+                let place = self.add(kernel, &text);
+                self.kernels.insert(text, place);
+                place
             }
         };
-        Ok(UnlinkedOp::Launch { number, grid: kernel.grid, threads: kernel.threads, arguments })
+        Ok(UnlinkedOp::Launch { place, grid: kernel.grid, threads: kernel.threads, arguments })
+    }
+
+    /// Adds a new kernel to a module.
+    fn add(&mut self, kernel: &Kernel, text: &str) -> (usize, usize) {
+        let name = unique(kernel_name(kernel.name, self.scope), &mut self.names);
+        let named = kernel.source(&name);
+        let put = |source: &mut ModuleSource| {
+            source.text += &format!("\n{named}");
+            source.unnamed += &format!("\n{text}");
+            source.names.push(name.clone());
+        };
+        let empty = || ModuleSource { text: PRELUDE.to_string(), unnamed: PRELUDE.to_string(), names: vec![] };
+        if text.len() > LONG_KERNEL {
+            let mut source = empty();
+            put(&mut source);
+            self.modules += 1;
+            self.compilation.submit(self.modules - 1, source);
+            return (self.modules - 1, 0);
+        }
+        if self.source.names.len() == KERNELS_PER_MODULE {
+            let complete = std::mem::take(&mut self.source);
+            self.compilation.submit(self.number, complete);
+        }
+        if self.source.names.is_empty() {
+            (self.source, self.number) = (empty(), self.modules);
+            self.modules += 1;
+        }
+        put(&mut self.source);
+        (self.number, self.source.names.len() - 1)
     }
 }
 
@@ -215,8 +238,7 @@ impl UnlinkedOp {
     /// `modules` were loaded from `compiled`.
     pub fn link(self, modules: &[Module], compiled: &[Compiled]) -> Result<StreamOp, cudarc::driver::DriverError> {
         match self {
-            UnlinkedOp::Launch { number, grid, threads, arguments } => {
-                let (module, kernel) = (number / KERNELS_PER_MODULE, number % KERNELS_PER_MODULE);
+            UnlinkedOp::Launch { place: (module, kernel), grid, threads, arguments } => {
                 let function = modules[module].function(&compiled[module].names[kernel])?;
                 Ok(StreamOp::Launch { function, grid, threads, arguments })
             }

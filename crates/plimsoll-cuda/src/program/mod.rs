@@ -1,31 +1,37 @@
 //! A program loaded for a number of rows: kernels and library calls with their addresses, captured as one CUDA graph
 //! per slot and replayed.
 
+mod address;
 mod assembly;
+mod enqueue;
 mod groups;
 mod lower;
+mod lower_convolution;
+mod lower_matmul;
 mod non_finite;
 mod pairs;
 mod sources;
 mod timing;
 mod tuning;
 
-pub(crate) use lower::{fuses_slice_write, wants_cudnn, workspace};
+pub(crate) use lower::{fuses_slice_write, workspace};
+pub(crate) use lower_convolution::wants_cudnn;
 pub(crate) use sources::kernel_sources;
 
 use crate::kernels::PitchedRows;
 use crate::libraries::cublaslt::Matmul;
 use crate::libraries::cudnn::Convolution;
-use crate::libraries::driver::{CudaGraph, Module, launch};
+use crate::libraries::driver::{CudaGraph, Module};
 use crate::libraries::kernel_cache::Compiled;
 use crate::libraries::nvrtc::{Compilation, ModuleSource};
 use crate::runtime::memory::{CudaMemory, DeviceBuffer};
 use crate::runtime::offload::OffloadCopies;
 use crate::runtime::staging::{RunId, StagingRing};
 use crate::runtime::state::{DeviceState, lock};
+use address::{Address, Addresses, resolve};
 use assembly::{Assembly, algorithm_of};
 use cudarc::driver::{result, sys};
-use lower::{Address, Addresses, Lowering, guarding_loss, report};
+use lower::{Lowering, guarding_loss, report};
 use non_finite::{any_non_finite, own};
 use plimsoll_core::budget::give_back_freed_memory;
 use plimsoll_core::device::{DeviceError, Loaded, Memory, StepInputs, StepMemory};
@@ -36,6 +42,7 @@ use plimsoll_core::{Bytes, DType, NodeId, Op, ValueId};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 use tuning::Tuner;
 pub(crate) use tuning::rejection;
 
@@ -56,6 +63,8 @@ pub(crate) struct CudaProgram {
     loss: Option<Address>,
     /// This program's last two runs, the last one first.
     runs: [Option<RunId>; 2],
+    /// Number of runs.
+    count: u64,
     /// The slot of the run with a non-finite loss.
     broken: Option<usize>,
     /// Dropped last, because the fields above refer to it.
@@ -143,6 +152,7 @@ impl CudaProgram {
         rows: usize,
         memory: &StepMemory<'_>,
     ) -> Result<CudaProgram, DeviceError> {
+        let (times, start) = (&shared.start_times, Instant::now());
         let unsupported = |what: String| DeviceError::Unsupported { device: shared.context.name(), what };
         let slab = |memory: &dyn Memory| match memory.as_any().downcast_ref::<CudaMemory>() {
             Some(memory) => Ok(Arc::clone(&memory.0)),
@@ -191,6 +201,8 @@ impl CudaProgram {
             kernels: HashMap::new(),
             names: HashSet::new(),
             source: ModuleSource::default(),
+            number: 0,
+            modules: 0,
             compilation: Compilation::new(&shared.compiler),
             tuner: Tuner::new(shared, (arena.start, arena.size)),
         };
@@ -253,14 +265,15 @@ impl CudaProgram {
         let last = assembly.resolve(report(program, lowering.loss), &[], &[], Bytes::ZERO, Bytes::ZERO).map_err(unsupported)?;
         pending.push((None, "report".to_string(), last, vec![], None, vec![]));
         assembly.tuner.store();
+        times.add("lower", start);
 
         let failed = |error| shared.context.failed("loading the kernels", error);
         let refused = |log| unsupported(format!("a kernel does not compile: {log}"));
-        let compiled = assembly.compile().map_err(refused)?;
+        let compiled = times.time("wait_for_kernels", || assembly.compile()).map_err(refused)?;
         give_back_freed_memory();
         // SAFETY: the images come from NVRTC, or from the cache, which verifies a checksum.
         let module = |compiled: &Compiled| unsafe { Module::new(&shared.context, &compiled.code) };
-        let modules = compiled.iter().map(module).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let modules = times.time("load_kernels", || compiled.iter().map(module).collect::<Result<Vec<_>, _>>()).map_err(failed)?;
         let mut instructions = Vec::with_capacity(pending.len());
         for (node, name, steps, values, runs, shares) in pending {
             let steps = steps.into_iter().map(|step| step.link(&modules, &compiled)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
@@ -303,6 +316,7 @@ impl CudaProgram {
             offsets,
             header,
             runs: [None; 2],
+            count: 0,
             broken: None,
             _modules: modules,
             _memories: [resident, arena],
@@ -325,58 +339,15 @@ impl CudaProgram {
         }
     }
 
-    /// Enqueues everything in the compute stream, for a slot.
-    fn enqueue(&self, staging_ring: &StagingRing, slot: usize) -> Result<(), DeviceError> {
-        for (i, instruction) in self.instructions.iter().enumerate() {
-            // The report is the last operation; the remaining copies complete before it.
-            if let Some(copies) = &self.copies {
-                copies.start_before(i)?;
-            }
-            self.enqueue_instruction(instruction, staging_ring, slot)?;
-            if self.shared.one_by_one {
-                self.shared.compute.wait().map_err(|error| self.shared.context.failed(&instruction.name, error))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn enqueue_instruction(&self, instruction: &Instruction, staging_ring: &StagingRing, slot: usize) -> Result<(), DeviceError> {
-        let at = |address: Address| resolve(address, staging_ring, slot);
-        let stream = &self.shared.compute;
-        let failed = |what: String| {
-            let what = format!("{}: {what}", instruction.name);
-            DeviceError::Failed { device: self.shared.context.name(), what }
-        };
-        for step in &instruction.steps {
-            match step {
-                StreamOp::Launch { function, grid, threads, arguments } => {
-                    let mut arguments: Vec<u64> = arguments.iter().map(|address| at(*address)).collect();
-                    // SAFETY: the kernel was generated for these arguments, whose locations are planned and were
-                    // checked by `load`; module and memory are kept alive until the program is dropped, which
-                    // synchronizes.
-                    unsafe { launch(*function, *grid, *threads, &mut arguments, stream) }
-                        .map_err(|error| self.shared.context.failed(&format!("launching {}", instruction.name), error))?;
-                }
-                StreamOp::Matmul { product, a, b, c, onto, workspace } => {
-                    // SAFETY: as above; the plan reserves the workspace that the product was created with.
-                    unsafe { product.run([at(*a), at(*b), at(*c)], onto.map(at), at(*workspace), stream) }.map_err(failed)?;
-                }
-                StreamOp::Convolution { convolution, addresses } => {
-                    // SAFETY: as above; the library's stream is this one.
-                    unsafe { convolution.run(addresses.map(at)) }.map_err(failed)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Copies the inputs of a run and enqueues its work.
     fn start(&self, staging_ring: &mut StagingRing, inputs: &StepInputs<'_>) -> Result<RunId, DeviceError> {
         let slot = staging_ring.begin(inputs, &self.offsets, self.header)?;
-        match self.graphs.get(slot) {
+        let faulty = self.shared.fault.as_ref().is_some_and(|fault| fault.op_in(self.count).is_some());
+        match self.graphs.get(slot).filter(|_| !faulty) {
             Some(graph) => {
                 graph.launch(&self.shared.compute).map_err(|error| self.shared.context.failed("launching the step", error))?;
             }
+            None if self.count == 1 => self.enqueue_marked(staging_ring, slot)?,
             None => self.enqueue(staging_ring, slot)?,
         }
         staging_ring.end(slot)
@@ -385,7 +356,7 @@ impl CudaProgram {
     fn record(&mut self, staging_ring: &StagingRing) -> Result<(), DeviceError> {
         let failed = |error| self.shared.context.failed("recording the step", error);
         let record = |slot| CudaGraph::record(&self.shared.context, &self.shared.compute, failed, || self.enqueue(staging_ring, slot));
-        self.graphs = (0..staging_ring.slots()).map(record).collect::<Result<Vec<_>, _>>()?;
+        self.graphs = self.shared.start_times.time("record", || (0..staging_ring.slots()).map(record).collect::<Result<Vec<_>, _>>())?;
         Ok(())
     }
 
@@ -414,10 +385,15 @@ impl Loaded for CudaProgram {
         if self.graphs.is_empty() && self.runs[0].is_some() && !self.shared.one_by_one {
             self.record(&staging_ring)?;
         }
-        let run = self.start(&mut staging_ring, inputs).inspect_err(|_| {
+        self.count += 1;
+        if let Some(lost) = self.shared.fault.as_ref().filter(|_| self.loss.is_some()).and_then(|fault| fault.lost_in(self.count)) {
+            return Err(self.shared.context.failed("computing a step", lost));
+        }
+        let run = self.start(&mut staging_ring, inputs).map_err(|error| {
             // A copy from the caller's columns may be in flight, and the caller may overwrite them as soon as this
             // returns. An error of the device cannot be handled here.
             let _ = self.shared.synchronize();
+            self.located(&staging_ring, error)
         })?;
         self.runs = [Some(run), self.runs[0]];
         Ok(())
@@ -433,8 +409,9 @@ impl Loaded for CudaProgram {
         let answer = staging_ring.results_of(slot, numbers);
         if matches!(answer, Err(DeviceError::NonFinite)) {
             self.broken = Some(slot);
+            return answer;
         }
-        answer
+        answer.map_err(|error| self.located(&staging_ring, error))
     }
 
     fn find_non_finite(&mut self, inputs: Option<&StepInputs<'_>>) -> Result<Option<NodeId>, DeviceError> {
@@ -479,14 +456,6 @@ impl Drop for CudaProgram {
     fn drop(&mut self) {
         // Kernels and CUDA graphs must not be destroyed while they run. An error of the device cannot be handled here.
         let _ = self.shared.synchronize();
-    }
-}
-
-fn resolve(address: Address, staging_ring: &StagingRing, slot: usize) -> u64 {
-    match address {
-        Address::Fixed(address) => address,
-        Address::Slot(offset) => staging_ring.on_device(slot) + offset,
-        Address::Results => staging_ring.results(slot),
     }
 }
 

@@ -86,6 +86,20 @@ impl Memory for CudaMemory {
         unsafe { result::memcpy_htod_sync(to, bytes) }.map_err(|error| self.0.shared.context.failed("transfer to the GPU", error))
     }
 
+    fn zero(&mut self, offset: Bytes, length: Bytes) -> Result<(), DeviceError> {
+        let to = self.address(offset, length.get(), "write")?;
+        if length == Bytes::ZERO {
+            return Ok(());
+        }
+        let failed = |error| self.0.shared.context.failed("filling memory", error);
+        // SAFETY: the range is in bounds, and the GPU is idle.
+        unsafe { result::memset_d8_sync(to, 0, length.get()) }.and_then(|()| result::ctx::synchronize()).map_err(failed)
+    }
+
+    fn share(&self) -> Option<Box<dyn Memory>> {
+        Some(Box::new(CudaMemory(Arc::clone(&self.0))))
+    }
+
     fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let from = self.address(offset, bytes.len(), "read")?;
         if bytes.is_empty() {

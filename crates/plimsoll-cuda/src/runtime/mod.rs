@@ -3,4 +3,5 @@
 pub(crate) mod memory;
 pub(crate) mod offload;
 pub(crate) mod staging;
+pub(crate) mod start_times;
 pub(crate) mod state;

@@ -13,15 +13,24 @@ use std::sync::Arc;
 /// Bytes of a run's scalar outputs, followed by the finite flag.
 const RESULTS: usize = 4 * (NUMBERS + 1);
 
+/// Bytes of the count of ops that a program has completed.
+const MARK: usize = 4;
+
+/// Bytes for the header and the scalars of a batch whose columns are in pinned memory already.
+const HEAD: usize = 1024;
+
 /// Pinned host memory for a plan with this staging.
 pub(crate) fn pinned(staging: &Staging) -> Bytes {
-    Bytes(staging.slots as u64 * (staging.slot.0 + RESULTS as u64)).align_up(4096)
+    Bytes(staging.slots as u64 * (staging.slot.0 + (HEAD + RESULTS) as u64) + MARK as u64).align_up(4096)
 }
 
 /// The slots in host and device memory.
 pub(crate) struct StagingRing {
     shared: Arc<DeviceState>,
+    /// Heads and results of all slots, and the mark.
     pinned: PinnedBuffer,
+    /// The slots in host memory, pinned with the first batch that is not in pinned memory already.
+    batches: Option<PinnedBuffer>,
     slots: Vec<Slot>,
     slot_size: usize,
     /// Address of the first slot on the GPU.
@@ -80,10 +89,12 @@ impl Drop for PinnedSlot {
 
 /// Allocates zeroed pinned memory; the context is current.
 fn pin(shared: &DeviceState, size: Bytes) -> Result<PinnedBuffer, DeviceError> {
-    PinnedBuffer::new(&shared.context, size.get().max(1)).map_err(|error| DeviceError::OutOfMemory {
-        device: "the host".to_string(),
-        size,
-        reason: format!("pinned for {}: {error:?}", shared.context.name()),
+    shared.start_times.time("pin_memory", || PinnedBuffer::new(&shared.context, size.get().max(1))).map_err(|error| {
+        DeviceError::OutOfMemory {
+            device: "the host".to_string(),
+            size,
+            reason: format!("pinned for {}: {error:?}", shared.context.name()),
+        }
     })
 }
 
@@ -94,13 +105,13 @@ pub(crate) struct RunId(u64);
 impl StagingRing {
     pub fn new(shared: &Arc<DeviceState>, staging: &Staging, resident: u64) -> Result<StagingRing, DeviceError> {
         shared.bind()?;
-        let size = pinned(staging);
         let context = &shared.context;
-        let pinned = pin(shared, size)?;
+        let pinned = pin(shared, Bytes((staging.slots * (HEAD + RESULTS) + MARK) as u64))?;
         let slot = |_| -> Result<Slot, _> { Ok(Slot { copied: Event::new(context)?, done: Event::new(context)? }) };
         let slots = (0..staging.slots).map(slot).collect::<Result<Vec<_>, _>>();
         Ok(StagingRing {
             pinned,
+            batches: None,
             slots: slots.map_err(|error| context.failed("making events", error))?,
             slot_size: staging.slot.get(),
             start: resident + staging.offset.0,
@@ -126,8 +137,20 @@ impl StagingRing {
         self.pinned.start as u64 + self.results_offset(slot) as u64
     }
 
+    /// Address of the count of completed ops, in mapped host memory.
+    pub fn mark(&self) -> u64 {
+        self.results(self.slots.len())
+    }
+
+    /// The number that the GPU wrote to [`mark`](StagingRing::mark) last.
+    pub fn marked(&self) -> u32 {
+        let mark = self.pinned.start.wrapping_add(self.results_offset(self.slots.len())).cast::<u32>();
+        // SAFETY: four bytes behind the results, which the GPU writes at once.
+        unsafe { mark.read_volatile() }
+    }
+
     fn results_offset(&self, slot: usize) -> usize {
-        self.slots.len() * self.slot_size + slot * RESULTS
+        self.slots.len() * HEAD + slot * RESULTS
     }
 
     /// Copies the inputs of a run into the next slot and makes the compute stream wait for them. `columns` are the
@@ -137,15 +160,24 @@ impl StagingRing {
         let failed = |error| self.shared.context.failed("transfer the batch", error);
         // The host must not write to a slot before its previous run has completed.
         self.slots[slot].done.wait().map_err(failed)?;
-        self.direct = inputs.columns.iter().all(|column| self.shared.is_slot(column));
         let (scalars, random) = (inputs.scalars, inputs.random);
+        let fits = 32 + 4 * scalars.len() <= HEAD;
+        self.direct = fits && inputs.columns.iter().all(|column| self.shared.is_slot(column));
         let mut image = [0u8; 32];
         image[..8].copy_from_slice(&random.seed.to_ne_bytes());
         image[8..16].copy_from_slice(&random.first_row.to_ne_bytes());
         image[16..20].copy_from_slice(&random.step.to_ne_bytes());
         let end = header + image.len() + 4 * scalars.len();
         assert!(end <= self.slot_size, "a slot is as large as the largest program's inputs");
-        let host = self.pinned.start.wrapping_add(slot * self.slot_size);
+        if !self.direct && self.batches.is_none() {
+            self.batches = Some(pin(&self.shared, Bytes((self.slots.len() * self.slot_size) as u64))?);
+        }
+        let failed = |error| self.shared.context.failed("transfer the batch", error);
+        // Where a slot begins, or would if its columns were before its head.
+        let host = match self.batches.as_ref().filter(|_| !self.direct) {
+            Some(batches) => batches.start.wrapping_add(slot * self.slot_size),
+            None => self.pinned.start.wrapping_add(slot * HEAD).wrapping_sub(header),
+        };
         let put = |offset: usize, bytes: *const u8, length: usize| {
             assert!(offset + length <= end, "columns stand before the header");
             // SAFETY: the range is inside of the slot, which the GPU does not read now; the ring's lock excludes other

@@ -5,8 +5,10 @@ use crate::algorithms::measured::{MeasuredAlgorithms, Recorded};
 use crate::libraries::cublaslt::{CublasLt, Matmul};
 use crate::libraries::cudnn::{self, Cudnn};
 use crate::libraries::driver::{Context, Stream};
+use crate::libraries::injected::InjectedFault;
 use crate::libraries::kernel_cache::key;
 use crate::libraries::nvrtc::Compiler;
+use crate::runtime::start_times::StartTimes;
 use plimsoll_core::device::DeviceError;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,11 +37,15 @@ pub(crate) struct DeviceState {
     pub compiler: Arc<Compiler>,
     /// Whether each op is waited for, so that an error names it.
     pub one_by_one: bool,
+    /// A fault that was requested, to test what happens then.
+    pub fault: Option<InjectedFault>,
     /// Whether the algorithms of libraries are measured, instead of the first of their ranking.
     pub measures_algorithms: bool,
     pub algorithms: Mutex<MeasuredAlgorithms>,
     /// Receives how many of a program's library calls are selected, while a program is loaded that measures them.
     pub progress: Mutex<Option<Report>>,
+    /// What opening the GPU and loading programs took so far.
+    pub start_times: StartTimes,
     /// Address ranges of the pinned slots that pipelines assemble batches in.
     pub slots: Mutex<Vec<Range<usize>>>,
     /// Last field, so that it outlives everything created in it.
@@ -66,7 +72,7 @@ impl DeviceState {
 
     /// cuDNN on this GPU, if available; the context is current.
     pub fn cudnn(&self) -> Option<&Arc<Cudnn>> {
-        let open = || match Cudnn::open(&self.context, &self.compute) {
+        let open = || match self.start_times.time("cudnn_open", || Cudnn::open(&self.context, &self.compute)) {
             Ok(cudnn) => Some(Arc::new(cudnn)),
             Err(refusal) => {
                 self.took(&refusal);
