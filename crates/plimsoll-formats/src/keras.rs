@@ -23,6 +23,8 @@ pub struct KerasModel {
     pub keras_version: Option<String>,
     /// The weights.
     pub weights: Weights,
+    /// Bytes of configurations and of the structure of HDF5 that were read.
+    pub metadata_bytes: u64,
 }
 
 /// The weights of a saved model.
@@ -108,7 +110,9 @@ impl KerasModel {
             model.keras_version = metadata["keras_version"].as_str().map(str::to_string);
         }
         if let Some(weights) = zip.stored("model.weights.h5")? {
-            model.weights = Weights::Paths(Hdf5::open(weights)?);
+            let file = Hdf5::open(weights)?;
+            model.metadata_bytes += file.metadata_bytes;
+            model.weights = Weights::Paths(file);
         } else if zip.names().any(|name| name.starts_with("model.weights")) {
             return unsupported("its weights are not in `model.weights.h5` but sharded or in another format; save it with `model.save`");
         }
@@ -126,13 +130,15 @@ impl KerasModel {
         let compile_config = text("training_config").map(|text| json(text.as_bytes(), "training_config")).transpose()?;
         let keras_version = text("keras_version").cloned();
         let root = if file.objects.contains_key("model_weights") { "model_weights" } else { "" };
-        Ok(KerasModel { config, compile_config, keras_version, weights: Weights::Legacy(LegacyWeights { file, root }) })
+        let metadata_bytes = file.metadata_bytes;
+        Ok(KerasModel { config, compile_config, keras_version, weights: Weights::Legacy(LegacyWeights { file, root }), metadata_bytes })
     }
 
     fn bare(bytes: &[u8]) -> Result<KerasModel> {
         let mut config = json(bytes, "config.json")?;
         let compile_config = config.get_mut("compile_config").map(Value::take).filter(|value| value.get("optimizer").is_some());
-        Ok(KerasModel { config, compile_config, keras_version: None, weights: Weights::None })
+        let metadata_bytes = bytes.len() as u64;
+        Ok(KerasModel { config, compile_config, keras_version: None, weights: Weights::None, metadata_bytes })
     }
 }
 

@@ -111,6 +111,11 @@ impl Metadata {
         }
     }
 
+    /// The bytes counted so far.
+    pub fn counted(&self) -> u64 {
+        MAX_METADATA - self.left.get()
+    }
+
     pub fn read(&self, at: u64, length: u64, what: &str) -> Result<Vec<u8>> {
         // A range outside the file is an error before it is an allocation.
         let part = self.region.part(at, length, what)?;
@@ -120,14 +125,14 @@ impl Metadata {
 }
 
 /// Takes numbers off the front of bytes; a message that ends early is an error that names it.
-pub(crate) struct Fields<'a> {
+pub(crate) struct FieldReader<'a> {
     bytes: &'a [u8],
     what: &'a str,
 }
 
-impl<'a> Fields<'a> {
-    pub fn new(bytes: &'a [u8], what: &'a str) -> Fields<'a> {
-        Fields { bytes, what }
+impl<'a> FieldReader<'a> {
+    pub fn new(bytes: &'a [u8], what: &'a str) -> FieldReader<'a> {
+        FieldReader { bytes, what }
     }
 
     pub fn take(&mut self, length: usize) -> Result<&'a [u8]> {

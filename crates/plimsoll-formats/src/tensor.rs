@@ -137,6 +137,11 @@ impl Tensor {
         Tensor::stored(dtype, shape, Region::bytes(bytes), "a tensor in memory")
     }
 
+    /// A tensor of zeros, which takes no memory.
+    pub fn zeros(dtype: DType, shape: Vec<u64>) -> Tensor {
+        Tensor::new(dtype, shape, Data::Zeros)
+    }
+
     pub(crate) fn new(dtype: DType, shape: Vec<u64>, data: Data) -> Tensor {
         Tensor { dtype, shape, data }
     }

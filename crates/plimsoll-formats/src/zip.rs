@@ -1,7 +1,7 @@
 //! Zip archives as Keras and NumPy write them: members that are stored without compression, with 64-bit sizes where needed.
 
 use crate::error::{Result, damaged, unsupported};
-use crate::source::{Fields, Metadata, Region};
+use crate::source::{FieldReader, Metadata, Region};
 use flate2::read::DeflateDecoder;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -43,16 +43,16 @@ impl Zip {
         let tail = metadata.read(from, length - from, "the end of the zip archive")?;
         let end = (0..tail.len().saturating_sub(END_BYTES as usize - 1)).rev().find(|at| tail[*at..].starts_with(&END.to_le_bytes()));
         let Some(end) = end else { return damaged("it is not a zip archive, or it is cut off: it has no directory") };
-        let mut fields = Fields::new(&tail[end + 10..], "the end of the zip archive");
+        let mut fields = FieldReader::new(&tail[end + 10..], "the end of the zip archive");
         let (mut entries, mut size, mut start) = (u64::from(fields.u16()?), u64::from(fields.u32()?), u64::from(fields.u32()?));
         if entries == 0xFFFF || size == 0xFFFF_FFFF || start == 0xFFFF_FFFF {
             let locator = (from + end as u64).checked_sub(20).map(|at| metadata.read(at, 20, "the zip64 locator"));
             let Some(locator) = locator.transpose()? else { return damaged("its zip64 locator is cut off") };
-            let mut fields = Fields::new(&locator, "the zip64 locator");
+            let mut fields = FieldReader::new(&locator, "the zip64 locator");
             if fields.u32()? == LOCATOR64 {
                 fields.u32()?;
                 let record = metadata.read(fields.u64()?, 56, "the zip64 end of the archive")?;
-                let mut fields = Fields::new(&record, "the zip64 end of the archive");
+                let mut fields = FieldReader::new(&record, "the zip64 end of the archive");
                 if fields.u32()? != END64 {
                     return damaged("its zip64 locator points at something else");
                 }
@@ -61,7 +61,7 @@ impl Zip {
             }
         }
         let directory = metadata.read(start, size, "the directory of the zip archive")?;
-        let mut fields = Fields::new(&directory, "the directory of the zip archive");
+        let mut fields = FieldReader::new(&directory, "the directory of the zip archive");
         let mut members: Vec<Member> = Vec::new();
         for _ in 0..entries {
             let member = Member::read(&mut fields, &metadata)?;
@@ -108,7 +108,7 @@ impl Zip {
 
 impl Member {
     /// The next entry of the directory.
-    fn read(fields: &mut Fields<'_>, metadata: &Metadata) -> Result<Member> {
+    fn read(fields: &mut FieldReader<'_>, metadata: &Metadata) -> Result<Member> {
         if fields.u32()? != CENTRAL {
             return damaged("the directory of the zip archive is damaged");
         }
@@ -120,11 +120,11 @@ impl Member {
         fields.take(8)?;
         let mut header = u64::from(fields.u32()?);
         let name = String::from_utf8_lossy(fields.take(name.into())?).into_owned();
-        let mut extras = Fields::new(fields.take(extra.into())?, "the directory of the zip archive");
+        let mut extras = FieldReader::new(fields.take(extra.into())?, "the directory of the zip archive");
         fields.take(comment.into())?;
         while extras.rest().len() >= 4 {
             let (kind, length) = (extras.u16()?, extras.u16()?);
-            let mut values = Fields::new(extras.take(length.into())?, "the zip64 sizes of a member");
+            let mut values = FieldReader::new(extras.take(length.into())?, "the zip64 sizes of a member");
             if kind == 1 {
                 for value in [&mut size, &mut packed, &mut header] {
                     if *value == 0xFFFF_FFFF {
@@ -143,7 +143,7 @@ impl Member {
             return damaged(format!("the member `{name}` of the archive has two different sizes"));
         }
         let local = metadata.read(header, 30, "the header of a member")?;
-        let mut fields = Fields::new(&local, "the header of a member");
+        let mut fields = FieldReader::new(&local, "the header of a member");
         if fields.u32()? != LOCAL {
             return damaged(format!("the header of the member `{name}` is damaged"));
         }

@@ -2,12 +2,12 @@
 
 use super::types::{Text, dataspace, text};
 use crate::error::{Result, damaged, unsupported};
-use crate::source::{Fields, Metadata};
+use crate::source::{FieldReader, Metadata};
 
 /// Name and strings of an attribute; none if its elements are not strings.
 pub fn strings(metadata: &Metadata, message: &[u8], path: &str) -> Result<Option<(String, Vec<String>)>> {
     let what = format!("an attribute of `{path}`");
-    let mut fields = Fields::new(message, &what);
+    let mut fields = FieldReader::new(message, &what);
     let version = fields.u8()?;
     let flags = fields.u8()?;
     let sizes = [fields.u16()?, fields.u16()?, fields.u16()?].map(usize::from);
@@ -55,13 +55,13 @@ pub fn strings(metadata: &Metadata, message: &[u8], path: &str) -> Result<Option
 
 /// A string of variable length: its length, and the address and index of the object with its bytes.
 fn from_heap(metadata: &Metadata, element: &[u8], what: &str) -> Result<Vec<u8>> {
-    let mut fields = Fields::new(element, what);
+    let mut fields = FieldReader::new(element, what);
     let (length, address, index) = (fields.u32()?, fields.u64()?, fields.u32()?);
     if length == 0 {
         return Ok(Vec::new());
     }
     let start = metadata.read(address, 16, what)?;
-    let mut fields = Fields::new(&start, what);
+    let mut fields = FieldReader::new(&start, what);
     if fields.take(4)? != b"GCOL" {
         return damaged(format!("{what} has no heap with its text"));
     }
@@ -70,7 +70,7 @@ fn from_heap(metadata: &Metadata, element: &[u8], what: &str) -> Result<Vec<u8>>
     let mut at = address.saturating_add(16);
     while left >= 16 {
         let start = metadata.read(at, 16, what)?;
-        let mut fields = Fields::new(&start, what);
+        let mut fields = FieldReader::new(&start, what);
         let known = fields.u16()?;
         fields.take(6)?;
         let size = fields.u64()?;

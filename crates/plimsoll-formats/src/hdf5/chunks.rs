@@ -2,7 +2,7 @@
 
 use super::UNDEFINED;
 use crate::error::{Result, damaged, unsupported};
-use crate::source::{Fields, Metadata, Region};
+use crate::source::{FieldReader, Metadata, Region};
 use crate::tensor::{Chunked, DType, HeldChunk};
 use flate2::read::ZlibDecoder;
 use std::io::Read;
@@ -36,7 +36,7 @@ impl ChunkedDataset {
     /// Reads the index of the chunks; none if the dataset was never written.
     pub fn read(
         metadata: &Metadata,
-        layout: &mut Fields<'_>,
+        layout: &mut FieldReader<'_>,
         filters: Option<&[u8]>,
         shape: &[u64],
         dtype: DType,
@@ -70,7 +70,7 @@ impl ChunkedDataset {
             return damaged(format!("the B-tree of {what} is deeper than any of its size"));
         }
         let start = metadata.read(at, 24, what)?;
-        let mut fields = Fields::new(&start, what);
+        let mut fields = FieldReader::new(&start, what);
         if fields.take(4)? != b"TREE" || fields.u8()? != 1 {
             return damaged(format!("{what} has no B-tree of chunks"));
         }
@@ -78,7 +78,7 @@ impl ChunkedDataset {
         let rank = self.dims.len();
         let entry = 8 + 8 * (rank as u64 + 1) + 8;
         let body = metadata.read(at.saturating_add(24), u64::from(count) * entry, what)?;
-        let mut fields = Fields::new(&body, what);
+        let mut fields = FieldReader::new(&body, what);
         for _ in 0..count {
             let (bytes, skipped) = (fields.u32()?, fields.u32()?);
             let offset = (0..rank).map(|_| fields.u64()).collect::<Result<Vec<u64>>>()?;
@@ -179,7 +179,7 @@ fn unshuffle(bytes: &[u8], element: usize) -> Vec<u8> {
 
 /// The filters, in the order in which they were applied.
 fn pipeline(message: &[u8], what: &str) -> Result<Vec<u16>> {
-    let mut fields = Fields::new(message, what);
+    let mut fields = FieldReader::new(message, what);
     let (version, count) = (fields.u8()?, fields.u8()?);
     fields.take(if version == 1 { 6 } else { 0 })?;
     let mut filters = Vec::new();

@@ -3,7 +3,7 @@
 use super::UNDEFINED;
 use super::header::{self, Header};
 use crate::error::{Result, damaged, unsupported};
-use crate::source::{Fields, Metadata};
+use crate::source::{FieldReader, Metadata};
 
 /// Names and addresses of the objects in a group, by name; none if the header is not a group's.
 pub fn links(metadata: &Metadata, header: &Header, path: &str) -> Result<Option<Vec<(String, u64)>>> {
@@ -12,14 +12,14 @@ pub fn links(metadata: &Metadata, header: &Header, path: &str) -> Result<Option<
     let mut is_group = false;
     if let Some(table) = header.of(header::SYMBOL_TABLE).next() {
         is_group = true;
-        let mut fields = Fields::new(table, &what);
+        let mut fields = FieldReader::new(table, &what);
         let (tree, heap) = (fields.u64()?, fields.u64()?);
         let heap = Heap::read(metadata, heap, &what)?;
         nodes(metadata, tree, &heap, &what, 0, &mut found)?;
     }
     if let Some(info) = header.of(header::LINK_INFO).next() {
         is_group = true;
-        let mut fields = Fields::new(info, &what);
+        let mut fields = FieldReader::new(info, &what);
         fields.u8()?;
         let flags = fields.u8()?;
         fields.take(usize::from(flags & 1) * 8)?;
@@ -43,7 +43,7 @@ struct Heap(Vec<u8>);
 impl Heap {
     fn read(metadata: &Metadata, address: u64, what: &str) -> Result<Heap> {
         let start = metadata.read(address, 32, what)?;
-        let mut fields = Fields::new(&start, what);
+        let mut fields = FieldReader::new(&start, what);
         if fields.take(4)? != b"HEAP" {
             return damaged(format!("{what} has no heap of names"));
         }
@@ -68,13 +68,13 @@ fn nodes(metadata: &Metadata, at: u64, heap: &Heap, what: &str, depth: usize, fo
         return damaged(format!("the B-tree of {what} is deeper than any of its size"));
     }
     let start = metadata.read(at, 24, what)?;
-    let mut fields = Fields::new(&start, what);
+    let mut fields = FieldReader::new(&start, what);
     if fields.take(4)? != b"TREE" || fields.u8()? != 0 {
         return damaged(format!("{what} has no B-tree of links"));
     }
     let (level, count) = (fields.u8()?, fields.u16()?);
     let body = metadata.read(at.saturating_add(24), u64::from(count) * 16, what)?;
-    let mut fields = Fields::new(&body, what);
+    let mut fields = FieldReader::new(&body, what);
     for _ in 0..count {
         fields.u64()?;
         let child = fields.u64()?;
@@ -93,7 +93,7 @@ fn symbols(metadata: &Metadata, at: u64, heap: &Heap, what: &str, found: &mut Ve
     }
     let count = u16::from_le_bytes([start[6], start[7]]);
     let body = metadata.read(at.saturating_add(8), u64::from(count) * 40, what)?;
-    let mut fields = Fields::new(&body, what);
+    let mut fields = FieldReader::new(&body, what);
     for _ in 0..count {
         let (name, address, cached) = (fields.u64()?, fields.u64()?, fields.u32()?);
         fields.take(20)?;
@@ -109,7 +109,7 @@ fn symbols(metadata: &Metadata, at: u64, heap: &Heap, what: &str, found: &mut Ve
 
 /// A link as a message of the group's own header.
 fn link(message: &[u8], what: &str) -> Result<(String, u64)> {
-    let mut fields = Fields::new(message, what);
+    let mut fields = FieldReader::new(message, what);
     fields.u8()?;
     let flags = fields.u8()?;
     let kind = if flags & 8 != 0 { fields.u8()? } else { 0 };

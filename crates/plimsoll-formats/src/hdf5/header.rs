@@ -1,7 +1,7 @@
 //! Object headers: lists of messages.
 
 use crate::error::{Result, damaged, unsupported};
-use crate::source::{Fields, Metadata};
+use crate::source::{FieldReader, Metadata};
 
 pub const DATASPACE: u16 = 0x01;
 pub const LINK_INFO: u16 = 0x02;
@@ -30,7 +30,7 @@ impl Header {
         if start.starts_with(b"OHDR") {
             return unsupported(format!("`{path}` has a version 2 object header; Keras writes version 1 (save it without track_order)"));
         }
-        let mut fields = Fields::new(&start, &what);
+        let mut fields = FieldReader::new(&start, &what);
         let version = fields.u8()?;
         if version != 1 {
             return damaged(format!("{what} has the unknown version {version}"));
@@ -44,7 +44,7 @@ impl Header {
         let mut left = usize::from(count);
         while let Some((at, length)) = blocks.pop() {
             let block = metadata.read(at, length, &what)?;
-            let mut fields = Fields::new(&block, &what);
+            let mut fields = FieldReader::new(&block, &what);
             while left > 0 && fields.rest().len() >= 8 {
                 let (kind, size, flags) = (fields.u16()?, fields.u16()?, fields.u8()?);
                 fields.take(3)?;
@@ -52,11 +52,11 @@ impl Header {
                 left -= 1;
                 match kind {
                     CONTINUATION => {
-                        let mut fields = Fields::new(body, &what);
+                        let mut fields = FieldReader::new(body, &what);
                         blocks.push((fields.u64()?, fields.u64()?));
                     }
                     ATTRIBUTE_INFO => {
-                        let mut fields = Fields::new(body, &what);
+                        let mut fields = FieldReader::new(body, &what);
                         fields.u8()?;
                         let flags = fields.u8()?;
                         fields.take(usize::from(flags & 1) * 2)?;

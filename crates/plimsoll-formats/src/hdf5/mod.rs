@@ -12,13 +12,13 @@ mod types;
 mod write;
 
 use crate::error::{Result, damaged, unsupported};
-use crate::source::{Fields, Metadata, Region};
+use crate::source::{FieldReader, Metadata, Region};
 use crate::tensor::{DType, Data, Tensor};
 use chunks::ChunkedDataset;
 use header::Header;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-pub use write::{Layout, Node};
+pub use write::{Hdf5Node, Layout};
 
 const SIGNATURE: &[u8; 8] = b"\x89HDF\r\n\x1a\n";
 /// The address that stands for "none".
@@ -31,6 +31,8 @@ const MAX_DEPTH: usize = 64;
 pub struct Hdf5 {
     /// Every group and dataset.
     pub objects: BTreeMap<String, Object>,
+    /// Bytes of metadata that were read.
+    pub metadata_bytes: u64,
 }
 
 /// A group or a dataset.
@@ -63,7 +65,7 @@ impl Hdf5 {
             ));
         }
         let superblock = metadata.read(0, 96, "the superblock")?;
-        let mut fields = Fields::new(&superblock[13..], "the superblock");
+        let mut fields = FieldReader::new(&superblock[13..], "the superblock");
         let sizes = (fields.u8()?, fields.u8()?);
         if sizes != (8, 8) {
             return unsupported(format!("the HDF5 file has addresses of {} and lengths of {} bytes; 8 are expected", sizes.0, sizes.1));
@@ -75,8 +77,9 @@ impl Hdf5 {
         }
         fields.take(32)?;
         let root = fields.u64()?;
-        let mut file = Hdf5 { objects: BTreeMap::new() };
+        let mut file = Hdf5 { objects: BTreeMap::new(), metadata_bytes: 0 };
         file.visit(&metadata, String::new(), root, 0)?;
+        file.metadata_bytes = metadata.counted();
         Ok(file)
     }
 
@@ -132,7 +135,7 @@ fn dataset(metadata: &Metadata, header: &Header, path: &str, attributes: &BTreeM
     let Some(bytes) = shape.iter().try_fold(dtype.size(), |bytes, dim| bytes.checked_mul(*dim)) else {
         return damaged(format!("{what} has the impossible shape {shape:?}"));
     };
-    let mut fields = Fields::new(layout, &what);
+    let mut fields = FieldReader::new(layout, &what);
     let (version, class) = (fields.u8()?, fields.u8()?);
     match (version, class) {
         (3, 0) => {

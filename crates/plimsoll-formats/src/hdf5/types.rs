@@ -1,12 +1,12 @@
 //! Dataspaces and datatypes.
 
 use crate::error::{Result, unsupported};
-use crate::source::Fields;
+use crate::source::FieldReader;
 use crate::tensor::DType;
 
 /// The dimensions, and the bytes of the message.
 pub fn dataspace(message: &[u8]) -> Result<(Vec<u64>, usize)> {
-    let mut fields = Fields::new(message, "a dataspace");
+    let mut fields = FieldReader::new(message, "a dataspace");
     let (version, rank, flags) = (fields.u8()?, fields.u8()?, fields.u8()?);
     let kind = fields.u8()?;
     match version {
@@ -32,7 +32,7 @@ pub enum Text {
 
 /// The strings that a type stands for; none if it has others.
 pub fn text(message: &[u8]) -> Result<Option<Text>> {
-    let mut fields = Fields::new(message, "a datatype");
+    let mut fields = FieldReader::new(message, "a datatype");
     let class = fields.u8()?;
     let kind = fields.u8()? & 15;
     fields.take(2)?;
@@ -46,7 +46,7 @@ pub fn text(message: &[u8]) -> Result<Option<Text>> {
 
 /// The type of numbers; none for strings, compounds and others that are no weights. `bfloat` is Keras' mark of bfloat16.
 pub fn number(message: &[u8], bfloat: bool, path: &str) -> Result<Option<DType>> {
-    let mut fields = Fields::new(message, "a datatype");
+    let mut fields = FieldReader::new(message, "a datatype");
     let class = fields.u8()?;
     let bits = fields.u8()?;
     fields.take(2)?;

@@ -12,9 +12,9 @@ const INTERNAL_K: usize = 16;
 
 /// What a file will have.
 #[derive(Clone, Debug)]
-pub enum Node {
+pub enum Hdf5Node {
     /// A group, by the names of its members.
-    Group(BTreeMap<String, Node>),
+    Group(BTreeMap<String, Hdf5Node>),
     /// A dataset.
     Dataset {
         /// The type of its elements: `F32`, `F64`, `I32` or `I64`.
@@ -24,21 +24,21 @@ pub enum Node {
     },
 }
 
-impl Node {
+impl Hdf5Node {
     /// A group without members.
-    pub fn group() -> Node {
-        Node::Group(BTreeMap::new())
+    pub fn group() -> Hdf5Node {
+        Hdf5Node::Group(BTreeMap::new())
     }
 
     /// Adds a node at a path, with the groups on the way.
     ///
     /// # Panics
     /// If a dataset is on the way.
-    pub fn insert(&mut self, path: &str, node: Node) {
-        let Node::Group(members) = self else { panic!("`{path}` goes through a dataset") };
+    pub fn insert(&mut self, path: &str, node: Hdf5Node) {
+        let Hdf5Node::Group(members) = self else { panic!("`{path}` goes through a dataset") };
         match path.split_once('/') {
             None => drop(members.insert(path.to_string(), node)),
-            Some((first, rest)) => members.entry(first.to_string()).or_insert_with(Node::group).insert(rest, node),
+            Some((first, rest)) => members.entry(first.to_string()).or_insert_with(Hdf5Node::group).insert(rest, node),
         }
     }
 }
@@ -46,10 +46,10 @@ impl Node {
 /// Where everything in a file is.
 ///
 /// ```
-/// use plimsoll_formats::{hdf5::{Hdf5, Layout, Node}, source::Region, tensor::DType};
+/// use plimsoll_formats::{hdf5::{Hdf5, Hdf5Node, Layout}, source::Region, tensor::DType};
 /// use std::io::Write;
-/// let mut root = Node::group();
-/// root.insert("layers/dense/vars/0", Node::Dataset { dtype: DType::F32, shape: vec![2] });
+/// let mut root = Hdf5Node::group();
+/// root.insert("layers/dense/vars/0", Hdf5Node::Dataset { dtype: DType::F32, shape: vec![2] });
 /// let mut bytes = Vec::new();
 /// let layout = Layout::new(&root);
 /// layout.write(&mut bytes, |_, out| out.write_all(&[0, 0, 128, 63, 0, 0, 0, 64]))?;
@@ -71,8 +71,8 @@ impl Layout {
     ///
     /// # Panics
     /// If it is a dataset, or a dataset has a type that is not written.
-    pub fn new(root: &Node) -> Layout {
-        let Node::Group(members) = root else { panic!("the root of a file is a group") };
+    pub fn new(root: &Hdf5Node) -> Layout {
+        let Hdf5Node::Group(members) = root else { panic!("the root of a file is a group") };
         let mut layout = Layout { metadata: vec![0; 96], datasets: Vec::new(), length: 0 };
         let (header, tree, heap) = layout.group("", members);
         let mut superblock = SIGNATURE.to_vec();
@@ -118,17 +118,17 @@ impl Layout {
     }
 
     /// Writes a group; gives the addresses of its header, its B-tree and its heap.
-    fn group(&mut self, path: &str, members: &BTreeMap<String, Node>) -> (u64, u64, u64) {
+    fn group(&mut self, path: &str, members: &BTreeMap<String, Hdf5Node>) -> (u64, u64, u64) {
         let mut names = vec![0; 8];
         let mut entries = Vec::with_capacity(members.len());
         for (name, node) in members {
             let inner = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
             let (address, cached, scratch) = match node {
-                Node::Group(members) => {
+                Hdf5Node::Group(members) => {
                     let (header, tree, heap) = self.group(&inner, members);
                     (header, 1, [tree, heap])
                 }
-                Node::Dataset { dtype, shape } => (self.dataset(inner, *dtype, shape), 0, [0; 2]),
+                Hdf5Node::Dataset { dtype, shape } => (self.dataset(inner, *dtype, shape), 0, [0; 2]),
             };
             entries.push((names.len() as u64, [address, cached, scratch[0], scratch[1]]));
             names.extend(name.as_bytes());

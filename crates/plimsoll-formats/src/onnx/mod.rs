@@ -23,6 +23,8 @@ pub struct OnnxModel {
     pub graph: Graph,
     /// Functions that the model defines itself, by name.
     pub functions: Vec<String>,
+    /// Bytes of the file that were read as metadata: nodes, names, attributes, and tensors that are not stored as bytes.
+    pub metadata_bytes: u64,
 }
 
 /// The graph of a model.

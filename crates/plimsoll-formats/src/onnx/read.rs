@@ -45,6 +45,7 @@ impl OnnxModel {
             return damaged("it is not an ONNX model: it has no graph or no version");
         };
         model.graph = reader.graph(graph)?;
+        model.metadata_bytes = reader.metadata.counted();
         Ok(model)
     }
 

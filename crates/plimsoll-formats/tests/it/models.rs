@@ -1,6 +1,6 @@
 //! Files that Keras, h5py and others wrote (`references/make_models.py`), read back; and what is refused, by name.
 
-use plimsoll_formats::hdf5::{Hdf5, Layout, Node};
+use plimsoll_formats::hdf5::{Hdf5, Hdf5Node, Layout};
 use plimsoll_formats::keras::{KerasModel, Weights};
 use plimsoll_formats::source::Region;
 use plimsoll_formats::tensor::DType;
@@ -99,10 +99,10 @@ fn what_would_open_other_files_or_run_code_is_refused_by_name() {
 #[test]
 fn written_files_are_read_back_whatever_the_number_of_members() {
     for members in [0, 1, 8, 9, 256, 257, 300, 9000] {
-        let mut root = Node::group();
-        root.insert("empty", Node::group());
+        let mut root = Hdf5Node::group();
+        root.insert("empty", Hdf5Node::group());
         for index in 0..members {
-            root.insert(&format!("layers/dense_{index}/vars/0"), Node::Dataset { dtype: DType::F32, shape: vec![1 + index % 3] });
+            root.insert(&format!("layers/dense_{index}/vars/0"), Hdf5Node::Dataset { dtype: DType::F32, shape: vec![1 + index % 3] });
         }
         let layout = Layout::new(&root);
         let mut archive = ZipWriter::new(Cursor::new(Vec::new()));

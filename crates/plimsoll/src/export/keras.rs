@@ -6,7 +6,7 @@ use crate::files;
 use crate::import::Numbered;
 use crate::nn::{CallInput, KerasElements, KerasLayer, KerasWeight};
 use plimsoll_core::{DType, Shape};
-use plimsoll_formats::hdf5::{Layout, Node};
+use plimsoll_formats::hdf5::{Hdf5Node, Layout};
 use plimsoll_formats::tensor::DType as Stored;
 use plimsoll_formats::zip::ZipWriter;
 use serde_json::{Value, json};
@@ -38,16 +38,23 @@ struct CallResult {
     integers: bool,
 }
 
+/// The configuration alone, or all layers that Keras has no counterpart for.
+pub(super) fn configuration(network: &TrainedNetwork) -> Result<Value> {
+    let (written, outputs) = layers(network)?;
+    let order = keras_order(&written, &outputs);
+    Ok(config(network, &written, &order, &outputs))
+}
+
 /// Writes the archive, or lists all layers that Keras has no counterpart for.
 pub(super) fn write(network: &TrainedNetwork, path: &Path) -> Result<()> {
     let (written, outputs) = layers(network)?;
     let order = keras_order(&written, &outputs);
     let config = config(network, &written, &order, &outputs);
     let weights = weights(network, &written, &order)?;
-    let mut root = Node::group();
-    root.insert("vars", Node::group());
+    let mut root = Hdf5Node::group();
+    root.insert("vars", Hdf5Node::group());
     for (path, (_, _, shape)) in &weights {
-        root.insert(path, Node::Dataset { dtype: Stored::F32, shape: shape.iter().map(|dim| *dim as u64).collect() });
+        root.insert(path, Hdf5Node::Dataset { dtype: Stored::F32, shape: shape.iter().map(|dim| *dim as u64).collect() });
     }
     let layout = Layout::new(&root);
     let mut failed = None;
@@ -313,9 +320,9 @@ fn config(network: &TrainedNetwork, written: &[WrittenLayer], order: &[usize], o
 }
 
 /// The weights by their paths in the file, each with its layer and shape.
-type Weights<'a> = BTreeMap<String, (&'a KerasWeight, &'a str, Vec<usize>)>;
+type LayerWeights<'a> = BTreeMap<String, (&'a KerasWeight, &'a str, Vec<usize>)>;
 
-fn weights<'a>(network: &TrainedNetwork, written: &'a [WrittenLayer], order: &[usize]) -> Result<Weights<'a>> {
+fn weights<'a>(network: &TrainedNetwork, written: &'a [WrittenLayer], order: &[usize]) -> Result<LayerWeights<'a>> {
     let shapes: HashMap<String, Vec<usize>> = network.states()?.into_iter().map(|(name, ty)| (name, ty.shape.bind(1))).collect();
     let mut numbered = Numbered::default();
     let mut weights = BTreeMap::new();

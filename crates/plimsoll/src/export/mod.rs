@@ -1,7 +1,8 @@
 //! Trained networks as files of other programs: ONNX, Keras and safetensors.
 //!
-//! An export holds one weight at a time in memory, beside the description of the network. After it was written, the file and the network
-//! are run on the same sample rows.
+//! An export holds one weight at a time in memory, beside the description of the network. What the format or its reader cannot express
+//! is an error before anything is written. The file is written in a folder of its own, where it and the network are run on the same
+//! sample rows; then it is moved to its place.
 
 mod keras;
 mod network;
@@ -13,6 +14,8 @@ mod verify;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::files::{self, INCOMPLETE};
+use crate::import::{importable_keras, importable_onnx};
 use crate::preprocessing::Preprocessing;
 use crate::trainer::Trainer;
 pub(crate) use network::{Origin, TrainedNetwork};
@@ -75,28 +78,71 @@ pub fn export(from: &Path, to: &Path, options: &ExportOptions) -> Result<Exporte
 pub fn export_zoo(config: &Config, to: &Path, options: &ExportOptions) -> Result<Exported> {
     let format = ExportFormat::of(to)?;
     let spec = config.build()?;
+    check(&TrainedNetwork::of_zeros(&spec)?, to, format, options)?;
     // The weights are drawn by the engine itself, then exported like trained ones.
-    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let drawn = folder.join(format!(".{}.initial", to.file_name().unwrap_or_default().to_string_lossy()));
-    let exported = (|| {
-        Trainer::from(spec.clone()).for_prediction().save_weights(&drawn)?;
-        export_network(&TrainedNetwork::of_run(spec, &drawn, &Preprocessing::default())?, to, format, options)
-    })();
-    let _ = std::fs::remove_file(&drawn);
-    exported
+    let scratch = Scratch::beside(to, "initial")?;
+    let drawn = scratch.0.join("initial.safetensors");
+    Trainer::from(spec.clone()).for_prediction().save_weights(&drawn)?;
+    export_network(&TrainedNetwork::of_run(spec, &drawn, &Preprocessing::default())?, to, format, options)
+}
+
+/// A folder for files that are not complete yet, beside their place; it is removed in the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn beside(to: &Path, purpose: &str) -> Result<Scratch> {
+        let name = to.file_name().unwrap_or_default().to_string_lossy();
+        let path = to.with_file_name(format!(".{name}-{purpose}-{}{INCOMPLETE}", std::process::id()));
+        std::fs::create_dir(&path).map_err(|source| Error::Io { action: "write", path: to.to_path_buf(), source })?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Names the file that could not be written.
+fn about(to: &Path) -> impl Fn(Error) -> Error {
+    move |error| match error {
+        Error::Config(what) => Error::Config(format!("cannot write {}: {what}", to.display())),
+        other => other,
+    }
+}
+
+/// That the format has a counterpart for every layer and, if the file is to be compared, that it can be read back. Writes nothing.
+fn check(network: &TrainedNetwork, to: &Path, format: ExportFormat, options: &ExportOptions) -> Result<()> {
+    let readable = match format {
+        ExportFormat::Onnx => importable_onnx(&onnx::convert(network, options.opset).map_err(about(to))?.without_data()),
+        ExportFormat::Keras => importable_keras(keras::configuration(network).map_err(about(to))?),
+        ExportFormat::SafeTensors => Ok(()),
+    };
+    match readable {
+        Err(problems) if options.rows > 0 => {
+            let list = problems.join("\n  ");
+            let hint = "Write it without a comparison: --rows 0";
+            Err(about(to)(Error::Config(format!("it could not be read back for a comparison:\n  {list}\n{hint}"))))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn export_network(network: &TrainedNetwork, to: &Path, format: ExportFormat, options: &ExportOptions) -> Result<Exported> {
-    let about = |error: Error| match error {
-        Error::Config(what) => Error::Config(format!("cannot write {}: {what}", to.display())),
-        other => other,
-    };
+    check(network, to, format, options)?;
+    let scratch = Scratch::beside(to, "export")?;
+    let path = scratch.0.join(to.file_name().unwrap_or_default());
     let data = match format {
-        ExportFormat::Onnx => onnx::convert(network, options.opset).and_then(|converted| converted.write(network, to)).map_err(about)?,
-        ExportFormat::Keras => keras::write(network, to).map(|()| None).map_err(about)?,
-        ExportFormat::SafeTensors => safetensors::write(network, to).map(|()| None).map_err(about)?,
+        ExportFormat::Onnx => onnx::convert(network, options.opset).and_then(|converted| converted.write(network, &path)),
+        ExportFormat::Keras => keras::write(network, &path).map(|()| None),
+        ExportFormat::SafeTensors => safetensors::write(network, &path).map(|()| None),
     };
-    let verified = verify::compare(network, to, format, options.rows)?;
+    let data = data.map_err(about(to))?;
+    let verified = verify::compare(network, &path, format, options.rows)?;
+    for name in data.iter().map(String::as_ref).chain(to.file_name()) {
+        files::put(&scratch.0.join(name), &to.with_file_name(name))?;
+    }
     Ok(Exported {
         path: to.to_path_buf(),
         data: data.map(|name| to.with_file_name(name)),

@@ -3,12 +3,13 @@
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::graphs::input_columns;
-use crate::import::{ImportedInput, ImportedWeights, import, is_importable, open_safetensors, refuse_pickles};
+use crate::import::{Assembly, ImportedInput, ImportedWeights, import, is_importable, open_safetensors, refuse_pickles};
 use crate::nn::Model;
 use crate::preprocessing::Preprocessing;
 use crate::spec::RunSpec;
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_core::{DType, GraphError};
+use plimsoll_formats::tensor::{DType as Stored, Tensor};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -67,16 +68,7 @@ impl TrainedNetwork {
 
     /// The network of a run, with weights in a file.
     pub fn of_run(spec: RunSpec, weights: &Path, fitted: &Preprocessing) -> Result<TrainedNetwork> {
-        let schema = spec.data.output_schema()?;
-        let columns = input_columns(&schema, &spec.model)?;
-        let bounds: Vec<(usize, usize)> = spec.model.bounded_inputs().collect();
-        let input = |(i, column): (usize, &usize)| {
-            let column = &schema.columns()[*column];
-            let ty = TensorType::new(column.dtype, Shape::batch_of(column.shape.iter().copied()));
-            let bound = bounds.iter().filter(|(of, _)| *of == i).map(|(_, bound)| *bound).min();
-            NetworkInput { name: column.name.clone(), column: column.name.clone(), ty, bound }
-        };
-        let inputs: Vec<NetworkInput> = columns.iter().enumerate().map(input).collect();
+        let inputs = inputs_of(&spec)?;
         let mut metadata = BTreeMap::new();
         if let Some((key, text)) = fitted.metadata() {
             metadata.insert(format!("plimsoll.{key}"), text);
@@ -96,6 +88,19 @@ impl TrainedNetwork {
         let model = spec.model.clone();
         let origin = Origin::Run { spec: Box::new(spec), weights: weights.to_path_buf() };
         Ok(TrainedNetwork { model, inputs, weights: read, metadata, origin })
+    }
+
+    /// The network of a description with zeros for weights, to find out what a format can express.
+    pub fn of_zeros(spec: &RunSpec) -> Result<TrainedNetwork> {
+        let inputs = inputs_of(spec)?;
+        let types: Vec<TensorType> = inputs.iter().map(|input| input.ty.clone()).collect();
+        let mut weights = ImportedWeights::default();
+        for (name, ty) in spec.model.weights_for(&types)? {
+            let zeros = Tensor::zeros(Stored::F32, ty.shape.bind(1).iter().map(|dim| *dim as u64).collect());
+            weights.insert(name, Assembly::Whole(zeros));
+        }
+        let origin = Origin::Run { spec: Box::new(spec.clone()), weights: PathBuf::new() };
+        Ok(TrainedNetwork { model: spec.model.clone(), inputs, weights, metadata: BTreeMap::new(), origin })
     }
 
     fn imported(path: &Path) -> Result<TrainedNetwork> {
@@ -131,4 +136,18 @@ impl NetworkInput {
     pub fn integers(&self) -> bool {
         matches!(self.ty.dtype, DType::I32 | DType::U8)
     }
+}
+
+/// The inputs of a run's model.
+fn inputs_of(spec: &RunSpec) -> Result<Vec<NetworkInput>> {
+    let schema = spec.data.output_schema()?;
+    let columns = input_columns(&schema, &spec.model)?;
+    let bounds: Vec<(usize, usize)> = spec.model.bounded_inputs().collect();
+    let input = |(i, column): (usize, &usize)| {
+        let column = &schema.columns()[*column];
+        let ty = TensorType::new(column.dtype, Shape::batch_of(column.shape.iter().copied()));
+        let bound = bounds.iter().filter(|(of, _)| *of == i).map(|(_, bound)| *bound).min();
+        NetworkInput { name: column.name.clone(), column: column.name.clone(), ty, bound }
+    };
+    Ok(columns.iter().enumerate().map(input).collect())
 }

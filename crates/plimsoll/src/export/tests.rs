@@ -112,9 +112,30 @@ fn what_cannot_be_written_is_listed_at_once() {
     let error = export_zoo(&config, &folder.path().join("model.keras"), &ExportOptions::default()).unwrap_err().to_string();
     assert!(error.contains("Keras has no layer for:\n  `class_token` (class_token)\n  `positions` (position_embedding)"), "{error}");
     assert!(error.ends_with("Export it to .onnx instead"), "{error}");
+    // All of them, before weights are drawn; nothing stays behind.
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     let error = export_zoo(&config, "model.pb".as_ref(), &ExportOptions::default()).unwrap_err().to_string();
     assert_eq!(error, "model.pb should end in .onnx, .keras or .safetensors, the formats that are written");
     let error = export(folder.path(), "model.onnx".as_ref(), &ExportOptions::default()).unwrap_err().to_string();
     assert!(error.starts_with("cannot read ") && error.contains("config.toml"), "{error}");
+}
+
+#[test]
+fn an_export_is_complete_or_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    // Its weights end early.
+    let broken = folder.path().join("broken.keras");
+    let mut bytes = std::fs::read(references().join("keras/words.keras")).unwrap();
+    let length = bytes.len();
+    bytes.truncate(length - 4);
+    std::fs::write(&broken, bytes).unwrap();
+    export(&broken, &path, &ExportOptions::default()).unwrap_err();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "only the damaged file");
+    // An export replaces a file of the same name when it is complete, and leaves no other.
+    std::fs::remove_file(&broken).unwrap();
+    std::fs::write(&path, "another file").unwrap();
+    export(&references().join("keras/words.keras"), &path, &ExportOptions::default()).unwrap();
+    assert_eq!(read(&path).producer, "plimsoll");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }

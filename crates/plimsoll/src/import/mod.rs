@@ -18,16 +18,17 @@ use crate::output_loss::OutputLosses;
 pub(crate) use keras::Numbered;
 #[cfg(test)]
 pub(crate) use onnx::operators as onnx_operators;
+use plimsoll_core::Bytes;
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_formats::FormatError;
-use plimsoll_formats::keras::KerasModel;
+use plimsoll_formats::keras::{KerasModel, Weights};
 use plimsoll_formats::onnx::OnnxModel;
 use plimsoll_formats::source::Region;
 pub(crate) use safetensors::open as open_safetensors;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-pub(crate) use weights::{Assembly, ImportedWeights, load_matching_weights, load_weights};
+pub(crate) use weights::{Assembly, ImportedWeights, load_matching_weights, load_weights, load_weights_and_optimizer};
 
 /// A model of another program.
 ///
@@ -49,6 +50,27 @@ pub struct Imported {
     /// What the file has and the model has not, such as constraints; one sentence each.
     pub notes: Vec<String>,
     pub(crate) weights: ImportedWeights,
+    pub(crate) optimizer_state: Option<OptimizerState>,
+    /// Heap that reading the file takes at its peak.
+    pub(crate) heap: Bytes,
+}
+
+/// The heap of reading a file, beside the constants that it computes: descriptions of layers and the parsed file. Measured over the models of the
+/// tests and rounded up; `plimsoll/tests/import_memory.rs` compares.
+fn heap_of(metadata_bytes: u64) -> Bytes {
+    Bytes::kib(256) + Bytes(metadata_bytes * HEAP_PER_METADATA)
+}
+
+/// Bytes of heap per byte of metadata.
+const HEAP_PER_METADATA: u64 = 8;
+
+/// The state of the optimizer that a model was saved with.
+#[derive(Debug)]
+pub(crate) struct OptimizerState {
+    /// The steps it has made.
+    pub steps: u64,
+    /// Its moments, by the names of the states of our optimizer.
+    pub slots: ImportedWeights,
 }
 
 /// An input of an imported model.
@@ -86,6 +108,12 @@ impl Imported {
         Ok(self.model.summary_for(&self.types())?)
     }
 
+    /// How many steps the optimizer has made whose state the file has. Training by [`Config::imported`](crate::config::Config::imported)
+    /// or `[model] file` continues from it.
+    pub fn optimizer_steps(&self) -> Option<u64> {
+        self.optimizer_state.as_ref().map(|state| state.steps)
+    }
+
     /// Whether the file has weights.
     pub fn has_weights(&self) -> bool {
         !self.weights.is_empty()
@@ -102,6 +130,17 @@ impl Imported {
         }
         Ok(())
     }
+}
+
+/// That a model of ONNX can be imported, or everything about it that cannot.
+pub(crate) fn importable_onnx(saved: &OnnxModel) -> Result<(), Vec<String>> {
+    onnx::model(saved, "model").map(|_| ())
+}
+
+/// That a configuration of Keras can be imported, or everything about it that cannot.
+pub(crate) fn importable_keras(config: serde_json::Value) -> Result<(), Vec<String>> {
+    let saved = KerasModel { config, compile_config: None, keras_version: None, weights: Weights::None, metadata_bytes: 0 };
+    keras::model(&saved).map(|_| ())
 }
 
 /// Whether a path is a model of another program, by its name.

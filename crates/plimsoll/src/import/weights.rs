@@ -3,6 +3,7 @@
 
 use super::{permuted, safetensors, transposed};
 use crate::error::{Error, Result};
+use crate::optim::EMA_NAME;
 use crate::tensors;
 use plimsoll_core::graph::{State, StateId, StateKind};
 use plimsoll_core::{Bytes, Executor};
@@ -139,10 +140,10 @@ impl ImportedWeights {
     }
 }
 
-/// Weights and statistics of the model.
-fn weights_of(executor: &Executor) -> Vec<(StateId, State)> {
+/// The states of these kinds.
+fn states_of(executor: &Executor, kinds: &[StateKind]) -> Vec<(StateId, State)> {
     let states = executor.plan().programs.iter().map(|program| program.graph.states()).max_by_key(|states| states.len());
-    let kept = |(_, state): &(usize, &State)| matches!(state.kind, StateKind::Parameter | StateKind::Statistic);
+    let kept = |(_, state): &(usize, &State)| kinds.contains(&state.kind);
     states.unwrap_or_default().iter().enumerate().filter(kept).map(|(i, state)| (StateId(i as u32), state.clone())).collect()
 }
 
@@ -150,33 +151,56 @@ fn shape_of(state: &State) -> Vec<u64> {
     state.ty.shape.bind(1).iter().map(|dim| *dim as u64).collect()
 }
 
-/// The weights of a file of another program; none for files with the model's own names, which have a checksum.
-fn foreign(states: &[(StateId, State)], path: &Path) -> Result<Option<ImportedWeights>> {
+/// The weights of a file of another program and, if wanted, the state of its optimizer; none for files with the model's own names, which
+/// have a checksum.
+fn foreign(states: &[(StateId, State)], path: &Path, with_optimizer: bool) -> Result<Option<(ImportedWeights, ImportedWeights)>> {
     super::refuse_pickles(path)?;
     if super::is_importable(path) {
-        return Ok(Some(super::import(path)?.weights));
+        let imported = super::import(path)?;
+        let slots = imported.optimizer_state.filter(|_| with_optimizer).map(|state| state.slots);
+        return Ok(Some((imported.weights, slots.unwrap_or_default())));
     }
     let wanted: Vec<(String, Vec<u64>)> = states.iter().map(|(_, state)| (state.name.clone(), shape_of(state))).collect();
     // What is damaged is reported by the reader of the model's own files.
     let mapped = safetensors::open(path, &wanted).ok().filter(|mapped| mapped.scheme.is_some());
-    Ok(mapped.map(|mapped| mapped.weights))
+    Ok(mapped.map(|mapped| (mapped.weights, ImportedWeights::default())))
 }
 
 /// Loads all weights from a file of any format; the file must have all of the model's.
 pub(crate) fn load_weights(executor: &mut Executor, path: &Path) -> Result<()> {
-    let states = weights_of(executor);
-    let Some(weights) = foreign(&states, path)? else { return tensors::load_weights(executor, path) };
+    load_state(executor, path, false)
+}
+
+/// The same with the state of the optimizer, which the file must have.
+pub(crate) fn load_weights_and_optimizer(executor: &mut Executor, path: &Path) -> Result<()> {
+    load_state(executor, path, true)
+}
+
+fn load_state(executor: &mut Executor, path: &Path, with_optimizer: bool) -> Result<()> {
+    let states = states_of(executor, &[StateKind::Parameter, StateKind::Statistic]);
+    let Some((weights, slots)) = foreign(&states, path, with_optimizer)? else { return tensors::load_weights(executor, path) };
     for (_, state) in &states {
         let other = |what| Error::Config(format!("{} does not have the tensors of this model: {what}", path.display()));
         weights.check(&state.name, &shape_of(state)).map_err(other)?;
     }
-    states.iter().try_for_each(|(id, state)| weights.load(executor, *id, state, path))
+    states.iter().try_for_each(|(id, state)| weights.load(executor, *id, state, path))?;
+    if with_optimizer {
+        // An average of the weights begins with the run.
+        let mut moments = states_of(executor, &[StateKind::Optimizer]);
+        moments.retain(|(_, state)| state.name.rsplit('/').next() != Some(EMA_NAME));
+        for (_, state) in &moments {
+            let other = |what| Error::Config(format!("{} does not have the state of the optimizer: {what}", path.display()));
+            slots.check(&state.name, &shape_of(state)).map_err(other)?;
+        }
+        moments.iter().try_for_each(|(id, state)| slots.load(executor, *id, state, path))?;
+    }
+    Ok(())
 }
 
 /// Loads the weights whose name and shape match the model's; gives the names of those that are not loaded.
 pub(crate) fn load_matching_weights(executor: &mut Executor, path: &Path) -> Result<Vec<String>> {
-    let states = weights_of(executor);
-    let Some(weights) = foreign(&states, path)? else { return tensors::load_matching_weights(executor, path) };
+    let states = states_of(executor, &[StateKind::Parameter, StateKind::Statistic]);
+    let Some((weights, _)) = foreign(&states, path, false)? else { return tensors::load_matching_weights(executor, path) };
     let (fitting, others): (Vec<_>, Vec<_>) =
         states.into_iter().partition(|(_, state)| weights.check(&state.name, &shape_of(state)).is_ok());
     if fitting.is_empty() {

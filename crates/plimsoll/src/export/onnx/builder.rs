@@ -26,7 +26,7 @@ pub(super) enum ImageLayout {
 
 /// The names of a value, by layout.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct ValuePlace {
     plain: Option<String>,
     first: Option<String>,
 }
@@ -37,7 +37,7 @@ pub(super) struct GraphBuilder<'a> {
     /// Small constants of the graph, such as shapes and axes.
     pub constants: BTreeMap<String, Tensor>,
     pub weights: Vec<(WrittenTensor, Recipe)>,
-    places: HashMap<ValueId, Place>,
+    places: HashMap<ValueId, ValuePlace>,
     /// How often a name was given.
     taken: HashMap<String, usize>,
     known: HashMap<String, String>,
@@ -167,7 +167,7 @@ impl<'a> GraphBuilder<'a> {
     /// The layout in which a value exists already; channels first only if that is the only one.
     pub fn layout_of(&self, value: ValueId) -> ImageLayout {
         match self.places.get(&value) {
-            Some(Place { plain: None, first: Some(_) }) => ImageLayout::First,
+            Some(ValuePlace { plain: None, first: Some(_) }) => ImageLayout::First,
             _ => ImageLayout::Plain,
         }
     }

@@ -20,7 +20,7 @@ use plimsoll_core::ops::{Gather, MatMul, Reshape};
 use plimsoll_core::passes::remove_dead;
 use plimsoll_core::{DType, Graph, Op, TensorType, ValueId};
 use plimsoll_formats::onnx::{self, Attribute, Dim, OnnxModel, ValueInfo, WriteOptions, WrittenTensor};
-use plimsoll_formats::tensor::DType as Stored;
+use plimsoll_formats::tensor::{DType as Stored, Tensor};
 use recipe::Recipe;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, BufWriter, Write};
@@ -144,11 +144,20 @@ pub(super) fn convert(network: &TrainedNetwork, opset: Opset) -> Result<Converte
         metadata: network.metadata.clone(),
         graph,
         functions: Vec::new(),
+        metadata_bytes: 0,
     };
     Ok(Converted { model, weights })
 }
 
 impl Converted {
+    /// The model with zeros for weights.
+    pub fn without_data(self) -> OnnxModel {
+        let mut model = self.model;
+        let zeros = |(weight, _): (WrittenTensor, Recipe)| (weight.name, Tensor::zeros(weight.dtype, weight.shape));
+        model.graph.initializers.extend(self.weights.into_iter().map(zeros));
+        model
+    }
+
     /// Writes the model; large weights to `NAME.data` beside it. Gives the name of that file.
     pub fn write(&self, network: &TrainedNetwork, path: &Path) -> Result<Option<String>> {
         self.write_within(network, path, EXTERNAL_FROM)

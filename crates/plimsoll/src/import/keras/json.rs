@@ -5,7 +5,7 @@ use crate::suggest::did_you_mean;
 use serde_json::Value;
 
 /// What is read, or why it cannot be imported.
-pub(super) type Found<T> = std::result::Result<T, String>;
+pub(super) type Parsed<T> = std::result::Result<T, String>;
 
 /// The fields of a layer's `config`.
 #[derive(Clone, Copy)]
@@ -25,26 +25,26 @@ impl<'a> Fields<'a> {
         self.config.get(key).unwrap_or(&Value::Null)
     }
 
-    fn wrong<T>(&self, key: &str) -> Found<T> {
+    fn wrong<T>(&self, key: &str) -> Parsed<T> {
         Err(self.problem(format!("`{key}` is {}, which is not understood", self.get(key))))
     }
 
-    pub fn count(&self, key: &str) -> Found<usize> {
+    pub fn count(&self, key: &str) -> Parsed<usize> {
         self.get(key).as_u64().map(|count| count as usize).map_or_else(|| self.wrong(key), Ok)
     }
 
-    pub fn count_or(&self, key: &str, default: usize) -> Found<usize> {
+    pub fn count_or(&self, key: &str, default: usize) -> Parsed<usize> {
         if self.get(key).is_null() { Ok(default) } else { self.count(key) }
     }
 
-    pub fn number_or(&self, key: &str, default: f64) -> Found<f64> {
+    pub fn number_or(&self, key: &str, default: f64) -> Parsed<f64> {
         match self.get(key) {
             Value::Null => Ok(default),
             value => value.as_f64().map_or_else(|| self.wrong(key), Ok),
         }
     }
 
-    pub fn flag(&self, key: &str, default: bool) -> Found<bool> {
+    pub fn flag(&self, key: &str, default: bool) -> Parsed<bool> {
         match self.get(key) {
             Value::Null => Ok(default),
             value => value.as_bool().map_or_else(|| self.wrong(key), Ok),
@@ -56,7 +56,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A number, or a list of them.
-    pub fn counts(&self, key: &str) -> Found<Vec<usize>> {
+    pub fn counts(&self, key: &str) -> Parsed<Vec<usize>> {
         let count = |value: &Value| value.as_u64().map(|count| count as usize);
         let all = match self.get(key) {
             Value::Array(list) => list.iter().map(count).collect::<Option<Vec<usize>>>(),
@@ -66,7 +66,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Two numbers, or one for both.
-    pub fn pair(&self, key: &str) -> Found<(usize, usize)> {
+    pub fn pair(&self, key: &str) -> Parsed<(usize, usize)> {
         match self.counts(key)?[..] {
             [both] => Ok((both, both)),
             [first, second] => Ok((first, second)),
@@ -75,22 +75,22 @@ impl<'a> Fields<'a> {
     }
 
     /// The only number of a list, for layers over time.
-    pub fn single(&self, key: &str) -> Found<usize> {
+    pub fn single(&self, key: &str) -> Parsed<usize> {
         match self.counts(key)?[..] {
             [one] => Ok(one),
             _ => self.wrong(key),
         }
     }
 
-    pub fn single_or(&self, key: &str, default: usize) -> Found<usize> {
+    pub fn single_or(&self, key: &str, default: usize) -> Parsed<usize> {
         if self.get(key).is_null() { Ok(default) } else { self.single(key) }
     }
 
-    pub fn pair_or(&self, key: &str, default: usize) -> Found<(usize, usize)> {
+    pub fn pair_or(&self, key: &str, default: usize) -> Parsed<(usize, usize)> {
         if self.get(key).is_null() { Ok((default, default)) } else { self.pair(key) }
     }
 
-    pub fn padding(&self) -> Found<Padding> {
+    pub fn padding(&self) -> Parsed<Padding> {
         match self.text("padding") {
             "valid" | "" => Ok(Padding::Valid),
             "same" => Ok(Padding::Same),
@@ -99,7 +99,7 @@ impl<'a> Fields<'a> {
     }
 
     /// That the channels are last.
-    pub fn channels_last(&self) -> Found<()> {
+    pub fn channels_last(&self) -> Parsed<()> {
         match self.text("data_format") {
             "channels_first" => Err(self.problem("has `data_format` channels_first; save the model with channels_last")),
             _ => Ok(()),
@@ -107,7 +107,7 @@ impl<'a> Fields<'a> {
     }
 
     /// An activation, by name or as Keras serializes a function.
-    pub fn activation(&self, key: &str) -> Found<Activation> {
+    pub fn activation(&self, key: &str) -> Parsed<Activation> {
         let value = self.get(key);
         let name = match value {
             Value::Null => return Ok(Activation::Linear),
@@ -118,7 +118,7 @@ impl<'a> Fields<'a> {
         self.activation_named(name)
     }
 
-    pub fn activation_named(&self, name: &str) -> Found<Activation> {
+    pub fn activation_named(&self, name: &str) -> Parsed<Activation> {
         match Activation::NAMES.iter().find(|(known, _)| *known == name) {
             Some((_, activation)) => Ok(*activation),
             None => {
@@ -129,7 +129,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A regularizer of Keras: L1, L2 or both.
-    pub fn regularizer(&self, key: &str) -> Found<Regularizer> {
+    pub fn regularizer(&self, key: &str) -> Parsed<Regularizer> {
         let value = self.get(key);
         if value.is_null() {
             return Ok(Regularizer::default());

@@ -1,7 +1,9 @@
 //! Classes of Keras as layers, with the weights of each.
 
-use super::json::{Fields, Found};
-use super::{Call, Importer, Symbol};
+use super::attention::attention;
+use super::json::{Fields, Parsed};
+use super::recurrent::{bidirectional, recurrent};
+use super::{Importer, KerasCall};
 use crate::import::Assembly;
 use crate::nn::*;
 use plimsoll_formats::tensor::Tensor;
@@ -16,16 +18,16 @@ pub(super) struct Built {
     /// Makes the weights of the layer from those of Keras.
     pub assemble: Assemble,
     /// Which inputs it reads.
-    reads: Reads,
+    pub(super) reads: Reads,
     /// Whether Keras passes the mask of the input on.
-    passes_mask: bool,
+    pub(super) passes_mask: bool,
     /// The mask that it makes itself.
-    own_mask: Option<SymbolicTensor>,
+    pub(super) own_mask: Option<SymbolicTensor>,
 }
 
-type Assemble = Box<dyn Fn(&[Tensor]) -> Vec<(String, Assembly)>>;
+pub(super) type Assemble = Box<dyn Fn(&[Tensor]) -> Vec<(String, Assembly)>>;
 
-enum Reads {
+pub(super) enum Reads {
     /// The tensors of the call.
     All,
     /// The first tensor only.
@@ -36,7 +38,7 @@ enum Reads {
 
 impl Built {
     /// A layer without weights.
-    fn plain(layer: impl Layer + 'static) -> Built {
+    pub(super) fn plain(layer: impl Layer + 'static) -> Built {
         Built {
             layer: Arc::new(layer),
             slots: Vec::new(),
@@ -61,7 +63,7 @@ impl Built {
         Built { passes_mask: true, ..self }
     }
 
-    pub fn inputs(&self, call: &Call<'_>) -> Vec<SymbolicTensor> {
+    pub fn inputs(&self, call: &KerasCall<'_>) -> Vec<SymbolicTensor> {
         match &self.reads {
             Reads::All => call.inputs.iter().map(|input| input.tensor).collect(),
             Reads::First => call.inputs.iter().take(1).map(|input| input.tensor).collect(),
@@ -69,7 +71,7 @@ impl Built {
         }
     }
 
-    pub fn mask(&self, call: &Call<'_>) -> Option<SymbolicTensor> {
+    pub fn mask(&self, call: &KerasCall<'_>) -> Option<SymbolicTensor> {
         self.own_mask.or_else(|| call.inputs.iter().find_map(|input| input.mask).filter(|_| self.passes_mask))
     }
 }
@@ -90,7 +92,7 @@ fn drops_examples(noise_shape: &Value) -> bool {
 
 impl Importer {
     /// The layer of a class; none if it is the identity.
-    pub(super) fn layer(&mut self, f: &Fields<'_>, call: &Call<'_>, full: &str, inference: bool) -> Found<Option<Built>> {
+    pub(super) fn layer(&mut self, f: &Fields<'_>, call: &KerasCall<'_>, full: &str, inference: bool) -> Parsed<Option<Built>> {
         f.channels_last()?;
         let rate = || f.number_or("rate", 0.0).map(|rate| rate as f32);
         let dropped = |built: Built| Ok((!inference).then_some(built.passing()));
@@ -210,14 +212,14 @@ impl Importer {
         Ok(Some(built))
     }
 
-    fn dense(&mut self, f: &Fields<'_>) -> Found<Built> {
+    fn dense(&mut self, f: &Fields<'_>) -> Parsed<Built> {
         let bias = f.flag("use_bias", true)?;
         let layer = Dense::new(f.count("units")?).activation(f.activation("activation")?).bias(bias);
         Ok(Built::weighted(layer.regularizer(f.regularizer("kernel_regularizer")?), kernel(bias)).passing())
     }
 
     /// `Activation("relu")`, or a layer of Keras in its place.
-    fn activation(&mut self, f: &Fields<'_>) -> Found<Built> {
+    fn activation(&mut self, f: &Fields<'_>) -> Parsed<Built> {
         let value = f.get("activation");
         let inner = Fields { name: f.name, class: value["class_name"].as_str().unwrap_or_default(), config: &value["config"] };
         match inner.class {
@@ -228,7 +230,7 @@ impl Importer {
         }
     }
 
-    fn global_pooling(&mut self, f: &Fields<'_>, call: &Call<'_>, full: &str) -> Found<Built> {
+    fn global_pooling(&mut self, f: &Fields<'_>, call: &KerasCall<'_>, full: &str) -> Parsed<Built> {
         let axes = if f.class.ends_with("1D") { 1 } else { 2 };
         let built = match (f.class.starts_with("GlobalAverage"), call.inputs.first().and_then(|input| input.mask)) {
             (true, Some(mask)) if axes == 1 => {
@@ -245,7 +247,7 @@ impl Importer {
         Ok(Built { reads: Reads::These(vec![pooled]), ..Built::plain(ExpandDims::new(1).count(axes)) })
     }
 
-    fn embedding(&mut self, f: &Fields<'_>, call: &Call<'_>, full: &str) -> Found<Built> {
+    fn embedding(&mut self, f: &Fields<'_>, call: &KerasCall<'_>, full: &str) -> Parsed<Built> {
         let layer = Embedding::new(f.count("input_dim")?, f.count("output_dim")?);
         let built = Built { reads: Reads::First, ..Built::weighted(layer, &["embeddings"]) };
         if !f.flag("mask_zero", false)? {
@@ -255,14 +257,14 @@ impl Importer {
         Ok(Built { own_mask: Some(mask), ..built })
     }
 
-    fn masking(&mut self, f: &Fields<'_>, call: &Call<'_>, full: &str) -> Found<Built> {
+    fn masking(&mut self, f: &Fields<'_>, call: &KerasCall<'_>, full: &str) -> Parsed<Built> {
         let x = call.inputs.first().ok_or_else(|| f.problem("expects an input"))?.tensor;
         let mask = self.plain(&format!("{full}/mask"), ComputeMask::new(f.number_or("mask_value", 0.0)? as f32), &[x]);
         let factors = self.plain(&format!("{full}/factors"), ExpandDims::new(-1), &[mask]);
         Ok(Built { reads: Reads::These(vec![x, factors]), own_mask: Some(mask), ..Built::plain(Multiply) })
     }
 
-    fn time_distributed(&mut self, f: &Fields<'_>, call: &Call<'_>, full: &str, inference: bool) -> Found<Built> {
+    fn time_distributed(&mut self, f: &Fields<'_>, call: &KerasCall<'_>, full: &str, inference: bool) -> Parsed<Built> {
         let inner = f.get("layer");
         let class = inner["class_name"].as_str().unwrap_or_default();
         let fields = Fields { name: f.name, class, config: &inner["config"] };
@@ -282,14 +284,14 @@ impl Importer {
 }
 
 /// One number, or several.
-fn numbers(f: &Fields<'_>, key: &str, default: f64) -> Found<Vec<f32>> {
+fn numbers(f: &Fields<'_>, key: &str, default: f64) -> Parsed<Vec<f32>> {
     match f.get(key) {
         Value::Array(list) => Ok(list.iter().filter_map(Value::as_f64).map(|number| number as f32).collect()),
         _ => Ok(vec![f.number_or(key, default)? as f32]),
     }
 }
 
-fn conv2d(f: &Fields<'_>) -> Found<Built> {
+fn conv2d(f: &Fields<'_>) -> Parsed<Built> {
     let (size, stride, dilation) = (f.pair("kernel_size")?, f.pair("strides")?, f.pair_or("dilation_rate", 1)?);
     let bias = f.flag("use_bias", true)?;
     let conv = Conv2D::new(f.count("filters")?, 1).size(size.0, size.1).stride(stride.0, stride.1).dilation(dilation.0, dilation.1);
@@ -297,7 +299,7 @@ fn conv2d(f: &Fields<'_>) -> Found<Built> {
     Ok(Built::weighted(conv.regularizer(f.regularizer("kernel_regularizer")?), kernel(bias)))
 }
 
-fn conv1d(f: &Fields<'_>) -> Found<Built> {
+fn conv1d(f: &Fields<'_>) -> Parsed<Built> {
     let bias = f.flag("use_bias", true)?;
     let conv = Conv1D::new(f.count("filters")?, f.single("kernel_size")?).stride(f.single("strides")?);
     let conv = conv.dilation(f.single_or("dilation_rate", 1)?).groups(f.count_or("groups", 1)?);
@@ -308,7 +310,7 @@ fn conv1d(f: &Fields<'_>) -> Found<Built> {
 
 type Pair = (usize, usize);
 
-fn depthwise(f: &Fields<'_>, size: Pair, stride: Pair, dilation: Pair) -> Found<(Built, DepthwiseConv2D)> {
+fn depthwise(f: &Fields<'_>, size: Pair, stride: Pair, dilation: Pair) -> Parsed<(Built, DepthwiseConv2D)> {
     let bias = f.flag("use_bias", true)?;
     let conv = DepthwiseConv2D::new(1).size(size.0, size.1).stride(stride.0, stride.1).dilation(dilation.0, dilation.1);
     let conv = conv.multiplier(f.count_or("depth_multiplier", 1)?).padding(f.padding()?);
@@ -316,7 +318,7 @@ fn depthwise(f: &Fields<'_>, size: Pair, stride: Pair, dilation: Pair) -> Found<
     Ok((Built::weighted(conv.clone(), kernel(bias)), conv))
 }
 
-fn separable(f: &Fields<'_>, size: Pair, stride: Pair, dilation: Pair) -> Found<(Built, SeparableConv2D)> {
+fn separable(f: &Fields<'_>, size: Pair, stride: Pair, dilation: Pair) -> Parsed<(Built, SeparableConv2D)> {
     let (_, depthwise) = depthwise(f, size, stride, dilation)?;
     let conv = SeparableConv2D::new(f.count("filters")?, 1).depthwise(|_| depthwise);
     let names: &[&str] = &["depthwise_kernel", "pointwise_kernel", "bias"];
@@ -324,7 +326,7 @@ fn separable(f: &Fields<'_>, size: Pair, stride: Pair, dilation: Pair) -> Found<
     Ok((Built::weighted(conv.clone(), names), conv))
 }
 
-fn transposed(f: &Fields<'_>, size: Pair, stride: Pair, dilation: Pair) -> Found<(Built, Conv2DTranspose)> {
+fn transposed(f: &Fields<'_>, size: Pair, stride: Pair, dilation: Pair) -> Parsed<(Built, Conv2DTranspose)> {
     let bias = f.flag("use_bias", true)?;
     if !f.get("output_padding").is_null() {
         return Err(f.problem("`output_padding` is not imported"));
@@ -335,7 +337,7 @@ fn transposed(f: &Fields<'_>, size: Pair, stride: Pair, dilation: Pair) -> Found
     Ok((Built::weighted(conv.clone(), kernel(bias)), conv))
 }
 
-fn up_sampling(f: &Fields<'_>) -> Found<Built> {
+fn up_sampling(f: &Fields<'_>) -> Parsed<Built> {
     let (down, across) = f.pair("size")?;
     let layer = UpSampling2D::new(1).factor(down, across);
     match f.text("interpolation") {
@@ -346,7 +348,7 @@ fn up_sampling(f: &Fields<'_>) -> Found<Built> {
 }
 
 /// `[[top, bottom], [left, right]]`, `[rows, columns]` or one number.
-fn edges(f: &Fields<'_>, key: &str) -> Found<(Pair, Pair)> {
+fn edges(f: &Fields<'_>, key: &str) -> Parsed<(Pair, Pair)> {
     let pair = |value: &Value| match value {
         Value::Array(list) => match &list[..] {
             [first, second] => Some((first.as_u64()? as usize, second.as_u64()? as usize)),
@@ -372,7 +374,7 @@ fn affine(scale: bool, center: bool) -> &'static [&'static str] {
 }
 
 /// That normalization is along the last axis.
-fn last_axis(f: &Fields<'_>) -> Found<()> {
+fn last_axis(f: &Fields<'_>) -> Parsed<()> {
     let axis = f.get("axis");
     let (single, rank) = match axis {
         Value::Array(list) if list.len() == 1 => (list[0].as_i64(), None),
@@ -387,7 +389,7 @@ fn last_axis(f: &Fields<'_>) -> Found<()> {
     }
 }
 
-fn batch_normalization(f: &Fields<'_>, inference: bool) -> Found<Built> {
+fn batch_normalization(f: &Fields<'_>, inference: bool) -> Parsed<Built> {
     last_axis(f)?;
     let (scale, center) = (f.flag("scale", true)?, f.flag("center", true)?);
     let norm = BatchNorm::new().momentum(f.number_or("momentum", 0.99)? as f32).epsilon(f.number_or("epsilon", 1e-3)? as f32);
@@ -396,7 +398,7 @@ fn batch_normalization(f: &Fields<'_>, inference: bool) -> Found<Built> {
     Ok(Built::weighted(norm, &names).passing())
 }
 
-fn layer_normalization(f: &Fields<'_>) -> Found<Built> {
+fn layer_normalization(f: &Fields<'_>) -> Parsed<Built> {
     last_axis(f)?;
     if f.flag("rms_scaling", false)? {
         return Err(f.problem("`rms_scaling` is not imported; use RMSNormalization"));
@@ -406,7 +408,7 @@ fn layer_normalization(f: &Fields<'_>) -> Found<Built> {
     Ok(Built::weighted(norm, affine(scale, center)).passing())
 }
 
-fn normalization(f: &Fields<'_>) -> Found<Built> {
+fn normalization(f: &Fields<'_>) -> Parsed<Built> {
     let axes = match f.get("axis") {
         Value::Array(list) => list.len(),
         Value::Null => 0,
@@ -440,7 +442,7 @@ impl Built {
     }
 }
 
-fn re_lu(f: &Fields<'_>) -> Found<Built> {
+fn re_lu(f: &Fields<'_>) -> Parsed<Built> {
     let layer = ReLu::new().slope(f.number_or("negative_slope", 0.0)? as f32).threshold(f.number_or("threshold", 0.0)? as f32);
     Ok(match f.get("max_value").as_f64() {
         Some(max) => Built::plain(layer.max_value(max as f32)),
@@ -449,7 +451,7 @@ fn re_lu(f: &Fields<'_>) -> Found<Built> {
     })
 }
 
-fn target_shape(f: &Fields<'_>) -> Found<Vec<Option<usize>>> {
+fn target_shape(f: &Fields<'_>) -> Parsed<Vec<Option<usize>>> {
     let Value::Array(dims) = f.get("target_shape") else { return Err(f.problem("has no `target_shape`")) };
     let dim = |value: &Value| match value.as_i64() {
         Some(-1) => Ok(None),
@@ -457,180 +459,4 @@ fn target_shape(f: &Fields<'_>) -> Found<Vec<Option<usize>>> {
         _ => Err(f.problem(format!("`target_shape` has the axis {value}"))),
     };
     dims.iter().map(dim).collect()
-}
-
-/// A recurrent layer, ready to be wrapped.
-enum RecurrentLayer {
-    Lstm(Lstm),
-    Gru(Gru),
-    Simple(SimpleRnn),
-}
-
-fn recurrent_layer(f: &Fields<'_>, masked: bool) -> Found<RecurrentLayer> {
-    if !f.flag("use_bias", true)? {
-        return Err(f.problem("recurrent layers without a bias are not imported"));
-    }
-    for key in ["return_state", "stateful"] {
-        if f.flag(key, false)? {
-            return Err(f.problem(format!("`{key}` is not imported")));
-        }
-    }
-    for key in ["dropout", "recurrent_dropout"] {
-        if f.number_or(key, 0.0)? != 0.0 {
-            return Err(f.problem(format!("`{key}` inside recurrent layers is not imported; use Dropout layers")));
-        }
-    }
-    let (sequence, reverse) = (f.flag("return_sequences", false)?, f.flag("go_backwards", false)?);
-    if sequence && reverse {
-        return Err(f.problem("`go_backwards` with `return_sequences` gives steps in reverse order, which is not imported"));
-    }
-    let units = f.count("units")?;
-    let inner = f.activation("activation")?;
-    let gates = f.get("recurrent_activation").as_str().unwrap_or("sigmoid");
-    macro_rules! configured {
-        ($layer:expr) => {{
-            let layer = $layer;
-            let layer = if sequence { layer.sequence() } else { layer };
-            let layer = if masked { layer.masked() } else { layer };
-            if reverse { layer.reverse() } else { layer }
-        }};
-    }
-    match f.class {
-        "LSTM" | "GRU" if inner != Activation::Tanh || gates != "sigmoid" => {
-            Err(f.problem("other activations than tanh and sigmoid are not imported"))
-        }
-        "GRU" if !f.flag("reset_after", true)? => Err(f.problem("`reset_after` is false, which is not imported")),
-        "LSTM" => Ok(RecurrentLayer::Lstm(configured!(Lstm::new(units)))),
-        "GRU" => Ok(RecurrentLayer::Gru(configured!(Gru::new(units)))),
-        "SimpleRNN" => match inner {
-            Activation::Tanh => Ok(RecurrentLayer::Simple(configured!(SimpleRnn::new(units)))),
-            Activation::Relu => Ok(RecurrentLayer::Simple(configured!(SimpleRnn::new(units)).relu())),
-            _ => Err(f.problem("other activations than tanh and relu are not imported")),
-        },
-        _ => Err(f.problem("is not a recurrent layer that is imported")),
-    }
-}
-
-/// The weights of a recurrent layer from Keras' three, under names with a prefix. The biases of a GRU are two rows of one.
-fn recurrent_weights(prefix: &str, gru: bool, tensors: &[Tensor]) -> Vec<(String, Assembly)> {
-    let [kernel, recurrent, bias] = tensors else { return Vec::new() };
-    let mut weights = vec![
-        (format!("{prefix}kernel"), Assembly::Whole(kernel.clone())),
-        (format!("{prefix}recurrent_kernel"), Assembly::Whole(recurrent.clone())),
-    ];
-    if gru {
-        let length = bias.elements() / 2;
-        weights.push((format!("{prefix}bias"), Assembly::Part { tensor: bias.clone(), start: 0, length }));
-        weights.push((format!("{prefix}recurrent_bias"), Assembly::Part { tensor: bias.clone(), start: length, length }));
-    } else {
-        weights.push((format!("{prefix}bias"), Assembly::Whole(bias.clone())));
-    }
-    weights
-}
-
-/// The tensors of a sequence and its mask.
-fn sequence_and_mask(f: &Fields<'_>, call: &Call<'_>) -> Found<Vec<SymbolicTensor>> {
-    match &call.inputs[..] {
-        [Symbol { tensor, mask }] => Ok([Some(*tensor), *mask].into_iter().flatten().collect()),
-        _ => Err(f.problem("initial states are not imported")),
-    }
-}
-
-fn recurrent(f: &Fields<'_>, call: &Call<'_>) -> Found<Built> {
-    let reads = sequence_and_mask(f, call)?;
-    let gru = f.class == "GRU";
-    let built = match recurrent_layer(f, reads.len() == 2)? {
-        RecurrentLayer::Lstm(layer) => Built::plain(layer),
-        RecurrentLayer::Gru(layer) => Built::plain(layer),
-        RecurrentLayer::Simple(layer) => Built::plain(layer),
-    };
-    let slots = (0..3).map(|index| (format!("cell/vars/{index}"), true)).collect();
-    let passes_mask = f.flag("return_sequences", false)?;
-    let assemble: Assemble = Box::new(move |tensors| recurrent_weights("", gru, tensors));
-    Ok(Built { slots, assemble, reads: Reads::These(reads), passes_mask, ..built })
-}
-
-fn bidirectional(f: &Fields<'_>, call: &Call<'_>) -> Found<Built> {
-    match f.get("merge_mode").as_str() {
-        Some("concat") | None => {}
-        Some(other) => return Err(f.problem(format!("`merge_mode` \"{other}\" is not imported; \"concat\" is"))),
-    }
-    let inner = f.get("layer");
-    let class = inner["class_name"].as_str().unwrap_or_default();
-    let fields = Fields { name: f.name, class, config: &inner["config"] };
-    let reads = sequence_and_mask(f, call)?;
-    let layer = match recurrent_layer(&fields, reads.len() == 2)? {
-        RecurrentLayer::Lstm(layer) => Bidirectional::new(layer),
-        RecurrentLayer::Gru(layer) => Bidirectional::new(layer),
-        RecurrentLayer::Simple(layer) => Bidirectional::new(layer),
-    };
-    let gru = class == "GRU";
-    let slot = |way: &'static str| (0..3).map(move |index| (format!("{way}_layer/cell/vars/{index}"), true));
-    let assemble: Assemble = Box::new(move |tensors| {
-        let (forward, backward) = tensors.split_at(tensors.len() / 2);
-        let mut weights = recurrent_weights("forward_", gru, forward);
-        weights.extend(recurrent_weights("backward_", gru, backward));
-        weights
-    });
-    let passes_mask = fields.flag("return_sequences", false)?;
-    let slots = slot("forward").chain(slot("backward")).collect();
-    Ok(Built { slots, assemble, reads: Reads::These(reads), passes_mask, ..Built::plain(layer) })
-}
-
-fn attention(f: &Fields<'_>, call: &Call<'_>, inference: bool) -> Found<Built> {
-    let (heads, depth, bias) = (f.count("num_heads")?, f.count("key_dim")?, f.flag("use_bias", true)?);
-    if f.count_or("value_dim", depth)? != depth {
-        return Err(f.problem("`value_dim` differs from `key_dim`, which is not imported"));
-    }
-    for key in ["output_shape", "attention_axes"] {
-        let plain = match f.get(key) {
-            Value::Null => true,
-            Value::Array(list) => key == "attention_axes" && list.len() == 1 && list[0] == 1,
-            _ => false,
-        };
-        if !plain {
-            return Err(f.problem(format!("`{key}` is not imported")));
-        }
-    }
-    for key in ["attention_mask", "return_attention_scores"] {
-        if !matches!(call.kwargs[key], Value::Null | Value::Bool(false)) {
-            return Err(f.problem(format!("`{key}` of a call is not imported")));
-        }
-    }
-    let (query, value) = match call.inputs[..] {
-        [query, value] => (query, value),
-        [query, value, key] if key.tensor == value.tensor => (query, value),
-        _ => return Err(f.problem("different tensors for key and value are not imported")),
-    };
-    let layer = MultiHeadAttention::new(heads).depth(depth).bias(bias);
-    let layer = if inference { layer } else { layer.dropout(f.number_or("dropout", 0.0)? as f32) };
-    let layer = if call.kwargs["use_causal_mask"] == Value::Bool(true) { layer.causal() } else { layer };
-    let cross = query.tensor != value.tensor;
-    let layer = if cross { layer.cross() } else { layer };
-    let mut reads = vec![query.tensor];
-    reads.extend(cross.then_some(value.tensor));
-    reads.extend(value.mask);
-    let layer = if value.mask.is_some() { layer.masked() } else { layer };
-
-    let each = 1 + usize::from(bias);
-    let slots = ["query", "key", "value", "output"].into_iter();
-    let slots = slots.flat_map(|part| (0..each).map(move |index| (format!("{part}_dense/vars/{index}"), true))).collect();
-    let assemble: Assemble = Box::new(move |tensors| {
-        let names = ["kernel", "bias"];
-        let mut weights = Vec::new();
-        for (what, name) in names.into_iter().enumerate().take(each) {
-            let [query, key, value, output] = [0, 1, 2, 3].map(|part: usize| tensors[part * each + what].clone());
-            let rows = |tensor: &Tensor| if what == 0 { tensor.shape.first().copied().unwrap_or(1) } else { 1 };
-            if cross {
-                weights.push((format!("key_value_{name}"), Assembly::Columns { rows: rows(&key), parts: vec![key, value] }));
-                weights.push((format!("query_{name}"), Assembly::Whole(query)));
-            } else {
-                let joined = Assembly::Columns { rows: rows(&query), parts: vec![query, key, value] };
-                weights.push((format!("query_key_value_{name}"), joined));
-            }
-            weights.push((format!("output_{name}"), Assembly::Whole(output)));
-        }
-        weights
-    });
-    Ok(Built { slots, assemble, reads: Reads::These(reads), passes_mask: true, ..Built::plain(layer) })
 }

@@ -1,14 +1,17 @@
 //! Keras models as models of [`nn`](crate::nn): the graph of layer calls, with nested models and shared layers.
 
+mod attention;
 mod compile;
 mod json;
 mod layers;
 mod naming;
 mod ops;
+mod optimizer_state;
+mod recurrent;
 
 use super::{Assembly, Imported, ImportedInput, ImportedWeights};
 use crate::nn::{Functional, Layer, SymbolicTensor};
-use json::{Fields, Found};
+use json::{Fields, Parsed};
 use layers::Built;
 pub(crate) use naming::Numbered;
 use plimsoll_formats::keras::{KerasModel, Weights};
@@ -42,7 +45,7 @@ struct Pending {
 }
 
 /// One call of a layer: what it reads.
-pub(super) struct Call<'a> {
+pub(super) struct KerasCall<'a> {
     pub inputs: Vec<Symbol>,
     pub args: &'a [Value],
     pub kwargs: &'a Value,
@@ -90,13 +93,21 @@ pub(super) fn model(saved: &KerasModel) -> Result<Imported, Vec<String>> {
     if !importer.problems.is_empty() {
         return Err(std::mem::take(&mut importer.problems));
     }
-    let weights = importer.weights(&saved.weights).map_err(|problem| vec![problem])?;
+    let tensors = importer.tensors(&saved.weights).map_err(|problem| vec![problem])?;
+    let layers: Vec<(&Pending, Vec<Tensor>)> = importer.pending.iter().zip(tensors).collect();
+    let weights = assembled(&layers);
+    let state = optimizer_state::read(saved, &layers);
     let named: Vec<(&str, SymbolicTensor)> = outputs.iter().map(|(name, symbol)| (name.as_str(), symbol.tensor)).collect();
     let names: Vec<String> = outputs.iter().map(|(name, _)| name.clone()).collect();
     let compiled = compile::read(saved.compile_config.as_ref(), &names, &mut importer.notes);
+    let optimizer_state = state.unwrap_or_else(|note| {
+        importer.notes.push(note);
+        None
+    });
     let Importer { net, inputs, notes, .. } = importer;
     let model = net.build_many(named).without_unused_layers();
-    Ok(Imported { model, inputs, optimizer: compiled.optimizer, losses: compiled.losses, notes, weights })
+    let heap = super::heap_of(saved.metadata_bytes);
+    Ok(Imported { model, inputs, optimizer: compiled.optimizer, losses: compiled.losses, notes, weights, optimizer_state, heap })
 }
 
 impl Importer {
@@ -107,7 +118,7 @@ impl Importer {
     }
 
     /// The outermost model, with its inputs; gives its outputs by name.
-    fn outermost(&mut self, config: &Value, place: Place) -> Found<Vec<(String, Symbol)>> {
+    fn outermost(&mut self, config: &Value, place: Place) -> Parsed<Vec<(String, Symbol)>> {
         let layers = layers_of(config)?;
         let given = match config["class_name"].as_str() {
             Some("Sequential") => {
@@ -121,7 +132,7 @@ impl Importer {
                 let find = |name: &str| layers.iter().find(|layer| layer_name(layer) == name);
                 let several = names.len();
                 let layers: Vec<&Value> = names.iter().filter_map(|(name, ..)| find(name)).collect();
-                layers.into_iter().map(|layer| self.input(layer, None, several)).collect::<Found<Vec<Symbol>>>()?
+                layers.into_iter().map(|layer| self.input(layer, None, several)).collect::<Parsed<Vec<Symbol>>>()?
             }
             other => {
                 let class = other.unwrap_or("nothing");
@@ -145,7 +156,7 @@ impl Importer {
     }
 
     /// An input of the outermost model.
-    fn input(&mut self, layer: &Value, build: Option<&Value>, several: usize) -> Found<Symbol> {
+    fn input(&mut self, layer: &Value, build: Option<&Value>, several: usize) -> Parsed<Symbol> {
         let config = &layer["config"];
         let name = layer_name(layer);
         let shapes = [config.get("batch_shape"), config.get("batch_input_shape"), layer["build_config"].get("input_shape"), build];
@@ -174,14 +185,14 @@ impl Importer {
     }
 
     /// A model inside another, or the outermost one: calls its layers. Gives its outputs and the names of the layers they come from.
-    fn submodel(&mut self, config: &Value, given: &[Symbol], place: &Place) -> Found<(Outputs, Vec<String>)> {
+    fn submodel(&mut self, config: &Value, given: &[Symbol], place: &Place) -> Parsed<(Outputs, Vec<String>)> {
         match config["class_name"].as_str() {
             Some("Sequential") => self.sequential(config, given, place),
             _ => self.functional(config, given, place),
         }
     }
 
-    fn sequential(&mut self, config: &Value, given: &[Symbol], place: &Place) -> Found<(Outputs, Vec<String>)> {
+    fn sequential(&mut self, config: &Value, given: &[Symbol], place: &Place) -> Parsed<(Outputs, Vec<String>)> {
         let mut numbered = Numbered::default();
         let mut current = given.to_vec();
         let mut last = String::new();
@@ -189,7 +200,7 @@ impl Importer {
             if layer["class_name"] == "InputLayer" {
                 continue;
             }
-            let call = Call { inputs: current.clone(), args: &[], kwargs: &Value::Null, inference: false };
+            let call = KerasCall { inputs: current.clone(), args: &[], kwargs: &Value::Null, inference: false };
             let place = self.place_of(layer, index, &mut numbered, place);
             current = self.call(layer, &call, &place)?;
             last = layer_name(layer).to_string();
@@ -197,7 +208,7 @@ impl Importer {
         Ok((current, vec![last]))
     }
 
-    fn functional(&mut self, config: &Value, given: &[Symbol], place: &Place) -> Found<(Outputs, Vec<String>)> {
+    fn functional(&mut self, config: &Value, given: &[Symbol], place: &Place) -> Parsed<(Outputs, Vec<String>)> {
         let layers = layers_of(config)?;
         let mut results: HashMap<(String, usize), Outputs> = HashMap::new();
         for ((name, ..), symbol) in history_list(&config["config"]["input_layers"]).into_iter().zip(given) {
@@ -230,7 +241,7 @@ impl Importer {
                 let args = inbound["args"].as_array().map(Vec::as_slice).unwrap_or_default();
                 let kwargs = if inbound.is_array() { legacy_kwargs(inbound) } else { &inbound["kwargs"] };
                 let inference = inbound.is_array() && kwargs["training"] == Value::Bool(false);
-                let outputs = match self.call(layer, &Call { inputs: inputs.clone(), args, kwargs, inference }, &place) {
+                let outputs = match self.call(layer, &KerasCall { inputs: inputs.clone(), args, kwargs, inference }, &place) {
                     Ok(outputs) => outputs,
                     // All problems are listed at once: the graph continues with the input in its place.
                     Err(problem) => {
@@ -278,7 +289,7 @@ impl Importer {
     }
 
     /// Calls a layer, an op or a model.
-    fn call(&mut self, layer: &Value, call: &Call<'_>, place: &Place) -> Found<Outputs> {
+    fn call(&mut self, layer: &Value, call: &KerasCall<'_>, place: &Place) -> Parsed<Outputs> {
         let (name, class) = (layer_name(layer), layer["class_name"].as_str().unwrap_or_default());
         let fields = Fields { name, class, config: &layer["config"] };
         let inference = place.inference || call.inference;
@@ -326,37 +337,28 @@ impl Importer {
         self.place(name, Arc::new(layer), inputs, true)
     }
 
-    /// Finds the weights of all layers.
-    fn weights(&mut self, source: &Weights) -> Found<ImportedWeights> {
-        let mut weights = ImportedWeights::default();
+    /// Finds the tensors of all layers, in the order of layers; none in a bare configuration.
+    fn tensors(&mut self, source: &Weights) -> Parsed<Vec<Vec<Tensor>>> {
         self.pending.sort_by(|a, b| a.order.cmp(&b.order));
-        let mut put = |pending: &Pending, tensors: &[Tensor]| -> Found<()> {
-            let made = (pending.built.assemble)(tensors);
-            made.into_iter().for_each(|(name, weight): (String, Assembly)| weights.insert(format!("{}/{name}", pending.layer), weight));
-            Ok(())
-        };
         match source {
-            Weights::None => {}
+            Weights::None => Ok(Vec::new()),
             Weights::Paths(file) => {
-                for pending in &self.pending {
+                let of = |pending: &Pending| {
                     let tensor = |(slot, _): &(String, bool)| {
                         let path = format!("{}/{slot}", pending.path);
                         file.dataset(&path).cloned().ok_or_else(|| format!("`{}`: the file has no weight at `{path}`", pending.layer))
                     };
-                    let tensors = pending.built.slots.iter().map(tensor).collect::<Found<Vec<Tensor>>>()?;
-                    put(pending, &tensors)?;
-                }
+                    pending.built.slots.iter().map(tensor).collect::<Parsed<Vec<Tensor>>>()
+                };
+                self.pending.iter().map(of).collect()
             }
             Weights::Legacy(file) => {
-                let mut names: Vec<&str> = self.pending.iter().map(|pending| pending.outermost.as_str()).collect();
-                names.dedup();
-                for name in names {
-                    let own: Vec<&Pending> = self.pending.iter().filter(|pending| pending.outermost == name).collect();
+                let mut tensors = Vec::with_capacity(self.pending.len());
+                for own in self.pending.chunk_by(|a, b| a.outermost == b.outermost) {
+                    let name = &own[0].outermost;
                     let stored = file.of(name);
                     // Trainable weights of all layers come first.
-                    let slot = |pending: &Pending, (_, trainable): &(String, bool)| *trainable && pending.trainable;
-                    let flags: Vec<bool> =
-                        own.iter().flat_map(|pending| pending.built.slots.iter().map(|own| slot(pending, own))).collect();
+                    let flags: Vec<bool> = own.iter().flat_map(Pending::trained).collect();
                     if flags.len() != stored.len() {
                         return Err(format!("`{name}`: the file has {} weights, but the layer has {}", stored.len(), flags.len()));
                     }
@@ -368,15 +370,31 @@ impl Importer {
                         *next - 1
                     });
                     for pending in own {
-                        let indices: Vec<usize> = order.by_ref().take(pending.built.slots.len()).collect();
-                        let tensors: Vec<Tensor> = indices.into_iter().map(|index| stored[index].1.clone()).collect();
-                        put(pending, &tensors)?;
+                        let indices = order.by_ref().take(pending.built.slots.len());
+                        tensors.push(indices.map(|index| stored[index].1.clone()).collect());
                     }
                 }
+                Ok(tensors)
             }
         }
-        Ok(weights)
     }
+}
+
+impl Pending {
+    /// Whether each of its weights is trained.
+    fn trained(&self) -> impl Iterator<Item = bool> {
+        self.built.slots.iter().map(|(_, trained)| *trained && self.trainable)
+    }
+}
+
+/// The weights of layers from those of Keras.
+fn assembled(layers: &[(&Pending, Vec<Tensor>)]) -> ImportedWeights {
+    let mut weights = ImportedWeights::default();
+    for (pending, tensors) in layers {
+        let made: Vec<(String, Assembly)> = (pending.built.assemble)(tensors);
+        made.into_iter().for_each(|(name, weight)| weights.insert(format!("{}/{name}", pending.layer), weight));
+    }
+    weights
 }
 
 /// Settings of layers that have no counterpart.
@@ -391,7 +409,7 @@ const UNUSED: [&str; 8] = [
     "embeddings_constraint",
 ];
 
-fn layers_of(config: &Value) -> Found<&[Value]> {
+fn layers_of(config: &Value) -> Parsed<&[Value]> {
     match &config["config"] {
         // The oldest files have a list in place of a table.
         Value::Array(layers) => Ok(layers),

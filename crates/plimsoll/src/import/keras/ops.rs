@@ -1,12 +1,12 @@
 //! Operations that stand as nodes in a Keras graph: `x + y`, `x[:, 0]`, `keras.ops.relu(x)`.
 
-use super::json::{Fields, Found};
-use super::{Call, Importer, Outputs, Symbol};
+use super::json::{Fields, Parsed};
+use super::{Importer, KerasCall, Outputs, Symbol};
 use crate::nn::*;
 use serde_json::Value;
 
 impl Importer {
-    pub(super) fn op(&mut self, f: &Fields<'_>, call: &Call<'_>, full: &str) -> Found<Outputs> {
+    pub(super) fn op(&mut self, f: &Fields<'_>, call: &KerasCall<'_>, full: &str) -> Parsed<Outputs> {
         let Some(first) = call.inputs.first() else { return Err(f.problem("reads no tensor")) };
         let (x, tensors) = (first.tensor, call.inputs.iter().map(|input| input.tensor).collect::<Vec<_>>());
         let tensor = match f.class {
@@ -98,7 +98,7 @@ impl Importer {
     }
 
     /// An operation of a tensor and a number.
-    fn with_number(&mut self, f: &Fields<'_>, call: &Call<'_>, full: &str) -> Found<SymbolicTensor> {
+    fn with_number(&mut self, f: &Fields<'_>, call: &KerasCall<'_>, full: &str) -> Parsed<SymbolicTensor> {
         let x = call.inputs[0].tensor;
         let number = |index: usize| call.args.get(index).and_then(Value::as_f64);
         let (value, tensor_first) = match (number(0), number(1)) {
@@ -120,7 +120,7 @@ impl Importer {
     }
 
     /// `x[:, 2:5, ..., 0]`.
-    fn get_item(&mut self, f: &Fields<'_>, call: &Call<'_>, full: &str) -> Found<SymbolicTensor> {
+    fn get_item(&mut self, f: &Fields<'_>, call: &KerasCall<'_>, full: &str) -> Parsed<SymbolicTensor> {
         let key = call.args.get(1).or(call.kwargs.get("key")).unwrap_or(&Value::Null);
         let entries = match key {
             Value::Array(list) => list.iter().collect::<Vec<_>>(),
@@ -167,7 +167,7 @@ impl Importer {
 }
 
 /// An argument of an operation: of the node's configuration, by name, or by position.
-fn argument<'a>(f: &Fields<'a>, call: &Call<'a>, name: &str, position: usize) -> &'a Value {
+fn argument<'a>(f: &Fields<'a>, call: &KerasCall<'a>, name: &str, position: usize) -> &'a Value {
     let configured = f.config.get(name).filter(|value| !value.is_null());
     configured.or(call.kwargs.get(name)).or(call.args.get(position)).unwrap_or(&Value::Null)
 }

@@ -18,7 +18,7 @@ use call::Call;
 use layer::NodeLayer;
 use plimsoll_core::graph::Init;
 use plimsoll_core::shape::{Dim, Shape, TensorType};
-use plimsoll_core::{DType, Graph, GraphError, ValueId};
+use plimsoll_core::{Bytes, DType, Graph, GraphError, ValueId};
 use plimsoll_formats::onnx::{Dim as FileDim, Node, OnnxModel, ValueInfo};
 use plimsoll_formats::tensor::{DType as FileType, Tensor};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -102,8 +102,9 @@ pub(super) fn model(saved: &OnnxModel, title: &str) -> Result<Imported, Vec<Stri
     let outputs = importer.outputs(saved).map_err(|problem| vec![problem])?;
     let named: Vec<(&str, SymbolicTensor)> = outputs.iter().filter_map(|(name, output)| Some((name.as_str(), output.symbol?))).collect();
     let net = importer.net.take().expect("a model is being built");
+    let heap = super::heap_of(saved.metadata_bytes) + Bytes(importer.constants_kept as u64);
     let model = net.build_many(named).without_unused_layers();
-    Ok(Imported { model, inputs, optimizer: None, losses: None, notes: Vec::new(), weights: importer.weights })
+    Ok(Imported { model, inputs, optimizer: None, losses: None, notes: Vec::new(), weights: importer.weights, optimizer_state: None, heap })
 }
 
 impl Importer {

@@ -10,35 +10,35 @@ use plimsoll_core::shape::{Dim, Shape};
 use plimsoll_core::{Graph, GraphError, Op, ValueId};
 
 pub(super) const OPERATORS: &[(&str, Mapping)] = &[
-    ("LSTM", |i, c| recurrent(i, c, Layer::Lstm)),
-    ("GRU", |i, c| recurrent(i, c, Layer::Gru)),
-    ("RNN", |i, c| recurrent(i, c, Layer::Rnn)),
+    ("LSTM", |i, c| recurrent(i, c, OnnxRecurrent::Lstm)),
+    ("GRU", |i, c| recurrent(i, c, OnnxRecurrent::Gru)),
+    ("RNN", |i, c| recurrent(i, c, OnnxRecurrent::Rnn)),
 ];
 
 /// Steps of a layer that is computed step by step.
 const MOST_STEPS: usize = 512;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Layer {
+enum OnnxRecurrent {
     Lstm,
     Gru,
     Rnn,
 }
 
-impl Layer {
+impl OnnxRecurrent {
     fn gates(self) -> usize {
         match self {
-            Layer::Lstm => 4,
-            Layer::Gru => 3,
-            Layer::Rnn => 1,
+            OnnxRecurrent::Lstm => 4,
+            OnnxRecurrent::Gru => 3,
+            OnnxRecurrent::Rnn => 1,
         }
     }
 
     fn activations(self) -> &'static [&'static str] {
         match self {
-            Layer::Lstm => &["sigmoid", "tanh", "tanh"],
-            Layer::Gru => &["sigmoid", "tanh"],
-            Layer::Rnn => &["tanh"],
+            OnnxRecurrent::Lstm => &["sigmoid", "tanh", "tanh"],
+            OnnxRecurrent::Gru => &["sigmoid", "tanh"],
+            OnnxRecurrent::Rnn => &["tanh"],
         }
     }
 }
@@ -46,7 +46,7 @@ impl Layer {
 /// A layer of the file.
 #[derive(Clone)]
 struct Setting {
-    layer: Layer,
+    layer: OnnxRecurrent,
     units: usize,
     steps: usize,
     directions: usize,
@@ -61,7 +61,7 @@ struct Setting {
 }
 
 /// The results of one direction.
-struct Results {
+struct RecurrentOutputs {
     /// `[batch, steps, units]`.
     hidden: ValueId,
     /// `[batch, units]`.
@@ -69,7 +69,7 @@ struct Results {
     cell: Option<ValueId>,
 }
 
-fn recurrent(i: &mut Importer, c: &Call<'_>, layer: Layer) -> Found<Vec<Value>> {
+fn recurrent(i: &mut Importer, c: &Call<'_>, layer: OnnxRecurrent) -> Found<Vec<Value>> {
     let batch_first = c.flag("layout", false)?;
     let x = i.computed(&c.input(0)?)?;
     if x.order.len() != 3 {
@@ -137,7 +137,7 @@ fn recurrent(i: &mut Importer, c: &Call<'_>, layer: Layer) -> Found<Vec<Value>> 
         let last = i.node("recurrent", &read, move |g, x| own.stacked(g, x, |results| Some(results.last), 1))?;
         outputs.push(last.laid_out(state_order()).into());
     }
-    if c.wants(2) && layer == Layer::Lstm {
+    if c.wants(2) && layer == OnnxRecurrent::Lstm {
         let own = setting.clone();
         let cell = i.node("recurrent", &read, move |g, x| own.stacked(g, x, |results| results.cell, 1))?;
         outputs.push(cell.laid_out(state_order()).into());
@@ -159,12 +159,22 @@ impl Setting {
         let activations = self
             .activations
             .chunks(usual.len())
-            .all(|own| own.iter().zip(usual).all(|(own, usual)| own == usual) || self.layer == Layer::Rnn && own[0] == "relu");
-        activations && self.clip.is_none() && !self.coupled && !self.given[4] && (self.layer != Layer::Gru || self.linear_before_reset)
+            .all(|own| own.iter().zip(usual).all(|(own, usual)| own == usual) || self.layer == OnnxRecurrent::Rnn && own[0] == "relu");
+        activations
+            && self.clip.is_none()
+            && !self.coupled
+            && !self.given[4]
+            && (self.layer != OnnxRecurrent::Gru || self.linear_before_reset)
     }
 
     /// One result of all directions, with an axis for them.
-    fn stacked(&self, g: &mut Graph, x: &[ValueId], pick: fn(&Results) -> Option<ValueId>, axis: usize) -> Result<ValueId, GraphError> {
+    fn stacked(
+        &self,
+        g: &mut Graph,
+        x: &[ValueId],
+        pick: fn(&RecurrentOutputs) -> Option<ValueId>,
+        axis: usize,
+    ) -> Result<ValueId, GraphError> {
         let mut parts = Vec::with_capacity(self.directions);
         for direction in 0..self.directions {
             let results = self.direction(g, x, direction)?;
@@ -176,7 +186,7 @@ impl Setting {
         if parts.len() == 1 { Ok(parts[0]) } else { g.add_one(Op::Concat(Concat { axis }), &parts) }
     }
 
-    fn direction(&self, g: &mut Graph, x: &[ValueId], direction: usize) -> Result<Results, GraphError> {
+    fn direction(&self, g: &mut Graph, x: &[ValueId], direction: usize) -> Result<RecurrentOutputs, GraphError> {
         let (units, gates) = (self.units, self.layer.gates());
         let width = units * gates;
         let mut rest = x[3..].iter().copied();
@@ -199,7 +209,7 @@ impl Setting {
             None => None,
         };
         let usual = self.is_usual();
-        if usual && self.layer == Layer::Lstm {
+        if usual && self.layer == OnnxRecurrent::Lstm {
             // Input, output, forget, cell in the file; input, forget, cell, output here.
             let sorted = |g: &mut Graph, x: ValueId| -> Result<ValueId, GraphError> {
                 let parts = [0, 2, 3, 1].map(|gate| g.add_one(Op::Slice(Slice { axis: 0, start: gate * units, length: units }), &[x]));
@@ -218,7 +228,7 @@ impl Setting {
         let flat = g.reshape(x[0], Shape::new([rows, features]))?;
         let mut projected = g.add_one(Op::MatMul(MatMul { transpose_b: true, ..MatMul::default() }), &[flat, w])?;
         // A GRU adds the recurrent bias inside of its reset gate.
-        let apart = self.layer == Layer::Gru && self.linear_before_reset;
+        let apart = self.layer == OnnxRecurrent::Gru && self.linear_before_reset;
         if let Some((input, recurrent)) = biases {
             projected = g.plus(projected, input)?;
             if !apart {
@@ -267,18 +277,18 @@ impl Setting {
         hidden: Option<ValueId>,
         cell: Option<ValueId>,
         reverse: bool,
-    ) -> Result<Results, GraphError> {
+    ) -> Result<RecurrentOutputs, GraphError> {
         let units = self.units;
         let kernel = g.add_one(Op::Transpose(Transpose { order: vec![1, 0] }), &[r])?;
         let mut inputs = vec![x, kernel];
         let kind = match self.layer {
-            Layer::Lstm => Cell::Lstm,
-            Layer::Gru => Cell::Gru,
-            Layer::Rnn if self.activations[0] == "relu" => Cell::Simple(CellActivation::Relu),
-            Layer::Rnn => Cell::Simple(CellActivation::Tanh),
+            OnnxRecurrent::Lstm => Cell::Lstm,
+            OnnxRecurrent::Gru => Cell::Gru,
+            OnnxRecurrent::Rnn if self.activations[0] == "relu" => Cell::Simple(CellActivation::Relu),
+            OnnxRecurrent::Rnn => Cell::Simple(CellActivation::Tanh),
         };
         let batch = g.shape(x).dims()[0];
-        if self.layer == Layer::Gru {
+        if self.layer == OnnxRecurrent::Gru {
             inputs.push(match bias {
                 Some(bias) => bias,
                 None => g.full(0.0, Shape::fixed([3 * units]))?,
@@ -292,7 +302,7 @@ impl Setting {
                 Some(hidden) => hidden,
                 None => zero(g)?,
             });
-            if self.layer == Layer::Lstm {
+            if self.layer == OnnxRecurrent::Lstm {
                 inputs.push(match cell {
                     Some(cell) => cell,
                     None => zero(g)?,
@@ -304,7 +314,11 @@ impl Setting {
         let at = if reverse { 0 } else { self.steps - 1 };
         let last = g.add_one(Op::Slice(Slice { axis: 1, start: at, length: 1 }), &[outputs[0]])?;
         let last = g.reshape(last, Shape::new([batch, Dim::fixed(units)]))?;
-        Ok(Results { hidden: outputs[0], last, cell: if self.layer == Layer::Lstm { outputs.get(2).copied() } else { None } })
+        Ok(RecurrentOutputs {
+            hidden: outputs[0],
+            last,
+            cell: if self.layer == OnnxRecurrent::Lstm { outputs.get(2).copied() } else { None },
+        })
     }
 
     #[allow(clippy::too_many_arguments, reason = "the operands of a recurrent layer")]
@@ -320,7 +334,7 @@ impl Setting {
         peepholes: Option<ValueId>,
         reverse: bool,
         direction: usize,
-    ) -> Result<Results, GraphError> {
+    ) -> Result<RecurrentOutputs, GraphError> {
         let (units, width) = (self.units, self.units * self.layer.gates());
         let batch = g.shape(x).dims()[0];
         let row = Shape::new([batch, Dim::fixed(units)]);
@@ -356,12 +370,12 @@ impl Setting {
             };
             let gate = |g: &mut Graph, x: ValueId, gate: usize| part(g, x, 1, gate * units, units);
             let (new_h, new_state) = match self.layer {
-                Layer::Rnn => {
+                OnnxRecurrent::Rnn => {
                     let recurrent = from(g, h, 0, 1)?;
                     let sum = g.plus(now, recurrent)?;
                     (activate(g, &names[0], sum)?, state)
                 }
-                Layer::Lstm => {
+                OnnxRecurrent::Lstm => {
                     let recurrent = from(g, h, 0, 4)?;
                     let sum = g.plus(now, recurrent)?;
                     let (i, o, f, c) = (gate(g, sum, 0)?, gate(g, sum, 1)?, gate(g, sum, 2)?, gate(g, sum, 3)?);
@@ -376,7 +390,7 @@ impl Setting {
                     let seen = activate(g, &names[2], new)?;
                     (g.times(o, seen)?, new)
                 }
-                Layer::Gru => {
+                OnnxRecurrent::Gru => {
                     let recurrent = from(g, h, 0, 2)?;
                     let mut both = g.add_one(Op::Slice(Slice { axis: 1, start: 0, length: 2 * units }), &[now])?;
                     both = g.plus(both, recurrent)?;
@@ -421,6 +435,6 @@ impl Setting {
         }
         let outputs: Vec<ValueId> = outputs.into_iter().flatten().collect();
         let all = if outputs.len() == 1 { outputs[0] } else { g.add_one(Op::Concat(Concat { axis: 1 }), &outputs)? };
-        Ok(Results { hidden: all, last: h, cell: (self.layer == Layer::Lstm).then_some(state) })
+        Ok(RecurrentOutputs { hidden: all, last: h, cell: (self.layer == OnnxRecurrent::Lstm).then_some(state) })
     }
 }

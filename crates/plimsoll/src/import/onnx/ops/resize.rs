@@ -131,14 +131,13 @@ fn apply(
 }
 
 /// The weights of an output element; none if it lies outside of the input.
-type Weights = Option<Vec<(usize, f64)>>;
+type ResizeWeights = Option<Vec<(usize, f64)>>;
 
 /// Applies the weights of all output elements along an axis.
-fn along(i: &mut Importer, x: &Computed, axis: usize, extent: usize, rows: &[Weights], outside: f64) -> Found<Computed> {
+fn along(i: &mut Importer, x: &Computed, axis: usize, extent: usize, rows: &[ResizeWeights], outside: f64) -> Found<Computed> {
     let size = rows.len();
     let times = size / extent.max(1);
-    let repeats =
-        |(at, row): (usize, &Weights)| matches!(row.as_deref(), Some([(from, weight)]) if *weight == 1.0 && *from == at / times.max(1));
+    let repeats = |(at, row): (usize, &ResizeWeights)| matches!(row.as_deref(), Some([(from, weight)]) if *weight == 1.0 && *from == at / times.max(1));
     if times > 1 && size == extent * times && rows.iter().enumerate().all(repeats) {
         // Every element several times: a broadcast.
         let (place, order, kind) = (x.place(axis), x.order.clone(), x.kind);
@@ -168,7 +167,7 @@ fn along(i: &mut Importer, x: &Computed, axis: usize, extent: usize, rows: &[Wei
     Ok(i.node("bias", &[&y, &offsets], |g, x| g.plus(x[0], x[1]))?.laid_out(order))
 }
 
-fn weights(at: usize, extent: usize, size: usize, scale: f64, region: (f64, f64), how: &Interpolation) -> Found<Weights> {
+fn weights(at: usize, extent: usize, size: usize, scale: f64, region: (f64, f64), how: &Interpolation) -> Found<ResizeWeights> {
     let (x, last) = (at as f64, extent as f64 - 1.0);
     let position = match how.coordinates.as_str() {
         "half_pixel" => (x + 0.5) / scale - 0.5,
