@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// One of the two parts of a split: the rows that are held out, or the others, in the order of the source.
 #[derive(Clone, Debug)]
 pub(crate) struct SplitPart {
-    split: Split,
+    split: HoldoutSplit,
     /// Whether this is the part that is held out.
     held_out: bool,
 }
@@ -20,7 +20,7 @@ pub(crate) struct SplitPart {
 /// row of each. That needs no memory, and rows sorted by class are stratified by class. If rows have classes in another
 /// order, the strata are those of the rows sorted by class, and the choice is stored as one bit per row.
 #[derive(Clone, Debug)]
-pub(crate) struct Split {
+pub(crate) struct HoldoutSplit {
     strata: Strata,
     /// Whether each row is held out, if that does not follow from its index.
     chosen: Option<Arc<Bitmap>>,
@@ -32,12 +32,12 @@ const MOST_CLASSES: usize = 1 << 16;
 /// Calls a function with the class of every row, in order; `false` if rows have no classes that can be read alone.
 pub(crate) type VisitClasses<'a> = dyn Fn(&mut dyn FnMut(i64)) -> Result<bool, DataError> + 'a;
 
-impl Split {
+impl HoldoutSplit {
     /// Holds out `held` of `rows` rows, stratified by class where there are classes.
-    pub fn new(rows: u64, held: u64, seed: u64, classes: &VisitClasses<'_>) -> Result<Split, DataError> {
+    pub fn new(rows: u64, held: u64, seed: u64, classes: &VisitClasses<'_>) -> Result<HoldoutSplit, DataError> {
         let strata = Strata { rows, held, seed };
         let Some(mut next) = ClassCounts::count(rows, classes)?.and_then(ClassCounts::unsorted) else {
-            return Ok(Split { strata, chosen: None });
+            return Ok(HoldoutSplit { strata, chosen: None });
         };
         let mut bits = RowBits { words: vec![0; rows.div_ceil(64) as usize], row: 0 };
         classes(&mut |class| {
@@ -50,7 +50,7 @@ impl Split {
         })?;
         let chosen = Bitmap::new(bits.words, rows);
         let strata = Strata { held: chosen.held(), ..strata };
-        Ok(Split { strata, chosen: Some(Arc::new(chosen)) })
+        Ok(HoldoutSplit { strata, chosen: Some(Arc::new(chosen)) })
     }
 
     /// The rows to train on, and those that are held out.
@@ -64,7 +64,7 @@ impl SplitPart {
     pub fn of_rows(words: Vec<u64>, rows: u64) -> SplitPart {
         let chosen = Bitmap::new(words, rows);
         let strata = Strata { rows, held: chosen.held(), seed: 0 };
-        SplitPart { split: Split { strata, chosen: Some(Arc::new(chosen)) }, held_out: true }
+        SplitPart { split: HoldoutSplit { strata, chosen: Some(Arc::new(chosen)) }, held_out: true }
     }
 
     pub fn is_held_out(&self) -> bool {
@@ -330,7 +330,7 @@ mod tests {
     }
 
     /// No row is in both parts, none is lost, positions and rows are inverse, and the order is that of the source.
-    fn check(split: Split, total: u64) -> (Vec<u64>, Vec<u64>) {
+    fn check(split: HoldoutSplit, total: u64) -> (Vec<u64>, Vec<u64>) {
         let (training, held) = split.parts();
         let both = (rows(&training), rows(&held));
         for (part, rows) in [(&training, &both.0), (&held, &both.1)] {
@@ -350,7 +350,7 @@ mod tests {
             let held = ((total as f64 * share) as u64).min(total - 1);
             let labels: Vec<i64> = (0..total).map(|row| (mix64(seed ^ row) % classes.unwrap_or(1) as u64) as i64).collect();
             let visit = of_labels(&labels);
-            let split = if classes.is_some() { Split::new(total, held, seed, &visit) } else { Split::new(total, held, seed, &no_classes) };
+            let split = if classes.is_some() { HoldoutSplit::new(total, held, seed, &visit) } else { HoldoutSplit::new(total, held, seed, &no_classes) };
             let (training, out) = check(split.unwrap(), total);
             prop_assert_eq!(out.len() as u64, held);
             prop_assert_eq!(training.len() as u64, total - held);
@@ -364,7 +364,7 @@ mod tests {
 
         #[test]
         fn huge_numbers_of_rows_do_not_overflow(total in (1u64 << 40)..(1 << 62), divisor in 2u64..1000, seed: u64, at: u64) {
-            let (training, held) = Split::new(total, total / divisor, seed, &no_classes).unwrap().parts();
+            let (training, held) = HoldoutSplit::new(total, total / divisor, seed, &no_classes).unwrap().parts();
             for part in [training, held] {
                 let place = at % part.len();
                 prop_assert!(part.row(place) < total);
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn another_seed_holds_out_other_rows() {
-        let held = |seed| rows(&Split::new(1000, 250, seed, &no_classes).unwrap().parts().1);
+        let held = |seed| rows(&HoldoutSplit::new(1000, 250, seed, &no_classes).unwrap().parts().1);
         assert_eq!(held(1), held(1));
         let same = held(1).iter().filter(|row| held(2).contains(row)).count();
         assert!((30..100).contains(&same), "about a quarter of 250, not {same}");
@@ -385,7 +385,7 @@ mod tests {
     fn every_row_of_a_stratum_is_equally_likely() {
         let mut counts = [0; 12];
         for seed in 0..6000 {
-            rows(&Split::new(12, 3, seed, &no_classes).unwrap().parts().1).iter().for_each(|row| counts[*row as usize] += 1);
+            rows(&HoldoutSplit::new(12, 3, seed, &no_classes).unwrap().parts().1).iter().for_each(|row| counts[*row as usize] += 1);
         }
         assert!(counts.iter().all(|count| (1350..1650).contains(count)), "{counts:?}");
     }
@@ -394,14 +394,14 @@ mod tests {
     fn classes_of_one_row_are_pooled() {
         // Forty classes of two rows each: half of the classes have a row held out, none is refused.
         let labels: Vec<i64> = (0..80).map(|row| row % 40).collect();
-        let (_, held) = check(Split::new(80, 20, 7, &of_labels(&labels)).unwrap(), 80);
+        let (_, held) = check(HoldoutSplit::new(80, 20, 7, &of_labels(&labels)).unwrap(), 80);
         assert_eq!(held.len(), 20);
     }
 
     #[test]
     fn rows_sorted_by_class_need_no_memory() {
         let labels: Vec<i64> = (0..400).map(|row| row / 100).collect();
-        let split = Split::new(400, 100, 0, &of_labels(&labels)).unwrap();
+        let split = HoldoutSplit::new(400, 100, 0, &of_labels(&labels)).unwrap();
         let (_, held) = split.parts();
         assert_eq!(held.bytes(), Bytes::ZERO);
         for class in 0..4 {

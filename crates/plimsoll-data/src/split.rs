@@ -99,7 +99,7 @@ enum Part {
 /// Assigns each of `rows` rows to a part.
 pub(crate) fn split(rows: u64, spec: &SplitSpec, classes: &VisitClasses<'_>, values: &VisitValues<'_>) -> Result<Parts, DataError> {
     spec.check(rows)?;
-    let mut bits = Bits::new(rows);
+    let mut bits = SplitBits::new(rows);
     match &spec.method {
         SplitMethod::Stratified => by_class(rows, spec, classes, &mut bits)?,
         SplitMethod::Random => by_class(rows, spec, &|_| Ok(false), &mut bits)?,
@@ -112,7 +112,7 @@ pub(crate) fn split(rows: u64, spec: &SplitSpec, classes: &VisitClasses<'_>, val
 }
 
 /// Ranks rows at random within their class; the first ones are tested on, the next ones validated on.
-fn by_class(rows: u64, spec: &SplitSpec, classes: &VisitClasses<'_>, bits: &mut Bits) -> Result<(), DataError> {
+fn by_class(rows: u64, spec: &SplitSpec, classes: &VisitClasses<'_>, bits: &mut SplitBits) -> Result<(), DataError> {
     let counts = class_counts(rows, classes)?;
     let known = counts.is_some();
     // Each class with its number of rows, the rows of the classes before it, and its next row.
@@ -187,7 +187,7 @@ fn in_time(place: u64, rows: u64, spec: &SplitSpec) -> Part {
     }
 }
 
-fn by_time(rows: u64, spec: &SplitSpec, column: &str, values: &VisitValues<'_>, bits: &mut Bits) -> Result<(), DataError> {
+fn by_time(rows: u64, spec: &SplitSpec, column: &str, values: &VisitValues<'_>, bits: &mut SplitBits) -> Result<(), DataError> {
     let (mut times, mut wrong): (Vec<(f64, u64)>, Option<String>) = (Vec::with_capacity(rows as usize), None);
     let found = values(column, &mut |value| match time(value) {
         Some(time) => times.push((time, times.len() as u64)),
@@ -244,7 +244,7 @@ fn check_column(column: &str, found: bool, values: u64, rows: u64) -> Result<(),
 
 /// Groups in random order: the first ones are tested on, the next ones validated on. Folds are balanced, the largest groups
 /// first.
-fn by_group(rows: u64, spec: &SplitSpec, groups: &[u64], bits: &mut Bits) {
+fn by_group(rows: u64, spec: &SplitSpec, groups: &[u64], bits: &mut SplitBits) {
     let mut counts: HashMap<u64, u64> = HashMap::new();
     groups.iter().for_each(|group| *counts.entry(*group).or_default() += 1);
     let mut order: Vec<(u64, u64)> = counts.into_iter().collect();
@@ -285,14 +285,14 @@ fn by_group(rows: u64, spec: &SplitSpec, groups: &[u64], bits: &mut Bits) {
 const SALT: u64 = 0x0F01_D5AB_1EAF_5EED;
 
 /// One bit per row for each part.
-struct Bits {
+struct SplitBits {
     rows: u64,
     words: [Vec<u64>; 3],
 }
 
-impl Bits {
-    fn new(rows: u64) -> Bits {
-        Bits { rows, words: std::array::from_fn(|_| vec![0; rows.div_ceil(64) as usize]) }
+impl SplitBits {
+    fn new(rows: u64) -> SplitBits {
+        SplitBits { rows, words: std::array::from_fn(|_| vec![0; rows.div_ceil(64) as usize]) }
     }
 
     fn set(&mut self, row: u64, part: Part) {

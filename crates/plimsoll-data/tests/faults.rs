@@ -57,7 +57,7 @@ fn bad_pictures_are_left_out_and_counted_within_the_plan() {
         assert_eq!(count, 6);
         let names: Vec<String> = names.iter().map(|name| folder.text(name)).collect();
         insta::allow_duplicates! { insta::assert_snapshot!(names.join("\n"), @"
-        FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 4.00 MiB; raise max_item, or make the image smaller
+        FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 10.1 GiB to read and decode, but a single item may take 4.00 MiB; raise max_item, or make the image smaller
         FOLDER/data/cat/b-corrupt.png cannot be decoded: its data is broken (Corrupt deflate stream. InvalidCodeLengthRepeat); replace the file or take it out of the folder
         FOLDER/data/cat/c-empty.jpg cannot be decoded: it is empty; replace the file or take it out of the folder
         FOLDER/data/cat/d-text.jpg cannot be decoded: it begins like no JPEG, PNG, WebP, GIF, BMP or TIFF; replace the file or take it out of the folder
@@ -86,7 +86,7 @@ fn which_pictures_are_left_out_depends_on_no_limit() {
 fn each_bad_picture_is_an_error_that_names_it_where_none_may_be_left_out() {
     let folder = twelve();
     let error = epochs(&bad(&folder).batch(4), None, 1).unwrap_err();
-    insta::assert_snapshot!(folder.text(error), @"FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 128 MiB; raise max_item, or make the image smaller");
+    insta::assert_snapshot!(folder.text(error), @"FOLDER/data/cat/a-bomb.png is 60000 × 60000 pixels and takes 10.1 GiB to read and decode, but a single item may take 128 MiB; raise max_item, or make the image smaller");
     // The cap on what may be left out is one, too.
     let error = epochs(&bad(&folder).ignore_errors(2).batch(4), None, 1).unwrap_err();
     insta::assert_snapshot!(folder.text(error), @"more than 2 rows of epoch 0 could not be read; the last: FOLDER/data/cat/c-empty.jpg cannot be decoded: it is empty; replace the file or take it out of the folder");

@@ -218,24 +218,24 @@ fn the_plan_states_each_stage() {
     let folder = twelve();
     let data = folder.data().shuffle(Shuffle::seed(7)).map("x", ops).parallelism(Parallelism::Threads(2)).batch(4);
     insta::assert_snapshot!(data.plan(None).unwrap(), @"
-    2 worker stacks            1.00 MiB
-    names                         388 B
-    shuffle                        16 B
-    decode (each ≤ 1.04 MiB)   1.04 MiB
-    map x                       115 KiB
-    staging ring                432 KiB
-    total                      2.58 MiB  (3 slots of 3 × 4 rows; minimum: 1.12 MiB)
-    ");
-    insta::assert_snapshot!(data.plan(Some(Bytes::mib(2))).unwrap(), @"
-    producer stack             512 KiB
+    2 worker stacks           1.00 MiB
     names                        388 B
-    shuffle                        8 B
-    decode (each ≤ 534 KiB)    534 KiB
-    map x                     57.5 KiB
-    staging ring              48.1 KiB
-    total                     1.12 MiB  (1 slots of 1 × 4 rows; minimum: 1.12 MiB)
+    shuffle                       16 B
+    decode (each ≤ 157 KiB)    157 KiB
+    map x                      115 KiB
+    staging ring               432 KiB
+    total                     1.69 MiB  (3 slots of 3 × 4 rows; minimum: 697 KiB)
     ");
-    insta::assert_snapshot!(data.plan(Some(Bytes::mib(1))).unwrap_err(), @"the input pipeline cannot run in 1.00 MiB: it needs at least 1.12 MiB (producer stack 512 KiB, names 388 B, shuffle 8 B, decode (each ≤ 534 KiB) 534 KiB, map x 57.5 KiB, staging ring 48.1 KiB); raise the limit or lower the batch size");
+    insta::assert_snapshot!(data.plan(Some(Bytes::kib(800))).unwrap(), @"
+    producer stack              512 KiB
+    names                         388 B
+    shuffle                         8 B
+    decode (each ≤ 78.7 KiB)   78.7 KiB
+    map x                      57.5 KiB
+    staging ring               48.1 KiB
+    total                       697 KiB  (1 slots of 1 × 4 rows; minimum: 697 KiB)
+    ");
+    insta::assert_snapshot!(data.plan(Some(Bytes::kib(600))).unwrap_err(), @"the input pipeline cannot run in 600 KiB: it needs at least 697 KiB (producer stack 512 KiB, names 388 B, shuffle 8 B, decode (each ≤ 78.7 KiB) 78.7 KiB, map x 57.5 KiB, staging ring 48.1 KiB); raise the limit or lower the batch size");
     // What one may take is no reason to reserve more than the images take.
     let capped = data.clone().max_item(Bytes::mib(1));
     assert_eq!(capped.plan(None).unwrap().total(), data.plan(None).unwrap().total());
@@ -267,7 +267,7 @@ fn bad_files_are_named() {
     // Headers that promise far more than there is.
     let mut bomb = whole_png.clone();
     bomb[16..24].copy_from_slice(&[0, 0, 0xEA, 0x60, 0, 0, 0xEA, 0x60]);
-    insta::assert_snapshot!(error("bomb.png", &bomb), @"FOLDER/data/cat/bomb.png is 60000 × 60000 pixels and takes 13.4 GiB to read and decode, but a single item may take 128 MiB; raise max_item, or make the image smaller");
+    insta::assert_snapshot!(error("bomb.png", &bomb), @"FOLDER/data/cat/bomb.png is 60000 × 60000 pixels and takes 10.1 GiB to read and decode, but a single item may take 128 MiB; raise max_item, or make the image smaller");
     let mut bomb = whole.clone();
     let frame = bomb.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
     bomb[frame + 5..frame + 9].copy_from_slice(&[0xEA, 0x60, 0xEA, 0x60]);

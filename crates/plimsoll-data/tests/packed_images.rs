@@ -147,9 +147,9 @@ fn what_is_held_for_packed_pictures_is_planned() {
             .collect::<Vec<_>>()
             .join(", ")
     };
-    insta::assert_snapshot!(stages(&data, None), @"packed records (each ≤ 4.00 MiB): 4.19 MiB, decode (each ≤ 1.04 MiB): 1.09 MiB");
-    insta::assert_snapshot!(stages(&data, Some(Bytes::mib(10))), @"packed records (each ≤ 4.00 MiB): 4.19 MiB, decode (each ≤ 1.04 MiB): 1.09 MiB");
-    insta::assert_snapshot!(stages(&data.max_item(Bytes::mib(2)), None), @"packed records (each ≤ 4.00 MiB): 4.19 MiB, decode (each ≤ 1.04 MiB): 1.09 MiB");
+    insta::assert_snapshot!(stages(&data, None), @"packed records (each ≤ 4.00 MiB): 4.19 MiB, decode (each ≤ 702 KiB): 757 KiB");
+    insta::assert_snapshot!(stages(&data, Some(Bytes::mib(10))), @"packed records (each ≤ 4.00 MiB): 4.19 MiB, decode (each ≤ 702 KiB): 757 KiB");
+    insta::assert_snapshot!(stages(&data.max_item(Bytes::mib(2)), None), @"packed records (each ≤ 4.00 MiB): 4.19 MiB, decode (each ≤ 702 KiB): 757 KiB");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn what_is_wrong_with_a_packed_picture_is_told_with_its_record_or_left_out() {
     a.tfrecord.gz, the record at byte AT: its image cannot be decoded: it begins like no JPEG, PNG, WebP, GIF, BMP or TIFF
     a.tfrecord.gz, the record at byte AT: its image cannot be decoded: it is empty
     a.tfrecord.gz, the record at byte AT: its image cannot be decoded: its data is broken (unexpected end of file)
-    a.tfrecord.gz, the record at byte AT: its image is 700 × 600 pixels and takes 2.14 MiB to read and decode, but a single item may take 1.00 MiB; raise max_item, or make the image smaller
+    a.tfrecord.gz, the record at byte AT: its image is 700 × 600 pixels and takes 1.66 MiB to read and decode, but a single item may take 1.00 MiB; raise max_item, or make the image smaller
     a.tfrecord.gz, the record at byte AT: its image is 3 × 3 pixels, too small to cut 5 × 5 out of it; resize before cropping, or crop less
     a.tfrecord.gz, the record at byte AT: feature `image` is numbers and no image; declare it as what it is
     a.tfrecord.gz, the record at byte AT: it has no feature `image`
@@ -215,7 +215,7 @@ fn what_is_wrong_with_a_packed_picture_is_told_with_its_record_or_left_out() {
     assert_eq!(column(&some(true), 1, 0, None).unwrap().len(), 2);
     assert_eq!(column(&some(true), 1, 0, limit).unwrap().len(), 1);
     let told = complaint(column(&some(false), 1, 0, limit), folder.path());
-    insta::assert_snapshot!(told.replace(&format!("at byte {at}"), "at byte AT"), @"a.tfrecord.gz, the record at byte AT: its image is 1400 × 1200 pixels and takes 6.97 MiB to read and decode, but the plan reserves 4.00 MiB for a single item: its header was not read before planning, or the file has changed since; raise the limit, or drop such rows with ignore_errors");
+    insta::assert_snapshot!(told.replace(&format!("at byte {at}"), "at byte AT"), @"a.tfrecord.gz, the record at byte AT: its image is 1400 × 1200 pixels and takes 5.28 MiB to read and decode, but the plan reserves 4.00 MiB for a single item: its header was not read before planning, or the file has changed since; raise the limit, or drop such rows with ignore_errors");
 }
 
 /// One image of a record is decoded before there is space for the next, so that nobody waits for space while holding some.

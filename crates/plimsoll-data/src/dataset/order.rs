@@ -151,18 +151,18 @@ fn permutation(step: &IndexStep, rows: u64, epoch: u64) -> Option<Permutation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::holdout::Split;
+    use crate::holdout::HoldoutSplit;
 
     #[test]
     fn a_span_has_the_rows_of_every_epoch() {
         let shard = |count, index| IndexStep::Shard { count, index };
         let shuffle = IndexStep::Permute { seed: 1 };
-        let (trained, _) = Split::new(50, 20, 7, &|_| Ok(false)).unwrap().parts();
+        let (trained, _) = HoldoutSplit::new(50, 20, 7, &|_| Ok(false)).unwrap().parts();
         let labels = |visit: &mut dyn FnMut(i64)| {
             (0..50).for_each(|row| visit(row % 3));
             Ok(true)
         };
-        let (_, held_out) = Split::new(50, 20, 7, &labels).unwrap().parts();
+        let (_, held_out) = HoldoutSplit::new(50, 20, 7, &labels).unwrap().parts();
         let first = [IndexStep::Part(trained), IndexStep::Part(held_out)];
         let steps =
             [IndexStep::Offset(3), IndexStep::Truncate(11), shard(3, 1), shard(2, 0), IndexStep::Offset(40), shuffle, IndexStep::Repeat(2)];

@@ -42,8 +42,12 @@ pub(crate) enum Format {
 /// Tables and state of a decoder, with allocator overhead.
 const DECODER: Bytes = Bytes::kib(256);
 
-/// Inflating a PNG: the window, its buffers, one or two lines.
+/// Inflating: the window, its buffers, one or two lines.
 const INFLATE: Bytes = Bytes::kib(512);
+
+/// State of a PNG decoder, and its buffers for decompressed data at most.
+const PNG_STATE: u64 = 40 << 10;
+const PNG_BUFFERS: u64 = 400 << 10;
 
 /// The table and the line buffers of a GIF decoder.
 const LZW: Bytes = Bytes::kib(128);
@@ -89,8 +93,56 @@ fn png(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {
     }
     let side = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]) as usize;
     let (width, height) = (side(16), side(20));
-    // Lines of up to eight bytes per pixel: the previous one, the current one, and the decompressed data.
-    sized(reader, Format::Png, width, height, length, INFLATE + Bytes(4 * 8 * width as u64))
+    let (depth, colour) = (u64::from(header[24]), header[25]);
+    let samples = match colour {
+        0 | 3 => 1,
+        2 => 3,
+        4 => 2,
+        _ => 4,
+    };
+    let line = (width as u64 * samples * depth).div_ceil(8) + 1;
+    let chunks = png_chunks(reader, length)?;
+    // Palettes become RGB; transparency becomes a channel.
+    let channels = match colour {
+        0 => 1 + usize::from(chunks.transparency),
+        2 | 3 => 3 + usize::from(chunks.transparency),
+        4 => 2,
+        _ => 4,
+    };
+    // The buffers grow by doubling, up to their limit: the previous line, the current one, and the decompressed data.
+    let decompressed = line.saturating_mul(height as u64);
+    let work = PNG_STATE + decompressed.saturating_mul(4).min(PNG_BUFFERS) + 4 * line + 8 * width as u64 + 3 * chunks.largest;
+    Ok(Probe { channels, ..sized(reader, Format::Png, width, height, length, Bytes(work))? })
+}
+
+/// What the chunks before the data of a PNG say about the memory for decoding it.
+struct PngChunks {
+    transparency: bool,
+    /// Bytes of the largest chunk, which the decoder holds as a whole.
+    largest: u64,
+}
+
+fn png_chunks(reader: &mut HeaderReader<'_>, length: u64) -> Result<PngChunks, DataError> {
+    const MOST: usize = 64;
+    // The size of the data, which is not held, and of texts and profiles, which are skipped, does not matter.
+    const NOT_HELD: [&[u8]; 4] = [b"tEXt", b"zTXt", b"iTXt", b"iCCP"];
+    let mut chunks = PngChunks { transparency: false, largest: 0 };
+    let mut at = 8;
+    for _ in 0..MOST {
+        if at + 8 > length {
+            return Ok(chunks);
+        }
+        let head: [u8; 8] = reader.at(at, 8)?.try_into().expect("eight bytes");
+        let size = u64::from(u32::from_be_bytes([head[0], head[1], head[2], head[3]]));
+        match &head[4..] {
+            b"IDAT" | b"IEND" => return Ok(chunks),
+            b"tRNS" => chunks.transparency = true,
+            kind if NOT_HELD.contains(&kind) => {}
+            _ => chunks.largest = chunks.largest.max(size.min(length)),
+        }
+        at += 12 + size;
+    }
+    Ok(PngChunks { transparency: true, largest: chunks.largest.max(INFLATE.0) })
 }
 
 fn webp(reader: &mut HeaderReader<'_>, length: u64) -> Result<Probe, DataError> {

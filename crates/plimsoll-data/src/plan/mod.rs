@@ -27,7 +27,7 @@ const DECODER_STACK: Bytes = if cfg!(debug_assertions) { PRODUCER_STACK } else {
 const READER_STACK: Bytes = if cfg!(debug_assertions) { PRODUCER_STACK } else { Bytes::kib(128) };
 
 /// Code and tables of the image decoders, which are resident only where images are decoded; debug builds count all code.
-const DECODER_CODE: Bytes = if cfg!(debug_assertions) { Bytes::ZERO } else { Bytes::kib(640) };
+const DECODER_CODE: Bytes = if cfg!(debug_assertions) { Bytes::ZERO } else { Bytes::kib(384) };
 
 /// The memory of a pipeline: a [`Feed`](crate::Feed) started with this plan reserves exactly these bytes.
 ///

@@ -2,7 +2,7 @@
 
 use super::input::Opener;
 use super::path::{decode_pool, row_store};
-use super::ring::{Claim, Crew, Fill, Ring, Schedule, Slot, Taken};
+use super::ring::{Claim, Crew, NextSlot, Ring, Schedule, Slot, SlotRows};
 use super::shared::SharedWork;
 use super::tuner::Adapts;
 use super::work::Work;
@@ -241,7 +241,7 @@ impl Feed {
         }
 
         let layout = Arc::new(BlockLayout::new(&recipe.schema, plan.geometry.slot_rows));
-        let nothing = Fill { epoch: 0, place: 0, rows: 0, ends_epoch: false };
+        let nothing = SlotRows { epoch: 0, place: 0, rows: 0, ends_epoch: false };
         let slots = (0..plan.geometry.slots)
             .map(|_| Ok(Slot { memory: slot_memory(layout.bytes())?, fill: nothing }))
             .collect::<Result<Vec<_>, DataError>>()?;
@@ -376,9 +376,9 @@ impl Feed {
                 }
             }
             let slot = match self.ring.take_filled_unless(stop)? {
-                Taken::Slot(slot) => slot,
-                Taken::End => return Ok(NextBatch::EpochEnd),
-                Taken::Stopped => return Ok(NextBatch::Stopped),
+                NextSlot::Slot(slot) => slot,
+                NextSlot::End => return Ok(NextBatch::EpochEnd),
+                NextSlot::Stopped => return Ok(NextBatch::Stopped),
             };
             self.used = std::mem::take(&mut self.passed).min(slot.fill.rows);
             self.current = Some(slot);

@@ -1,6 +1,6 @@
 //! Opens the inputs of sequential stages: another stage, an indexed source, or an inner feed that reads ahead.
 
-use super::path::{Columns, decode_pool, row_store};
+use super::path::{ColumnBlock, decode_pool, row_store};
 use super::read_ahead::{Epochs, ReadAhead};
 use super::stream_work::MappedRows;
 use super::work::Work;
@@ -38,7 +38,7 @@ struct IndexedRows {
     work: Work,
     rows: u64,
     place: u64,
-    columns: Columns,
+    columns: ColumnBlock,
     row_bytes: usize,
 }
 
@@ -49,7 +49,7 @@ impl IndexedRows {
             work: Work::new(recipe, geometry, pool.as_ref(), store.as_ref(), meter),
             rows: recipe.rows,
             place: recipe.rows,
-            columns: Columns::new(&recipe.schema, geometry.chunk_rows),
+            columns: ColumnBlock::new(&recipe.schema, geometry.chunk_rows),
             row_bytes: recipe.schema.row_bytes().get(),
         })
     }

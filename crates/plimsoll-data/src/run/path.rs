@@ -26,15 +26,15 @@ impl Target for Claim<'_> {
 }
 
 /// Columns of a block of rows.
-pub(super) struct Columns {
+pub(super) struct ColumnBlock {
     buffers: Vec<AlignedBuf>,
     row_bytes: Vec<usize>,
 }
 
-impl Columns {
-    pub fn new(schema: &Schema, rows: usize) -> Columns {
+impl ColumnBlock {
+    pub fn new(schema: &Schema, rows: usize) -> ColumnBlock {
         let row_bytes: Vec<usize> = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
-        Columns { buffers: row_bytes.iter().map(|bytes| AlignedBuf::new(bytes * rows)).collect(), row_bytes }
+        ColumnBlock { buffers: row_bytes.iter().map(|bytes| AlignedBuf::new(bytes * rows)).collect(), row_bytes }
     }
 
     /// Writes the first `rows` rows in row-major order, the columns of a row adjacent.
@@ -43,7 +43,7 @@ impl Columns {
     }
 }
 
-impl Target for Columns {
+impl Target for ColumnBlock {
     fn columns(&mut self, from: usize, rows: usize) -> impl Iterator<Item = &mut [u8]> {
         self.buffers.iter_mut().zip(&self.row_bytes).map(move |(buffer, bytes)| &mut buffer.bytes_mut()[from * bytes..][..rows * bytes])
     }

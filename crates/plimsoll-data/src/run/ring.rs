@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) struct Slot {
     pub memory: Box<dyn SlotMemory>,
-    pub fill: Fill,
+    pub fill: SlotRows,
 }
 
 /// A flag that a signal handler may set.
@@ -33,7 +33,7 @@ pub(crate) type StopFlag = std::sync::atomic::AtomicBool;
 const STOP_CHECK: Duration = Duration::from_millis(20);
 
 /// What the consumer gets.
-pub(crate) enum Taken {
+pub(crate) enum NextSlot {
     Slot(Slot),
     /// There will be no more.
     End,
@@ -43,7 +43,7 @@ pub(crate) enum Taken {
 
 /// The rows of a slot.
 #[derive(Clone, Copy)]
-pub(crate) struct Fill {
+pub(crate) struct SlotRows {
     pub epoch: u64,
     /// The position of the first row in the epoch.
     pub place: u64,
@@ -81,7 +81,7 @@ struct RingState {
     schedule: Schedule,
     free: Vec<Slot>,
     /// In the order in which they are passed on.
-    open: VecDeque<Open>,
+    open: VecDeque<OpenSlot>,
     filled: VecDeque<Slot>,
     /// Number of slots opened so far.
     opened: u64,
@@ -117,7 +117,7 @@ struct Failure {
     error: DataError,
 }
 
-struct Open {
+struct OpenSlot {
     /// Sequence number of the slot, counted over all slots opened.
     number: u64,
     slot: Slot,
@@ -265,7 +265,7 @@ impl Ring {
         if ends_epoch {
             open.rows = open.claimed;
             let kept = open.rows - whole_batches.map_or(0, |batch| open.rows % batch);
-            open.slot.fill = Fill { rows: kept, ends_epoch, ..open.slot.fill };
+            open.slot.fill = SlotRows { rows: kept, ends_epoch, ..open.slot.fill };
             open.sealed |= kept == 0;
         }
         if state.in_line > 0 {
@@ -328,14 +328,14 @@ impl Ring {
     #[cfg(test)]
     pub fn take_filled(&self) -> Result<Option<Slot>, DataError> {
         match self.take_filled_unless(None)? {
-            Taken::Slot(slot) => Ok(Some(slot)),
-            Taken::End | Taken::Stopped => Ok(None),
+            NextSlot::Slot(slot) => Ok(Some(slot)),
+            NextSlot::End | NextSlot::Stopped => Ok(None),
         }
     }
 
     /// Like [`take_filled`](Self::take_filled), but gives up when none is filled and `stop` is set. A signal handler
     /// can set a flag but wake no thread, so a consumer with a flag wakes up from time to time.
-    pub fn take_filled_unless(&self, stop: Option<&StopFlag>) -> Result<Taken, DataError> {
+    pub fn take_filled_unless(&self, stop: Option<&StopFlag>) -> Result<NextSlot, DataError> {
         let mut state = self.lock();
         let ready = state.filled.len();
         if state.tuner.came(ready, Instant::now()) && state.sleeping_workers > 0 {
@@ -343,13 +343,13 @@ impl Ring {
         }
         loop {
             if let Some(slot) = state.filled.pop_front() {
-                return Ok(Taken::Slot(slot));
+                return Ok(NextSlot::Slot(slot));
             }
             if state.is_over() {
-                return state.failure.as_ref().map_or(Ok(Taken::End), |failure| Err(failure.error.clone()));
+                return state.failure.as_ref().map_or(Ok(NextSlot::End), |failure| Err(failure.error.clone()));
             }
             if stop.is_some_and(|stop| stop.load(Ordering::SeqCst)) {
-                return Ok(Taken::Stopped);
+                return Ok(NextSlot::Stopped);
             }
             let since = Instant::now();
             state.consumer_sleeps = true;
@@ -429,7 +429,7 @@ fn check_size(slot: &Slot, layout: &BlockLayout) {
     assert!(slot.memory.bytes().len() >= layout.bytes().get(), "slots are as large as was asked for");
 }
 
-impl Open {
+impl OpenSlot {
     /// Whether all its rows are written. Never true for a slot with a failed row, whose claim is not returned.
     fn is_made(&self) -> bool {
         self.claimed == self.rows && self.working == 0
@@ -445,7 +445,7 @@ impl RingState {
         if rows == 0 {
             return None;
         }
-        let Fill { epoch, place, .. } = open.slot.fill;
+        let SlotRows { epoch, place, .. } = open.slot.fill;
         let at = open.claimed;
         open.claimed += rows;
         open.working += 1;
@@ -457,7 +457,7 @@ impl RingState {
     /// A claim on all rows of a slot, if they are written and the slot is not sealed. No other claim on them is left.
     fn whole<'r>(&mut self, slot: u64, layout: &'r BlockLayout) -> Option<Claim<'r>> {
         let open = self.opened_as(slot);
-        let Fill { epoch, place, rows, .. } = open.slot.fill;
+        let SlotRows { epoch, place, rows, .. } = open.slot.fill;
         if open.sealed || !open.is_made() {
             return None;
         }
@@ -466,7 +466,7 @@ impl RingState {
         Some(Claim { slot, memory, at: 0, rows, epoch, place, layout, ring: PhantomData })
     }
 
-    fn opened_as(&mut self, number: u64) -> &mut Open {
+    fn opened_as(&mut self, number: u64) -> &mut OpenSlot {
         self.open.iter_mut().find(|open| open.number == number).expect("a slot with a claim on it is open")
     }
 
@@ -496,7 +496,7 @@ impl RingState {
                 slot.fill = fill;
                 let memory = Memory(slot.memory.bytes_mut().as_mut_ptr());
                 let (rows, sealed) = (fill.rows, !seals || fill.rows == 0);
-                self.open.push_back(Open { number: self.opened, slot, memory, rows, claimed: 0, working: 0, sealed });
+                self.open.push_back(OpenSlot { number: self.opened, slot, memory, rows, claimed: 0, working: 0, sealed });
                 self.opened += 1;
             }
         }

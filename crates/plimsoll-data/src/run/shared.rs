@@ -54,7 +54,7 @@ pub(crate) struct SharedWork {
 }
 
 /// The result of reading from a stream.
-enum Taken {
+enum StreamRead {
     /// The number of rows, zero at the end of the epoch; then the error if there are more rows than asserted.
     Rows(usize, Result<(), DataError>),
     /// A row that failed.
@@ -121,18 +121,18 @@ impl SharedWork {
         // follows.
         let taken = shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take(self, claim, || ring.stopping())?;
         match taken {
-            Taken::Stopped => Ok(false),
-            Taken::Rows(0, _) => {
+            StreamRead::Stopped => Ok(false),
+            StreamRead::Rows(0, _) => {
                 ring.settle(claim, 0, true);
                 Ok(true)
             }
-            Taken::Rows(rows, as_promised) => {
+            StreamRead::Rows(rows, as_promised) => {
                 ring.settle(claim, rows, false);
                 self.meter.rows.fetch_add(rows as u64, Relaxed);
                 self.make(claim)?;
                 as_promised.map(|()| true)
             }
-            Taken::Bad(fault) => {
+            StreamRead::Bad(fault) => {
                 ring.settle(claim, 1, !fault.goes_on());
                 self.meter.rows.fetch_add(1, Relaxed);
                 self.give_up(claim, 0, fault)?;
@@ -231,7 +231,7 @@ impl Origin {
 }
 
 impl Shared {
-    fn take(&mut self, work: &mut SharedWork, claim: &Claim<'_>, stopping: impl Fn() -> bool) -> Result<Taken, DataError> {
+    fn take(&mut self, work: &mut SharedWork, claim: &Claim<'_>, stopping: impl Fn() -> bool) -> Result<StreamRead, DataError> {
         if self.epoch != Some(claim.epoch) {
             self.epoch = Some(claim.epoch);
             self.expected.begin();
@@ -243,7 +243,7 @@ impl Shared {
             self.pass_over(work, self.came, &stopping)?;
         }
         if stopping() {
-            return Ok(Taken::Stopped);
+            return Ok(StreamRead::Stopped);
         }
         let start = Instant::now();
         let filled = self.origin.fill(work, claim.rows());
@@ -253,7 +253,7 @@ impl Shared {
             Err(fault) if work.row_errors.is_some() => {
                 self.expected.lost(fault.loss);
                 self.came += 1;
-                return Ok(Taken::Bad(fault));
+                return Ok(StreamRead::Bad(fault));
             }
             Err(fault) => return Err(fault.into()),
         };
@@ -262,13 +262,13 @@ impl Shared {
         // The number of rows left is unknown if other shards consumed part of the epoch. If rows are marked, the
         // stage that reads them counts them.
         if self.consumed == Some(claim.epoch) || work.row_errors.is_some() {
-            return Ok(Taken::Rows(rows, Ok(())));
+            return Ok(StreamRead::Rows(rows, Ok(())));
         }
         let as_promised = self.expected.check(claim.epoch, self.came, rows == 0);
         // The asserted rows come first, with their errors.
         match self.expected.of(before, rows) {
-            0 => as_promised.map(|()| Taken::Rows(0, Ok(()))),
-            promised => Ok(Taken::Rows(promised, as_promised)),
+            0 => as_promised.map(|()| StreamRead::Rows(0, Ok(()))),
+            promised => Ok(StreamRead::Rows(promised, as_promised)),
         }
     }
 

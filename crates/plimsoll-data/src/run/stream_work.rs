@@ -1,6 +1,6 @@
 //! Converts rows of a stream to columns and maps them on the calling thread.
 
-use super::path::{Columns, Path, Target, decode_pool, paths};
+use super::path::{ColumnBlock, Path, Target, decode_pool, paths};
 use crate::DataError;
 use crate::block::Rows;
 use crate::dataset::{BlockIterator, OpenInput, Recipe, StreamBudget};
@@ -80,7 +80,7 @@ pub(super) struct MappedRows {
     stream: Box<dyn BlockIterator>,
     timer: Arc<StageTimer>,
     mapper: Mapper,
-    columns: Columns,
+    columns: ColumnBlock,
     row_bytes: usize,
     /// Rows of the block already mapped, and its total rows.
     from: usize,
@@ -108,7 +108,7 @@ impl MappedRows {
         let geometry = Geometry::of_block(recipe, rows, budget);
         let mapper = Mapper::new(recipe, geometry, decode_pool(recipe, geometry)?.as_ref(), meter);
         let stream = node.open(budget, ledger, &timer, opener)?;
-        let (columns, row_bytes) = (Columns::new(&recipe.schema, rows), recipe.schema.row_bytes().get());
+        let (columns, row_bytes) = (ColumnBlock::new(&recipe.schema, rows), recipe.schema.row_bytes().get());
         Ok(MappedRows { stream, timer, mapper, columns, row_bytes, from: 0, to: 0, place: 0, one_by_one: false, fault: None })
     }
 

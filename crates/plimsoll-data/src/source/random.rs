@@ -21,11 +21,11 @@ use std::ops::Range;
 pub struct RandomSpec {
     rows: u64,
     seed: u64,
-    columns: Vec<(Column, Values)>,
+    columns: Vec<(Column, RandomValues)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Values {
+enum RandomValues {
     UnitFloats,
     AnyByte,
     Labels { classes: u32 },
@@ -45,25 +45,25 @@ impl RandomSpec {
 
     /// Adds a column of f32, uniform in [0, 1).
     pub fn floats(self, name: &str, shape: impl Into<Vec<usize>>) -> RandomSpec {
-        self.column(Column::new(name, DType::F32, shape), Values::UnitFloats)
+        self.column(Column::new(name, DType::F32, shape), RandomValues::UnitFloats)
     }
 
     /// Adds a column of u8, uniform over all values.
     pub fn bytes(self, name: &str, shape: impl Into<Vec<usize>>) -> RandomSpec {
-        self.column(Column::new(name, DType::U8, shape), Values::AnyByte)
+        self.column(Column::new(name, DType::U8, shape), RandomValues::AnyByte)
     }
 
     /// Adds a scalar i32 column, uniform in `0..classes`.
     pub fn labels(self, name: &str, classes: u32) -> RandomSpec {
-        self.column(Column::new(name, DType::I32, []), Values::Labels { classes })
+        self.column(Column::new(name, DType::I32, []), RandomValues::Labels { classes })
     }
 
     /// Adds a column of i32 of this shape, uniform in `0..classes`: a class for every pixel, or tokens.
     pub fn classes(self, name: &str, shape: impl Into<Vec<usize>>, classes: u32) -> RandomSpec {
-        self.column(Column::new(name, DType::I32, shape), Values::Labels { classes })
+        self.column(Column::new(name, DType::I32, shape), RandomValues::Labels { classes })
     }
 
-    fn column(mut self, column: Column, values: Values) -> RandomSpec {
+    fn column(mut self, column: Column, values: RandomValues) -> RandomSpec {
         self.columns.push((column, values));
         self
     }
@@ -74,15 +74,15 @@ pub struct Random {
     rows: u64,
     seed: u64,
     schema: Schema,
-    values: Vec<Values>,
+    values: Vec<RandomValues>,
 }
 
 impl Random {
     /// Checks the specification.
     pub fn new(spec: RandomSpec) -> Result<Random, DataError> {
-        let (columns, values): (Vec<Column>, Vec<Values>) = spec.columns.into_iter().unzip();
+        let (columns, values): (Vec<Column>, Vec<RandomValues>) = spec.columns.into_iter().unzip();
         for (column, values) in columns.iter().zip(&values) {
-            if let Values::Labels { classes } = *values
+            if let RandomValues::Labels { classes } = *values
                 && !(1..=i32::MAX as u32).contains(&classes)
             {
                 let problem = format!("has labels of {classes} classes; ask for 1 to {}", i32::MAX);
@@ -141,9 +141,9 @@ impl Source for Random {
             for (row, place) in rows.iter(out.rows()).zip(out.column(index).chunks_exact_mut(row_bytes)) {
                 let key = mix64(self.seed ^ mix64(row ^ mix64(index as u64 + 1)));
                 match *values {
-                    Values::UnitFloats => fill(key, place, |word| ((word >> 8) as f32 * (1.0 / (1 << 24) as f32)).to_ne_bytes()),
-                    Values::AnyByte => fill(key, place, |word| [(word >> 24) as u8]),
-                    Values::Labels { classes } => {
+                    RandomValues::UnitFloats => fill(key, place, |word| ((word >> 8) as f32 * (1.0 / (1 << 24) as f32)).to_ne_bytes()),
+                    RandomValues::AnyByte => fill(key, place, |word| [(word >> 24) as u8]),
+                    RandomValues::Labels { classes } => {
                         fill(key, place, |word| (((u64::from(word) * u64::from(classes)) >> 32) as i32).to_ne_bytes())
                     }
                 }

@@ -3,7 +3,7 @@
 use crate::DataError;
 use crate::dataset::{BlockIterator, Dataset, Holding, IndexStep, Input, Opening, RowStage, Stage, StreamBudget};
 use crate::fault::{Fault, Loss};
-use crate::holdout::{Split, SplitPart};
+use crate::holdout::{HoldoutSplit, SplitPart};
 use crate::split::{self, SplitSpec};
 use plimsoll_core::Bytes;
 
@@ -49,8 +49,8 @@ impl Dataset {
         }
         let plain = self.node.is_none() && self.stages.iter().all(|stage| stage.index_step().is_none());
         let split = match plain {
-            true => Split::new(rows, held, seed, &|visit| self.source.classes(visit))?,
-            false => Split::new(rows, held, seed, &|_| Ok(false))?,
+            true => HoldoutSplit::new(rows, held, seed, &|visit| self.source.classes(visit))?,
+            false => HoldoutSplit::new(rows, held, seed, &|_| Ok(false))?,
         };
         let (training, held_out) = split.parts();
         let then = |part: SplitPart| {

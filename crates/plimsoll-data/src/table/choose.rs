@@ -7,7 +7,7 @@ use super::infer::{Inference, Inferred};
 use super::layout::{Columns, Group};
 use super::names::{ColumnNames, is_index_name};
 use super::rows::RowBuffer;
-use super::spec::{Encode, Missing, Standardize, TableSpec, Vocabulary};
+use super::spec::{Encode, Missing, Standardize, TableSpec, VocabularySpec};
 use crate::DataError;
 use plimsoll_core::Bytes;
 use std::collections::HashMap;
@@ -303,9 +303,9 @@ impl Chosen {
                         format!("its target `{name}` has more than 65536 different texts, which are no classes; choose another column");
                     return Err(ColumnsError::Problem(problem));
                 }
-                Some(Encode::Lookup(Vocabulary { given: classes, oov: 0, ..Vocabulary::default() }, Output::Int))
+                Some(Encode::Lookup(VocabularySpec { given: classes, oov: 0, ..VocabularySpec::default() }, Output::Int))
             }
-            ColumnKind::Category => Some(Encode::Lookup(Vocabulary::default(), Output::OneHot)),
+            ColumnKind::Category => Some(Encode::Lookup(VocabularySpec::default(), Output::OneHot)),
             ColumnKind::Text => {
                 let (tokens, vocabulary) = Default::default();
                 Some(Encode::Vectorize { tokens, vocabulary, output: TextOutput::Int, length: None })

@@ -3,7 +3,7 @@
 use super::bpe::BytePairs;
 use super::column::{ColumnKind, Encoding, Fill, FittedColumn, TextOutput};
 use super::encode::{Cell, CellFormat, Encoder};
-use super::spec::{Encode, Missing, Vocabulary};
+use super::spec::{Encode, Missing, VocabularySpec};
 use super::text::Tokenization;
 use super::tokens::TokenSet;
 use crate::DataError;
@@ -445,7 +445,7 @@ impl Fitting {
         Ok(column)
     }
 
-    fn vocabulary(&self, wanted: &Vocabulary, special: usize, integers: bool) -> Vec<String> {
+    fn vocabulary(&self, wanted: &VocabularySpec, special: usize, integers: bool) -> Vec<String> {
         if let Some(given) = &wanted.given {
             return given.clone();
         }

@@ -39,6 +39,6 @@ pub(crate) use infer::Inference;
 pub(crate) use layout::Columns;
 pub(crate) use names::ColumnNames;
 pub(crate) use rows::RowBuffer;
-pub use spec::{ColumnOptions, Encode, Missing, Standardize, TableSpec, Vocabulary as VocabularyOptions};
+pub use spec::{ColumnOptions, Encode, Missing, Standardize, TableSpec, VocabularySpec as VocabularyOptions};
 pub use text::{TextSplit, TextStandardize, Tokenization};
 pub(crate) use tokens::TokenSet;

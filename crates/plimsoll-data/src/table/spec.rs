@@ -82,7 +82,7 @@ pub enum Encode {
     /// The number as it is.
     AsIs,
     /// The index in a vocabulary: `StringLookup` and `IntegerLookup`.
-    Lookup(Vocabulary, Output),
+    Lookup(VocabularySpec, Output),
     /// A hash: `Hashing`.
     Hash {
         /// The number of bins.
@@ -108,7 +108,7 @@ pub enum Encode {
         /// How a text becomes tokens.
         tokens: Tokenization,
         /// The vocabulary.
-        vocabulary: Vocabulary,
+        vocabulary: VocabularySpec,
         /// The form of the result.
         output: TextOutput,
         /// The number of indices, for `int`; that of the longest text by default, up to 512.
@@ -125,7 +125,7 @@ pub enum Encode {
 
 /// A vocabulary: given, or the most frequent values of the training rows.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Vocabulary {
+pub struct VocabularySpec {
     /// The values by index.
     pub given: Option<Vec<String>>,
     /// The most indices, including those of unknown values and of the mask.
@@ -136,9 +136,9 @@ pub struct Vocabulary {
     pub mask: Option<String>,
 }
 
-impl Default for Vocabulary {
-    fn default() -> Vocabulary {
-        Vocabulary { given: None, max_tokens: None, oov: 1, mask: None }
+impl Default for VocabularySpec {
+    fn default() -> VocabularySpec {
+        VocabularySpec { given: None, max_tokens: None, oov: 1, mask: None }
     }
 }
 

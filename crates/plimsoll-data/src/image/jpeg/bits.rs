@@ -11,7 +11,7 @@ const BLOCK: usize = 264;
 const WINDOW: usize = 4096;
 
 /// The coefficients of a block in row-major order, followed by space for coefficients that are out of range.
-pub(super) type Block = [i32; 256];
+pub(super) type CoefficientBlock = [i32; 256];
 
 /// The quantization factor and the destination of a coefficient, by the zigzag index of the next one; indices beyond
 /// the block go to the extra space.
@@ -51,7 +51,7 @@ impl InputWindow {
     pub const EMPTY: InputWindow = InputWindow([0; WINDOW + 2 * BLOCK]);
 }
 
-pub(super) struct Bits<'a> {
+pub(super) struct BitReader<'a> {
     /// Input that is not unstuffed yet, and the total length; starts with a marker if `closed`.
     rest: &'a [u8],
     all: usize,
@@ -65,9 +65,9 @@ pub(super) struct Bits<'a> {
     count: u32,
 }
 
-impl<'a> Bits<'a> {
-    pub fn new(data: &'a [u8], window: &'a mut InputWindow) -> Bits<'a> {
-        Bits { rest: data, all: data.len(), closed: false, window: &mut window.0, at: 0, end: 0, held: 0, count: 0 }
+impl<'a> BitReader<'a> {
+    pub fn new(data: &'a [u8], window: &'a mut InputWindow) -> BitReader<'a> {
+        BitReader { rest: data, all: data.len(), closed: false, window: &mut window.0, at: 0, end: 0, held: 0, count: 0 }
     }
 
     /// Decodes a block into the zeroed `block` and dequantizes it. Returns the zigzag index after its last
@@ -79,7 +79,7 @@ impl<'a> Bits<'a> {
         codes: [&HuffmanTable; 2],
         steps: &ZigzagSteps,
         prediction: &mut i32,
-        block: &mut Block,
+        block: &mut CoefficientBlock,
     ) -> Result<usize, HandOver> {
         match level.simd() {
             // SAFETY: a `Level` exists only if the CPU supports its instructions.
@@ -97,7 +97,7 @@ impl<'a> Bits<'a> {
         codes: [&HuffmanTable; 2],
         steps: &ZigzagSteps,
         prediction: &mut i32,
-        block: &mut Block,
+        block: &mut CoefficientBlock,
     ) -> Result<usize, HandOver> {
         self.block_anywhere(codes, steps, prediction, block)
     }
@@ -108,7 +108,7 @@ impl<'a> Bits<'a> {
         [dc, ac]: [&HuffmanTable; 2],
         steps: &ZigzagSteps,
         prediction: &mut i32,
-        block: &mut Block,
+        block: &mut CoefficientBlock,
     ) -> Result<usize, HandOver> {
         if self.at + BLOCK > self.end {
             self.more()?;

@@ -1,6 +1,6 @@
 //! The inverse DCT: columns first, then rows, in fixed point with twelve fractional bits.
 
-use super::bits::Block;
+use super::bits::CoefficientBlock;
 use crate::image::windows::{Level, Simd};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -11,7 +11,7 @@ const SHIFT: [i32; 2] = [10, 17];
 
 /// Writes eight lines of eight samples and clears the block; `length` is the zigzag index after its last coefficient.
 #[inline(always)]
-pub(super) fn idct(level: Level, block: &mut Block, length: usize, out: &mut [u8], stride: usize) {
+pub(super) fn idct(level: Level, block: &mut CoefficientBlock, length: usize, out: &mut [u8], stride: usize) {
     if length <= 1 {
         let value = flat(block);
         block[0] = 0;
@@ -38,13 +38,13 @@ pub(super) fn idct(level: Level, block: &mut Block, length: usize, out: &mut [u8
 /// that the passes would overflow.
 #[cold]
 #[inline(never)]
-fn is_flat(block: &Block) -> bool {
+fn is_flat(block: &CoefficientBlock) -> bool {
     block[1..64].iter().all(|&value| value == 0)
 }
 
 /// The sample of a block with a DC coefficient only.
 #[inline(always)]
-fn flat(block: &Block) -> u8 {
+fn flat(block: &CoefficientBlock) -> u8 {
     (block[0].wrapping_add(4 + 1024) >> 3).clamp(0, 255) as u8
 }
 
@@ -170,7 +170,7 @@ impl Lanes for i32 {
     }
 }
 
-fn plain(block: &mut Block, out: &mut [u8], stride: usize) {
+fn plain(block: &mut CoefficientBlock, out: &mut [u8], stride: usize) {
     for column in 0..8 {
         // SAFETY: scalars need no instructions.
         let made = unsafe { pass::<i32, { SHIFT[0] }>(std::array::from_fn(|row| block[8 * row + column]), BIAS[0]) };
@@ -237,7 +237,7 @@ vector!(__m128i, _mm_add_epi32, _mm_sub_epi32, _mm_mullo_epi32, _mm_set1_epi32, 
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn whole_avx2(block: &mut Block, out: &mut [u8], stride: usize) {
+fn whole_avx2(block: &mut CoefficientBlock, out: &mut [u8], stride: usize) {
     let (lines, _) = block.as_chunks_mut::<8>();
     let lines: &mut [[i32; 8]; 8] = lines.first_chunk_mut().expect("a block has more");
     // SAFETY: each array has eight numbers.
@@ -253,7 +253,7 @@ fn whole_avx2(block: &mut Block, out: &mut [u8], stride: usize) {
 /// For blocks whose nonzero coefficients are in the first four rows and columns.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn corner_avx2(block: &mut Block, out: &mut [u8], stride: usize) {
+fn corner_avx2(block: &mut CoefficientBlock, out: &mut [u8], stride: usize) {
     let (lines, _) = block.as_chunks_mut::<8>();
     let lines: &mut [[i32; 8]; 4] = lines.first_chunk_mut().expect("a block has more");
     // SAFETY: each array has at least four numbers.

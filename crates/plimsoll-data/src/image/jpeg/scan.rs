@@ -1,7 +1,7 @@
 //! Decodes the scan to pixels, one row of MCUs at a time, so that samples are converted while they are in the CPU
 //! cache.
 
-use super::bits::{Bits, Block, InputWindow, ZigzagSteps};
+use super::bits::{BitReader, CoefficientBlock, InputWindow, ZigzagSteps};
 use super::header::JpegHeader;
 use super::huffman::HuffmanTable;
 use super::idct::idct;
@@ -67,7 +67,7 @@ struct Waiting {
 
 impl Waiting {
     #[inline(always)]
-    fn finish(self, level: Level, planes: &mut [Plane<'_>; 3], block: &mut Block) {
+    fn finish(self, level: Level, planes: &mut [Plane<'_>; 3], block: &mut CoefficientBlock) {
         let plane = &mut planes[self.component];
         idct(level, block, self.length, &mut plane.samples[self.place..], plane.stride);
     }
@@ -121,8 +121,8 @@ pub(super) fn run(
         }
     }
 
-    let mut bits = Bits::new(header.data, window);
-    let (mut first, mut second): (Block, Block) = ([0; 256], [0; 256]);
+    let mut bits = BitReader::new(header.data, window);
+    let (mut first, mut second): (CoefficientBlock, CoefficientBlock) = ([0; 256], [0; 256]);
     let mut blocks = [&mut first, &mut second];
     let mut waiting: Option<Waiting> = None;
     let mut predictions = [0i32; 3];
@@ -196,6 +196,6 @@ pub(super) fn run(
 
 /// The error for corrupt data up to this position.
 #[cold]
-fn broken(bits: &Bits<'_>) -> Undecoded {
+fn broken(bits: &BitReader<'_>) -> Undecoded {
     Undecoded::Broken(bits.read())
 }

@@ -20,7 +20,7 @@ fn ring_of(slots: usize, workers: usize, rows: Option<u64>, slot_rows: usize, se
 fn ring_that(slots: usize, workers: usize, rows: Option<u64>, slot_rows: usize, seals: bool, stays: bool) -> loom::sync::Arc<Ring> {
     let schema = Schema::new(vec![Column::new("x", DType::U8, [])]).unwrap();
     let layout = Arc::new(BlockLayout::new(&schema, slot_rows));
-    let nothing = Fill { epoch: 0, place: 0, rows: 0, ends_epoch: false };
+    let nothing = SlotRows { epoch: 0, place: 0, rows: 0, ends_epoch: false };
     let slots = (0..slots).map(|_| Slot { memory: Box::new(AlignedBuf::new(layout.bytes().get())), fill: nothing }).collect();
     let (epoch_rows, later_rows) = (rows, rows);
     let schedule = Schedule { epoch: 0, left: Some(1), place: 0, epoch_rows, later_rows, whole_batches: None, slot_rows, claim_rows: 1 };

@@ -1,6 +1,6 @@
 //! The sequence of rows that fills the slots of a ring.
 
-use super::Fill;
+use super::SlotRows;
 
 /// The rows to produce: start, end and chunk size.
 #[derive(Clone, Copy)]
@@ -23,20 +23,20 @@ pub(crate) struct Schedule {
 
 impl Schedule {
     /// The rows of the next slot; `None` after the last epoch.
-    pub fn next(&mut self) -> Option<Fill> {
+    pub fn next(&mut self) -> Option<SlotRows> {
         if self.left == Some(0) {
             return None;
         }
         let Some(epoch_rows) = self.epoch_rows else {
             // An epoch known to be empty consists only of its end.
             let ends_epoch = self.slot_rows == 0;
-            let fill = Fill { epoch: self.epoch, place: self.place, rows: self.slot_rows, ends_epoch };
+            let fill = SlotRows { epoch: self.epoch, place: self.place, rows: self.slot_rows, ends_epoch };
             self.pass(0, ends_epoch);
             return Some(fill);
         };
         let rows = (epoch_rows - self.place).min(self.slot_rows as u64);
         let ends_epoch = self.place + rows == epoch_rows;
-        let fill = Fill { epoch: self.epoch, place: self.place, rows: rows as usize, ends_epoch };
+        let fill = SlotRows { epoch: self.epoch, place: self.place, rows: rows as usize, ends_epoch };
         self.pass(rows, ends_epoch);
         Some(fill)
     }

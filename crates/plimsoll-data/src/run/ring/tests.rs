@@ -13,7 +13,7 @@ fn ring(slots: usize, epochs: u64, epoch_rows: u64, slot_rows: usize, claim_rows
 fn ring_of(slots: usize, epochs: u64, epoch_rows: Option<u64>, slot_rows: usize, claim_rows: usize) -> Ring {
     let schema = Schema::new(vec![Column::new("x", DType::U8, [])]).unwrap();
     let layout = Arc::new(BlockLayout::new(&schema, slot_rows));
-    let nothing = Fill { epoch: 0, place: 0, rows: 0, ends_epoch: false };
+    let nothing = SlotRows { epoch: 0, place: 0, rows: 0, ends_epoch: false };
     let slots = (0..slots).map(|_| Slot { memory: Box::new(AlignedBuf::new(layout.bytes().get())), fill: nothing }).collect();
     Ring::new(
         slots,
@@ -86,7 +86,7 @@ fn rows_of_others_are_out_of_reach() {
     let _second = uncounted.claim(0).unwrap();
     assert!(refused(&|| uncounted.settle(&mut first.borrow_mut(), 0, false)), "another has the turn");
 
-    let nothing = Fill { epoch: 0, place: 0, rows: 0, ends_epoch: false };
+    let nothing = SlotRows { epoch: 0, place: 0, rows: 0, ends_epoch: false };
     assert!(refused(&|| counted.put_free(Slot { memory: Box::new(AlignedBuf::new(0)), fill: nothing })), "smaller than a slot");
 }
 
@@ -161,7 +161,7 @@ fn rows_that_nobody_counted_arrive_in_order_whatever_the_number_of_workers() {
                 // Of the last seven rows, six are whole batches of two.
                 for (place, rows) in [(0, 8), (8, 8), (16, 6)] {
                     let slot = ring.take_filled().unwrap().unwrap();
-                    let Fill { ends_epoch, .. } = slot.fill;
+                    let SlotRows { ends_epoch, .. } = slot.fill;
                     assert_eq!((slot.fill.epoch, slot.fill.place, slot.fill.rows, ends_epoch), (epoch, place, rows, place == 16));
                     let expected: Vec<u8> = (place..).take(rows).map(|place| place as u8).collect();
                     assert_eq!(slot.memory.bytes()[..rows], expected);

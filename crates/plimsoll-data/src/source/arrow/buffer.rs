@@ -1,6 +1,6 @@
 //! The buffers of a record batch: read where they are, or decompressed as a whole.
 
-use super::file::{ArrowFile, Codec, Span};
+use super::file::{ArrowFile, BufferSpan, Codec};
 use crate::source::columnar::resize_to;
 use lz4_flex::frame::FrameDecoder as Lz4;
 use ruzstd::decoding::FrameDecoder as Zstandard;
@@ -15,7 +15,7 @@ const CHANGED: &str = "is not what it was; the file changed while it was read";
 
 /// Decompresses buffers; what that takes is kept from one to the next.
 #[derive(Default)]
-pub(super) struct Unpacker {
+pub(super) struct BufferUnpacker {
     packed: Vec<u8>,
     zstandard: Option<Zstandard>,
 }
@@ -31,7 +31,7 @@ pub(super) struct BufferLimits {
 }
 
 impl BufferLimits {
-    pub fn of(file: &ArrowFile, codec: Option<Codec>, span: Span) -> Result<BufferLimits, String> {
+    pub fn of(file: &ArrowFile, codec: Option<Codec>, span: BufferSpan) -> Result<BufferLimits, String> {
         Ok(head(file, codec, span)?.0)
     }
 
@@ -45,13 +45,13 @@ impl BufferLimits {
 }
 
 /// The sizes of a buffer, and where its bytes are.
-fn head(file: &ArrowFile, codec: Option<Codec>, span: Span) -> Result<(BufferLimits, Span), String> {
+fn head(file: &ArrowFile, codec: Option<Codec>, span: BufferSpan) -> Result<(BufferLimits, BufferSpan), String> {
     let Some(codec) = codec.filter(|_| span.length > 0) else { return Ok((BufferLimits::default(), span)) };
     // The length before compression, and the first bytes of a frame.
     let mut start = [0; 14];
     let count = (span.length as usize).min(start.len());
     file.file.read_exact_at(&mut start[..count], span.at).map_err(|_| CHANGED)?;
-    let rest = Span { at: span.at + 8, length: span.length.checked_sub(8).ok_or(SHORT)? };
+    let rest = BufferSpan { at: span.at + 8, length: span.length.checked_sub(8).ok_or(SHORT)? };
     let (length, frame) = start.split_first_chunk().ok_or(SHORT)?;
     let unpacked = match i64::from_le_bytes(*length) {
         -1 => return Ok((BufferLimits::default(), rest)),
@@ -72,7 +72,7 @@ fn head(file: &ArrowFile, codec: Option<Codec>, span: Span) -> Result<(BufferLim
 /// A buffer of the current record batch.
 #[derive(Default)]
 pub(super) struct Buffer {
-    span: Span,
+    span: BufferSpan,
     /// Its bytes, if they were compressed.
     unpacked: Option<Vec<u8>>,
     /// Bytes that were read of it.
@@ -85,9 +85,9 @@ impl Buffer {
         &mut self,
         file: &ArrowFile,
         codec: Option<Codec>,
-        span: Span,
+        span: BufferSpan,
         limits: BufferLimits,
-        unpacker: &mut Unpacker,
+        unpacker: &mut BufferUnpacker,
     ) -> Result<(), String> {
         let mut bytes = self.unpacked.take().unwrap_or_default();
         let (sizes, rest) = head(file, codec, span)?;
@@ -127,8 +127,8 @@ impl Buffer {
     }
 }
 
-impl Unpacker {
-    fn unpack(&mut self, file: &ArrowFile, codec: Codec, span: Span, out: &mut [u8]) -> Result<(), String> {
+impl BufferUnpacker {
+    fn unpack(&mut self, file: &ArrowFile, codec: Codec, span: BufferSpan, out: &mut [u8]) -> Result<(), String> {
         let length = span.length as usize;
         resize_to(&mut self.packed, length);
         self.packed.resize(length, 0);

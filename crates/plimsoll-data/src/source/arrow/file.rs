@@ -1,7 +1,7 @@
 //! Arrow files and streams: their messages, and the buffers of a record batch.
 
-use super::flat::{Malformed, Table};
-use super::schema::{Field, Schema};
+use super::flat::{MalformedMessage, Table};
+use super::schema::{ArrowField, ArrowSchema};
 use crate::DataError;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ pub(super) struct ArrowFile {
     pub path: PathBuf,
     pub file: File,
     pub length: u64,
-    pub schema: Schema,
+    pub schema: ArrowSchema,
     pub batches: Vec<MessageAt>,
     dictionaries: Vec<DictionaryAt>,
 }
@@ -58,25 +58,25 @@ pub(super) enum Codec {
 
 /// A buffer in a file.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Span {
+pub(super) struct BufferSpan {
     pub at: u64,
     pub length: u64,
 }
 
 /// The values of a field in a record batch.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct BufferSlot {
     pub length: u64,
     pub nulls: u64,
-    pub buffers: Vec<Span>,
-    pub children: Vec<Slot>,
+    pub buffers: Vec<BufferSpan>,
+    pub children: Vec<BufferSlot>,
 }
 
 /// A record batch.
-pub(super) struct Batch {
+pub(super) struct RecordBatch {
     pub codec: Option<Codec>,
     /// By field of the schema.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<BufferSlot>,
 }
 
 impl ArrowFile {
@@ -86,8 +86,14 @@ impl ArrowFile {
         let length = file.metadata().map_err(|error| DataError::io("examine", path, error))?.len();
         let mut start = [0; 8];
         let count = file.read_at(&mut start, 0).map_err(|error| DataError::io("read", path, error))?;
-        let mut arrow =
-            ArrowFile { path: path.to_path_buf(), file, length, schema: Schema::default(), batches: Vec::new(), dictionaries: Vec::new() };
+        let mut arrow = ArrowFile {
+            path: path.to_path_buf(),
+            file,
+            length,
+            schema: ArrowSchema::default(),
+            batches: Vec::new(),
+            dictionaries: Vec::new(),
+        };
         let listed = match &start[..count] {
             [b'F', b'E', b'A', b'1', ..] => Err("it is Feather version 1, which is not read; write it with version=2".into()),
             [0x1F, 0x8B, ..] => Err("it is compressed as a whole; decompress it, or compress its buffers (compression=\"zstd\")".into()),
@@ -122,13 +128,13 @@ impl ArrowFile {
         let size = u64::from(u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]));
         let footer = self.bytes(tail_at.checked_sub(size).ok_or(DAMAGED)?, size)?;
         let read = |footer: Table<'_>| {
-            let schema = Schema::read(footer.table(1)?.ok_or(Malformed)?)?;
+            let schema = ArrowSchema::read(footer.table(1)?.ok_or(MalformedMessage)?)?;
             let blocks = |field: usize| {
                 let blocks = footer.vector(field)?;
                 let place = |at| Ok((blocks.i64(at, 24, 0)? as u64, blocks.i32(at, 24, 8)? as u32));
-                (0..blocks.len).map(place).collect::<Result<Vec<(u64, u32)>, Malformed>>()
+                (0..blocks.len).map(place).collect::<Result<Vec<(u64, u32)>, MalformedMessage>>()
             };
-            Ok::<_, Malformed>((schema, blocks(2)?, blocks(3)?))
+            Ok::<_, MalformedMessage>((schema, blocks(2)?, blocks(3)?))
         };
         let (schema, dictionaries, batches) = Table::root(&footer).and_then(read).map_err(|_| DAMAGED)?;
         self.schema = schema?;
@@ -190,10 +196,10 @@ impl ArrowFile {
             })
         };
         match kind {
-            1 if self.schema.fields.is_empty() => self.schema = Schema::read(header).map_err(|_| DAMAGED)??,
+            1 if self.schema.fields.is_empty() => self.schema = ArrowSchema::read(header).map_err(|_| DAMAGED)??,
             2 => {
-                let read = || Ok((header.i64(0)?, header.flag(2)?, header.table(1)?.ok_or(Malformed)?.i64(0)?));
-                let (id, delta, rows) = read().map_err(|_: Malformed| DAMAGED)?;
+                let read = || Ok((header.i64(0)?, header.flag(2)?, header.table(1)?.ok_or(MalformedMessage)?.i64(0)?));
+                let (id, delta, rows) = read().map_err(|_: MalformedMessage| DAMAGED)?;
                 let message = place(rows)?;
                 self.dictionaries.push(DictionaryAt { id, delta, message });
             }
@@ -208,7 +214,7 @@ impl ArrowFile {
 
     /// Bytes of the lists of messages and of the columns.
     pub fn held(&self) -> usize {
-        let fields: usize = self.schema.fields.iter().map(Field::held).sum();
+        let fields: usize = self.schema.fields.iter().map(ArrowField::held).sum();
         size_of_val(&self.batches[..]) + size_of_val(&self.dictionaries[..]) + fields
     }
 
@@ -231,27 +237,28 @@ impl ArrowFile {
     }
 
     /// Reads the metadata of a record batch of these fields.
-    pub fn batch<'f>(&self, message: &MessageAt, fields: impl IntoIterator<Item = &'f Field> + Clone) -> Result<Batch, String> {
+    pub fn batch<'f>(&self, message: &MessageAt, fields: impl IntoIterator<Item = &'f ArrowField> + Clone) -> Result<RecordBatch, String> {
         let bytes = self.bytes(message.at, message.metadata)?;
         let read = || {
-            let header = Table::root(&bytes)?.table(2)?.ok_or(Malformed)?;
-            let batch = if Table::root(&bytes)?.u8(1)? == 2 { header.table(1)?.ok_or(Malformed)? } else { header };
+            let header = Table::root(&bytes)?.table(2)?.ok_or(MalformedMessage)?;
+            let batch = if Table::root(&bytes)?.u8(1)? == 2 { header.table(1)?.ok_or(MalformedMessage)? } else { header };
             if batch.i64(0)? as u64 != message.rows {
-                return Err(Malformed);
+                return Err(MalformedMessage);
             }
             let codec = match batch.table(3)? {
                 None => None,
                 Some(codec) if codec.u8(0)? == 0 => Some(Codec::Lz4),
                 Some(codec) if codec.u8(0)? == 1 => Some(Codec::Zstandard),
-                Some(_) => return Err(Malformed),
+                Some(_) => return Err(MalformedMessage),
             };
             let mut cursor = Cursor { batch, message, node: 0, buffer: 0, variadic: 0 };
-            let slots = fields.clone().into_iter().map(|field| cursor.slot(field)).collect::<Result<Vec<Slot>, Malformed>>()?;
+            let slots =
+                fields.clone().into_iter().map(|field| cursor.slot(field)).collect::<Result<Vec<BufferSlot>, MalformedMessage>>()?;
             // Columns have as many rows as the batch.
             if slots.iter().any(|slot| slot.length != message.rows) {
-                return Err(Malformed);
+                return Err(MalformedMessage);
             }
-            Ok(Batch { codec, slots })
+            Ok(RecordBatch { codec, slots })
         };
         read().map_err(|_| "its buffers do not fit its columns; the file is damaged".to_string())
     }
@@ -273,27 +280,27 @@ struct Cursor<'b> {
 }
 
 impl Cursor<'_> {
-    fn slot(&mut self, field: &Field) -> Result<Slot, Malformed> {
+    fn slot(&mut self, field: &ArrowField) -> Result<BufferSlot, MalformedMessage> {
         let nodes = self.batch.vector(1)?;
         let (length, nulls) = (nodes.i64(self.node, 16, 0)?, nodes.i64(self.node, 16, 8)?);
         self.node += 1;
         let mut count = field.buffers;
         if field.views {
-            count += usize::try_from(self.batch.vector(4)?.i64(self.variadic, 8, 0)?).map_err(|_| Malformed)?;
+            count += usize::try_from(self.batch.vector(4)?.i64(self.variadic, 8, 0)?).map_err(|_| MalformedMessage)?;
             self.variadic += 1;
         }
         let buffers = (0..count).map(|_| self.span()).collect::<Result<_, _>>()?;
         let children = field.children.iter().map(|child| self.slot(child)).collect::<Result<_, _>>()?;
-        let (length, nulls) = (u64::try_from(length).map_err(|_| Malformed)?, u64::try_from(nulls).map_err(|_| Malformed)?);
-        Ok(Slot { length, nulls, buffers, children })
+        let (length, nulls) = (u64::try_from(length).map_err(|_| MalformedMessage)?, u64::try_from(nulls).map_err(|_| MalformedMessage)?);
+        Ok(BufferSlot { length, nulls, buffers, children })
     }
 
-    fn span(&mut self) -> Result<Span, Malformed> {
+    fn span(&mut self) -> Result<BufferSpan, MalformedMessage> {
         let buffers = self.batch.vector(2)?;
         let (offset, length) = (buffers.i64(self.buffer, 16, 0)?, buffers.i64(self.buffer, 16, 8)?);
         self.buffer += 1;
-        let (offset, length) = (u64::try_from(offset).map_err(|_| Malformed)?, u64::try_from(length).map_err(|_| Malformed)?);
+        let (offset, length) = (u64::try_from(offset).map_err(|_| MalformedMessage)?, u64::try_from(length).map_err(|_| MalformedMessage)?);
         let inside = offset.checked_add(length).is_some_and(|end| end <= self.message.body_length);
-        Some(Span { at: self.message.body + offset, length }).filter(|_| inside).ok_or(Malformed)
+        Some(BufferSpan { at: self.message.body + offset, length }).filter(|_| inside).ok_or(MalformedMessage)
     }
 }

@@ -11,14 +11,14 @@ mod rows;
 mod schema;
 mod values;
 
-use super::columnar::{BlockRows, CellReader, FitRows, Opening, held_bytes};
+use super::columnar::{BlockRows, CellReader, FittedRows, TableOpening, held_bytes};
 use super::{SequentialSource, files, identify_open};
 use crate::DataError;
 use crate::table::{ColumnKind, ColumnsError, TableSpec};
 use file::ArrowFile;
 use plimsoll_core::Bytes;
-use rows::{Projected, ProjectedColumn, Reader, reading_bytes};
-use schema::Leaf;
+use rows::{ArrowProjection, ArrowReader, Projected, reading_bytes};
+use schema::ArrowLeaf;
 use std::hash::Hasher;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use values::{ColumnLimits, Seen};
 pub struct ArrowSpec {
     table: TableSpec,
     /// The rows that columns are fitted to; all by default.
-    fit_rows: Option<FitRows>,
+    fit_rows: Option<FittedRows>,
 }
 
 impl From<TableSpec> for ArrowSpec {
@@ -46,7 +46,7 @@ impl ArrowSpec {
 
     /// Fits columns to some rows only: those for which `keep` holds, of `rows`.
     pub fn fitted_to(mut self, rows: u64, keep: &dyn Fn(u64) -> bool) -> ArrowSpec {
-        self.fit_rows = Some(FitRows::new(rows, keep));
+        self.fit_rows = Some(FittedRows::new(rows, keep));
         self
     }
 
@@ -55,8 +55,8 @@ impl ArrowSpec {
         let Some(first) = paths.first() else { return Err(DataError::Stage("a table needs at least one file".into())) };
         let refuse = |problem: String| DataError::Arrow { path: first.clone(), problem };
         let mut opened = paths.iter().map(|path| ArrowFile::open(path)).collect::<Result<Vec<_>, _>>()?;
-        let columns = opened[0].schema.columns().iter().map(Leaf::info).collect();
-        let mut opening = Opening::new(&self.table, columns).map_err(refuse)?;
+        let columns = opened[0].schema.columns().iter().map(ArrowLeaf::info).collect();
+        let mut opening = TableOpening::new(&self.table, columns).map_err(refuse)?;
         let mut inspected = opening.inspected_names();
         let mut seen = sizes(&mut opened, &inspected, |reader, path, rows| opening.infer(reader, path, rows))?;
         let chosen = opening.choose(&opened[0].schema.index).map_err(refuse)?;
@@ -92,7 +92,7 @@ impl ArrowSpec {
         }
         let rows = files.iter().map(|file| file.file.rows()).sum();
         let files = Arc::new(files);
-        let columns = opening.fit(&chosen, &mut Reader::new(&files), self.fit_rows.as_ref(), (first, rows));
+        let columns = opening.fit(&chosen, &mut ArrowReader::new(&files), self.fit_rows.as_ref(), (first, rows));
         let (columns, fitting) = columns.map_err(|error| match error {
             ColumnsError::Problem(problem) => refuse(problem),
             ColumnsError::Data(error) => error,
@@ -100,7 +100,7 @@ impl ArrowSpec {
         let facts = opening.facts(&chosen, &columns);
         let schema = columns.schema_with_classes()?;
         let longest_text = opening.longest_text;
-        let block = BlockRows::<Reader>::bytes(&columns, longest_text, rows) + held_bytes(&columns, fitting);
+        let block = BlockRows::<ArrowReader>::bytes(&columns, longest_text, rows) + held_bytes(&columns, fitting);
         let held = reading_bytes(&files) + block as u64;
         let name = super::named("arrow", files.iter().map(|file| file.file.path.as_path()));
         let (known, spec, fitted) = (Arc::clone(&files), format!("{self:?}"), format!("{:?}", facts.fitted));
@@ -110,7 +110,7 @@ impl ArrowSpec {
             known.iter().try_for_each(|file| identify_open(&file.file.path, &file.file.file, hash))
         };
         let columns = Arc::new(columns);
-        let open = move || BlockRows::new(Reader::new(&files), &columns, longest_text);
+        let open = move || BlockRows::new(ArrowReader::new(&files), &columns, longest_text);
         Ok(SequentialSource::new(name, schema, Bytes(held), open).identified(identity).with_rows(rows).with_facts(facts))
     }
 }
@@ -128,7 +128,7 @@ fn sizes(
     for file in std::mem::take(opened) {
         let files = Arc::new(vec![project(file, inspected, Some(ColumnLimits::none()))?]);
         let (path, rows) = (files[0].file.path.clone(), files[0].file.rows());
-        let mut reader = Reader::new(&files);
+        let mut reader = ArrowReader::new(&files);
         read(&mut reader, &path, rows)?;
         for (all, column) in all.iter_mut().zip(&reader.columns) {
             all.block = all.block.max(column.seen.block);
@@ -142,7 +142,7 @@ fn sizes(
 }
 
 /// Columns by name.
-fn columns_of<'f>(file: &'f ArrowFile, names: &[String]) -> Result<Vec<Leaf<'f>>, DataError> {
+fn columns_of<'f>(file: &'f ArrowFile, names: &[String]) -> Result<Vec<ArrowLeaf<'f>>, DataError> {
     let find = |name: &String| {
         let leaves = file.schema.columns().into_iter();
         leaves.into_iter().find(|leaf| leaf.name == *name).ok_or_else(|| {
@@ -159,7 +159,7 @@ fn project(file: ArrowFile, names: &[String], limits: Option<ColumnLimits>) -> R
     let mut projected = Projected { file, columns: Vec::new() };
     for (name, path) in names.iter().zip(paths) {
         let limits = limits.clone().map_or_else(|| projected.measure(&path), Ok)?;
-        projected.columns.push(ProjectedColumn { name: name.clone(), path, limits });
+        projected.columns.push(ArrowProjection { name: name.clone(), path, limits });
     }
     Ok(projected)
 }

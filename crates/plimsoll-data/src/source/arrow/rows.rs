@@ -1,8 +1,8 @@
 //! The rows of Arrow files.
 
-use super::buffer::{BufferLimits, Unpacker};
-use super::file::{ArrowFile, Batch, MessageAt, Slot};
-use super::values::{Column, ColumnLimits, buffers};
+use super::buffer::{BufferLimits, BufferUnpacker};
+use super::file::{ArrowFile, BufferSlot, MessageAt, RecordBatch};
+use super::values::{ArrowColumn, ColumnLimits, buffers};
 use crate::DataError;
 use crate::source::columnar::{BLOCK, Block, BlockReader, CellReader};
 use crate::table::RowBuffer;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 /// A file and the columns that are read of it.
 pub(super) struct Projected {
     pub file: ArrowFile,
-    pub columns: Vec<ProjectedColumn>,
+    pub columns: Vec<ArrowProjection>,
 }
 
-pub(super) struct ProjectedColumn {
+pub(super) struct ArrowProjection {
     pub name: String,
     /// The index of its field, and of each child on the way to it.
     pub path: Vec<usize>,
@@ -23,7 +23,7 @@ pub(super) struct ProjectedColumn {
 
 impl Projected {
     /// The slot of a column in a batch, after those of the structs that it is in.
-    fn slots<'b>(batch: &'b Batch, path: &[usize]) -> Vec<&'b Slot> {
+    fn slots<'b>(batch: &'b RecordBatch, path: &[usize]) -> Vec<&'b BufferSlot> {
         let mut slots = vec![&batch.slots[path[0]]];
         for &child in &path[1..] {
             slots.push(&slots[slots.len() - 1].children[child]);
@@ -31,7 +31,7 @@ impl Projected {
         slots
     }
 
-    fn field(&self, path: &[usize]) -> &super::schema::Field {
+    fn field(&self, path: &[usize]) -> &super::schema::ArrowField {
         path[1..].iter().fold(&self.file.schema.fields[path[0]], |field, &child| &field.children[child])
     }
 
@@ -66,7 +66,7 @@ impl Projected {
     }
 }
 
-fn add(limits: &mut ColumnLimits, file: &ArrowFile, batch: &Batch, outer: &[&Slot], slot: &Slot) -> Result<(), String> {
+fn add(limits: &mut ColumnLimits, file: &ArrowFile, batch: &RecordBatch, outer: &[&BufferSlot], slot: &BufferSlot) -> Result<(), String> {
     for (at, span) in buffers(outer, slot).enumerate() {
         limits.add(at, BufferLimits::of(file, batch.codec, span)?);
     }
@@ -88,10 +88,10 @@ pub(super) fn reading_bytes(files: &[Projected]) -> u64 {
 }
 
 /// One pass over the rows of the files.
-pub(super) struct Reader {
+pub(super) struct ArrowReader {
     files: Arc<Vec<Projected>>,
-    pub columns: Vec<Column>,
-    unpacker: Unpacker,
+    pub columns: Vec<ArrowColumn>,
+    unpacker: BufferUnpacker,
     /// The current file and batch, its first row in the file, and how many of its rows were read.
     file: usize,
     batch: usize,
@@ -104,12 +104,12 @@ pub(super) struct Reader {
     next: usize,
 }
 
-impl Reader {
-    pub fn new(files: &Arc<Vec<Projected>>) -> Reader {
-        let mut reader = Reader {
+impl ArrowReader {
+    pub fn new(files: &Arc<Vec<Projected>>) -> ArrowReader {
+        let mut reader = ArrowReader {
             files: Arc::clone(files),
             columns: Vec::new(),
-            unpacker: Unpacker::default(),
+            unpacker: BufferUnpacker::default(),
             file: 0,
             batch: 0,
             first: 0,
@@ -150,11 +150,11 @@ impl Reader {
         let files = Arc::clone(&self.files);
         let projected = &files[self.file];
         let (file, message) = (&projected.file, *self.message().expect("there is a batch"));
-        let broken = |column: &ProjectedColumn, problem: String| file.broken(&message, format!("column `{}` {problem}", column.name));
+        let broken = |column: &ArrowProjection, problem: String| file.broken(&message, format!("column `{}` {problem}", column.name));
         if !self.entered {
             // Limits differ from file to file.
             if self.batch == 0 || self.columns.is_empty() {
-                let column = |column: &ProjectedColumn| Column::new(&projected.field(&column.path).layout, column.limits.clone());
+                let column = |column: &ArrowProjection| ArrowColumn::new(&projected.field(&column.path).layout, column.limits.clone());
                 let seen: Vec<_> = self.columns.iter().map(|column| column.seen).collect();
                 self.columns = Vec::new();
                 self.columns = projected.columns.iter().map(column).collect();
@@ -180,7 +180,7 @@ impl Reader {
     }
 }
 
-impl CellReader for Reader {
+impl CellReader for ArrowReader {
     fn row(&mut self, cells: &mut RowBuffer) -> Result<bool, DataError> {
         if self.next == self.rows {
             (self.rows, self.next) = (self.load()?, 0);
@@ -194,7 +194,7 @@ impl CellReader for Reader {
     }
 }
 
-impl BlockReader for Reader {
+impl BlockReader for ArrowReader {
     fn begin(&mut self) {
         (self.file, self.batch, self.first, self.read, self.entered) = (0, 0, 0, 0, false);
         (self.rows, self.next) = (0, 0);

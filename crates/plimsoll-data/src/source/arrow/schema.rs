@@ -1,6 +1,6 @@
 //! The schema of an Arrow file: its columns, and where the values of each are in a record batch.
 
-use super::flat::{Malformed, Table};
+use super::flat::{MalformedMessage, Table};
 use crate::source::columnar::{ColumnInfo, index_columns};
 use crate::table::ColumnKind;
 
@@ -47,7 +47,7 @@ pub(super) enum Layout {
 
 /// A field and its children.
 #[derive(Clone, Debug)]
-pub(super) struct Field {
+pub(super) struct ArrowField {
     pub name: String,
     pub layout: Layout,
     /// What the numbers are, if they are not only numbers.
@@ -56,9 +56,9 @@ pub(super) struct Field {
     pub buffers: usize,
     pub views: bool,
     is_struct: bool,
-    pub children: Vec<Field>,
+    pub children: Vec<ArrowField>,
     /// The dictionary, and the field of its values.
-    pub dictionary: Option<(i64, Box<Field>)>,
+    pub dictionary: Option<(i64, Box<ArrowField>)>,
 }
 
 /// The deepest nesting of fields.
@@ -68,18 +68,18 @@ const DAY: f64 = 86_400.0;
 
 /// The columns of a file.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Schema {
-    pub fields: Vec<Field>,
+pub(super) struct ArrowSchema {
+    pub fields: Vec<ArrowField>,
     /// The columns that pandas wrote as its index.
     pub index: Vec<String>,
 }
 
-impl Schema {
-    pub fn read(table: Table<'_>) -> Result<Result<Schema, String>, Malformed> {
+impl ArrowSchema {
+    pub fn read(table: Table<'_>) -> Result<Result<ArrowSchema, String>, MalformedMessage> {
         if table.i16(0, 0)? != 0 {
             return Ok(Err("its numbers are big-endian, which is not supported; write it on another machine".into()));
         }
-        let fields = table.vector(1)?.tables().map(|field| Field::read(field?, 0)).collect::<Result<_, _>>()?;
+        let fields = table.vector(1)?.tables().map(|field| ArrowField::read(field?, 0)).collect::<Result<_, _>>()?;
         let mut index = Vec::new();
         for entry in table.vector(2)?.tables() {
             let entry = entry?;
@@ -87,11 +87,11 @@ impl Schema {
                 index = index_columns(entry.text(1)?);
             }
         }
-        Ok(Ok(Schema { fields, index }))
+        Ok(Ok(ArrowSchema { fields, index }))
     }
 
     /// The columns of the table: leaves, and fields of structs.
-    pub fn columns(&self) -> Vec<Leaf<'_>> {
+    pub fn columns(&self) -> Vec<ArrowLeaf<'_>> {
         let mut leaves = Vec::new();
         self.fields.iter().enumerate().for_each(|(at, field)| field.leaves("", &[at], &mut leaves));
         leaves
@@ -99,14 +99,14 @@ impl Schema {
 }
 
 /// A column of the table.
-pub(super) struct Leaf<'f> {
+pub(super) struct ArrowLeaf<'f> {
     pub name: String,
-    pub field: &'f Field,
+    pub field: &'f ArrowField,
     /// The index of the field, and of each child on the way to it.
     pub path: Vec<usize>,
 }
 
-impl Leaf<'_> {
+impl ArrowLeaf<'_> {
     pub fn info(&self) -> ColumnInfo {
         let number = self.field.kind.unwrap_or(ColumnKind::Number);
         let is_whole = |number: &Number| number.form != Form::Float && number.by == 1.0;
@@ -133,16 +133,17 @@ impl Leaf<'_> {
     }
 }
 
-impl Field {
-    fn read(table: Table<'_>, depth: usize) -> Result<Field, Malformed> {
+impl ArrowField {
+    fn read(table: Table<'_>, depth: usize) -> Result<ArrowField, MalformedMessage> {
         if depth > DEEPEST {
-            return Err(Malformed);
+            return Err(MalformedMessage);
         }
         let name = table.text(0)?.to_string();
-        let children: Vec<Field> = table.vector(5)?.tables().map(|child| Field::read(child?, depth + 1)).collect::<Result<_, _>>()?;
+        let children: Vec<ArrowField> =
+            table.vector(5)?.tables().map(|child| ArrowField::read(child?, depth + 1)).collect::<Result<_, _>>()?;
         let type_number = table.u8(2)?;
-        let (layout, kind, buffers) = Field::layout(type_number, table.table(3)?.ok_or(Malformed)?, &children)?;
-        let field = Field {
+        let (layout, kind, buffers) = ArrowField::layout(type_number, table.table(3)?.ok_or(MalformedMessage)?, &children)?;
+        let field = ArrowField {
             name,
             views: matches!(type_number, 23 | 24),
             is_struct: type_number == 13,
@@ -160,7 +161,7 @@ impl Field {
         };
         let values = Box::new(field.layout.clone());
         let (name, kind) = (field.name.clone(), field.kind);
-        Ok(Field {
+        Ok(ArrowField {
             name,
             layout: Layout::Dictionary { id, index, values },
             kind,
@@ -173,7 +174,7 @@ impl Field {
     }
 
     /// How values are stored, what they are, and the number of buffers, by the format's number of the type.
-    fn layout(number: u8, of: Table<'_>, children: &[Field]) -> Result<(Layout, Option<ColumnKind>, usize), Malformed> {
+    fn layout(number: u8, of: Table<'_>, children: &[ArrowField]) -> Result<(Layout, Option<ColumnKind>, usize), MalformedMessage> {
         let plain = |number: Number| (Layout::Numbers(number), None, 2);
         let time = |size: usize, day: f64| (Layout::Numbers(Number { form: Form::Signed, size, by: day }), Some(ColumnKind::Date), 2);
         let units = |unit: i16| DAY * [1.0, 1e3, 1e6, 1e9][usize::try_from(unit).unwrap_or(0).min(3)];
@@ -182,7 +183,7 @@ impl Field {
             None => Layout::Unread("nested"),
         };
         let element = match children {
-            [Field { layout: Layout::Numbers(number), .. }] => Some(number),
+            [ArrowField { layout: Layout::Numbers(number), .. }] => Some(number),
             _ => None,
         };
         Ok(match number {
@@ -194,7 +195,7 @@ impl Field {
             6 => (Layout::Bits, None, 2),
             7 => {
                 let (scale, bits) = (of.i32(1, 0)?, of.i32(2, 128)?);
-                let size = usize::try_from(bits / 8).ok().filter(|size| matches!(size, 4 | 8 | 16 | 32)).ok_or(Malformed)?;
+                let size = usize::try_from(bits / 8).ok().filter(|size| matches!(size, 4 | 8 | 16 | 32)).ok_or(MalformedMessage)?;
                 plain(Number { form: Form::Signed, size, by: 10f64.powi(scale) })
             }
             8 if of.i16(0, 1)? == 0 => time(4, 1.0),
@@ -207,7 +208,7 @@ impl Field {
             14 => (Layout::Unread("union"), None, if of.i16(0, 0)? == 1 { 2 } else { 1 }),
             15 => (Layout::Unread("bytes"), None, 2),
             16 => {
-                let length = usize::try_from(of.i32(0, 0)?).map_err(|_| Malformed)?;
+                let length = usize::try_from(of.i32(0, 0)?).map_err(|_| MalformedMessage)?;
                 (element.map_or(Layout::Unread("nested"), |number| Layout::FixedLists(length, *number)), None, 1)
             }
             17 => (Layout::Unread("map"), None, 2),
@@ -216,14 +217,14 @@ impl Field {
             22 => (Layout::Unread("run-end encoded"), None, 0),
             23 | 24 => (Layout::Views, None, 2),
             25 | 26 => (Layout::Unread("list view"), None, 3),
-            _ => return Err(Malformed),
+            _ => return Err(MalformedMessage),
         })
     }
 
-    fn leaves<'f>(&'f self, outer: &str, path: &[usize], leaves: &mut Vec<Leaf<'f>>) {
+    fn leaves<'f>(&'f self, outer: &str, path: &[usize], leaves: &mut Vec<ArrowLeaf<'f>>) {
         let name = if outer.is_empty() { self.name.clone() } else { format!("{outer}.{}", self.name) };
         if !self.is_struct || self.children.is_empty() {
-            leaves.push(Leaf { name, field: self, path: path.to_vec() });
+            leaves.push(ArrowLeaf { name, field: self, path: path.to_vec() });
             return;
         }
         let below = |at: usize| path.iter().copied().chain([at]).collect::<Vec<_>>();
@@ -233,13 +234,13 @@ impl Field {
     /// Bytes of the field and its children.
     pub fn held(&self) -> usize {
         let values = self.dictionary.as_ref().map_or(0, |(_, values)| values.held());
-        let children: usize = self.children.iter().map(Field::held).sum();
-        size_of::<Field>() + (self.name.len() + 8).next_multiple_of(16) + children + values
+        let children: usize = self.children.iter().map(ArrowField::held).sum();
+        size_of::<ArrowField>() + (self.name.len() + 8).next_multiple_of(16) + children + values
     }
 }
 
-fn integer(table: Table<'_>) -> Result<Number, Malformed> {
+fn integer(table: Table<'_>) -> Result<Number, MalformedMessage> {
     let form = if table.flag(1)? { Form::Signed } else { Form::Unsigned };
-    let size = usize::try_from(table.i32(0, 0)? / 8).map_err(|_| Malformed)?;
-    Some(Number { form, size, by: 1.0 }).filter(|_| matches!(size, 1 | 2 | 4 | 8)).ok_or(Malformed)
+    let size = usize::try_from(table.i32(0, 0)? / 8).map_err(|_| MalformedMessage)?;
+    Some(Number { form, size, by: 1.0 }).filter(|_| matches!(size, 1 | 2 | 4 | 8)).ok_or(MalformedMessage)
 }

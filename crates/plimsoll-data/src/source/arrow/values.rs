@@ -1,8 +1,8 @@
 //! The values of a column, in blocks of rows.
 
-use super::buffer::{Buffer, BufferLimits, SHORT, Unpacker};
-use super::file::{ArrowFile, Codec, MessageAt, Slot, Span};
-use super::schema::{Field, Form, Layout, Number};
+use super::buffer::{Buffer, BufferLimits, BufferUnpacker, SHORT};
+use super::file::{ArrowFile, BufferSlot, BufferSpan, Codec, MessageAt};
+use super::schema::{ArrowField, Form, Layout, Number};
 use crate::source::columnar::{BLOCK, half, resize_to};
 use crate::table::Cell;
 
@@ -16,7 +16,7 @@ const INSIDE: usize = 12;
 /// Sizes from which the memory of a column is planned.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ColumnLimits {
-    /// Of its buffers, in the order of [`Column::enter`].
+    /// Of its buffers, in the order of [`ArrowColumn::enter`].
     pub buffers: Vec<BufferLimits>,
     /// Bytes of the texts, or numbers of the lists, of a block.
     pub block: usize,
@@ -74,7 +74,7 @@ const MOST_BUFFERS: usize = 1 << 12;
 
 /// What was read of a block, or of a dictionary.
 #[derive(Default)]
-struct Values {
+struct ArrowValues {
     numbers: Vec<f64>,
     text: Vec<u8>,
     /// One past the last byte of each text, or number of each list.
@@ -82,7 +82,7 @@ struct Values {
     missing: Vec<bool>,
 }
 
-impl Values {
+impl ArrowValues {
     fn text(&self, at: usize) -> &[u8] {
         let start = if at == 0 { 0 } else { self.ends[at - 1] as usize };
         &self.text[start..self.ends[at] as usize]
@@ -90,7 +90,7 @@ impl Values {
 }
 
 /// A column in the current record batch.
-pub(super) struct Column {
+pub(super) struct ArrowColumn {
     layout: Layout,
     limits: ColumnLimits,
     /// Which rows are valid, for itself and the structs that it is in; only those with missing rows.
@@ -100,10 +100,10 @@ pub(super) struct Column {
     data: Vec<Buffer>,
     /// Which elements of lists are valid.
     element_valid: Option<Buffer>,
-    block: Values,
+    block: ArrowValues,
     /// The numbers of the current lists.
     list: Vec<[u8; 8]>,
-    dictionary: Values,
+    dictionary: ArrowValues,
     /// The messages that the dictionary is of.
     loaded: Option<(usize, Vec<usize>)>,
     pub seen: Seen,
@@ -118,24 +118,24 @@ pub(super) struct Seen {
 }
 
 /// The buffers of a column, in the order of [`ColumnLimits::buffers`].
-pub(super) fn buffers<'s>(outer: &'s [&'s Slot], slot: &'s Slot) -> impl Iterator<Item = Span> + 's {
+pub(super) fn buffers<'s>(outer: &'s [&'s BufferSlot], slot: &'s BufferSlot) -> impl Iterator<Item = BufferSpan> + 's {
     let own = slot.buffers.iter().copied();
     let children = slot.children.iter().flat_map(|child| child.buffers.iter().copied());
     outer.iter().filter_map(|outer| outer.buffers.first().copied()).chain(own).chain(children)
 }
 
-impl Column {
-    pub fn new(layout: &Layout, limits: ColumnLimits) -> Column {
-        Column {
+impl ArrowColumn {
+    pub fn new(layout: &Layout, limits: ColumnLimits) -> ArrowColumn {
+        ArrowColumn {
             layout: layout.clone(),
             limits,
             valid: Vec::new(),
             values: Buffer::default(),
             data: Vec::new(),
             element_valid: None,
-            block: Values::default(),
+            block: ArrowValues::default(),
             list: Vec::new(),
-            dictionary: Values::default(),
+            dictionary: ArrowValues::default(),
             loaded: None,
             seen: Seen::default(),
         }
@@ -146,13 +146,13 @@ impl Column {
         &mut self,
         file: &ArrowFile,
         codec: Option<Codec>,
-        outer: &[&Slot],
-        slot: &Slot,
-        unpacker: &mut Unpacker,
+        outer: &[&BufferSlot],
+        slot: &BufferSlot,
+        unpacker: &mut BufferUnpacker,
     ) -> Result<(), String> {
         let mut index = 0;
         let limits = &self.limits;
-        let mut enter = |buffer: &mut Buffer, span: Span| {
+        let mut enter = |buffer: &mut Buffer, span: BufferSpan| {
             let limits = limits.buffers.get(index).copied().unwrap_or_default();
             index += 1;
             buffer.enter(file, codec, span, limits, unpacker)
@@ -169,14 +169,14 @@ impl Column {
                     enter(&mut buffer, span)?;
                     self.valid.push(buffer);
                 }
-                false => enter(&mut skipped, Span::default())?,
+                false => enter(&mut skipped, BufferSpan::default())?,
             }
         }
         let mut own = slot.buffers.iter().skip(usize::from(has_validity)).copied();
         if !matches!(self.layout, Layout::Null | Layout::FixedLists(..)) {
             enter(&mut self.values, own.next().ok_or(SHORT)?)?;
         }
-        let data: Vec<Span> = own.collect();
+        let data: Vec<BufferSpan> = own.collect();
         self.data.resize_with(data.len(), Buffer::default);
         data.iter().zip(&mut self.data).try_for_each(|(span, buffer)| enter(buffer, *span))?;
         if let (Layout::Lists(..) | Layout::FixedLists(..), Some(child)) = (&self.layout, slot.children.first()) {
@@ -184,7 +184,7 @@ impl Column {
             self.element_valid = (child.nulls > 0).then(Buffer::default);
             match &mut self.element_valid {
                 Some(buffer) => enter(buffer, valid)?,
-                None => enter(&mut skipped, Span::default())?,
+                None => enter(&mut skipped, BufferSpan::default())?,
             }
             self.data.resize_with(1, Buffer::default);
             enter(&mut self.data[0], values)?;
@@ -198,8 +198,8 @@ impl Column {
         file: &ArrowFile,
         file_index: usize,
         batch: &MessageAt,
-        field: &Field,
-        unpacker: &mut Unpacker,
+        field: &ArrowField,
+        unpacker: &mut BufferUnpacker,
     ) -> Result<(), String> {
         let Some((id, values)) = &field.dictionary else { return Ok(()) };
         let messages: Vec<usize> = file.dictionary(batch, *id).filter(|at| file.dictionary_message(*at, *id).is_some()).collect();
@@ -218,7 +218,7 @@ impl Column {
         resize_to(&mut self.dictionary.numbers, bounded(self.limits.dictionary));
         resize_to(&mut self.dictionary.missing, bounded(self.limits.dictionary));
         resize_to(&mut self.dictionary.ends, bounded(self.limits.dictionary));
-        let mut reader = Column::new(&values.layout, limits);
+        let mut reader = ArrowColumn::new(&values.layout, limits);
         for message in messages.iter().filter_map(|at| file.dictionary_message(*at, *id)) {
             let batch = file.batch(message, [&**values])?;
             reader.enter(file, batch.codec, &[], &batch.slots[0], unpacker)?;
@@ -253,7 +253,7 @@ impl Column {
     /// Reads some rows of the record batch.
     pub fn load(&mut self, file: &ArrowFile, first: u64, rows: usize) -> Result<(), String> {
         self.load_missing(file, first, rows)?;
-        let Values { numbers, text, ends, missing } = &mut self.block;
+        let ArrowValues { numbers, text, ends, missing } = &mut self.block;
         let limit = self.limits.block;
         match &self.layout {
             Layout::Null | Layout::Unread(_) => {

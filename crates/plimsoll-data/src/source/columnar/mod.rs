@@ -34,14 +34,14 @@ pub(super) trait CellReader {
 
 /// The rows that columns are fitted to.
 #[derive(Clone)]
-pub(super) struct FitRows(Arc<Vec<u64>>);
+pub(super) struct FittedRows(Arc<Vec<u64>>);
 
-impl FitRows {
+impl FittedRows {
     /// Those for which `keep` holds, of `rows`.
-    pub fn new(rows: u64, keep: &dyn Fn(u64) -> bool) -> FitRows {
+    pub fn new(rows: u64, keep: &dyn Fn(u64) -> bool) -> FittedRows {
         let mut words = vec![0u64; rows.div_ceil(64) as usize];
         (0..rows).filter(|row| keep(*row)).for_each(|row| words[(row / 64) as usize] |= 1 << (row % 64));
-        FitRows(Arc::new(words))
+        FittedRows(Arc::new(words))
     }
 
     fn has(&self, row: u64) -> bool {
@@ -49,14 +49,14 @@ impl FitRows {
     }
 }
 
-impl std::fmt::Debug for FitRows {
+impl std::fmt::Debug for FittedRows {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "FitRows({} words)", self.0.len())
     }
 }
 
 /// A table that is being opened.
-pub(super) struct Opening<'s> {
+pub(super) struct TableOpening<'s> {
     spec: &'s TableSpec,
     columns: Vec<ColumnInfo>,
     names: ColumnNames,
@@ -67,8 +67,8 @@ pub(super) struct Opening<'s> {
     pub longest_text: usize,
 }
 
-impl<'s> Opening<'s> {
-    pub fn new(spec: &'s TableSpec, columns: Vec<ColumnInfo>) -> Result<Opening<'s>, String> {
+impl<'s> TableOpening<'s> {
+    pub fn new(spec: &'s TableSpec, columns: Vec<ColumnInfo>) -> Result<TableOpening<'s>, String> {
         let mut names = ColumnNames::default();
         columns.iter().try_for_each(|column| names.push(&column.name))?;
         let wanted = candidates(spec, &names).map_err(listed)?;
@@ -84,7 +84,7 @@ impl<'s> Opening<'s> {
                 kind => seen[at] = Some(Inference::known(kind, column.whole)),
             }
         }
-        Ok(Opening { spec, columns, names, seen, inspected, longest_text: 0 })
+        Ok(TableOpening { spec, columns, names, seen, inspected, longest_text: 0 })
     }
 
     /// The names of the inspected columns.
@@ -148,7 +148,7 @@ impl<'s> Opening<'s> {
         &self,
         chosen: &Chosen,
         reader: &mut dyn CellReader,
-        to: Option<&FitRows>,
+        to: Option<&FittedRows>,
         (path, rows): (&Path, u64),
     ) -> Result<(Columns, Bytes), ColumnsError> {
         let mut each = |sink: &mut dyn FnMut(u64, &RowBuffer) -> Result<(), String>| {

@@ -4,7 +4,7 @@ use super::CsvSpec;
 use super::json;
 use super::records::{LONGEST_FIELD, PIECE};
 use super::syntax::{Delimiters, Syntax};
-use super::table::{INTERVAL, TextFile, uneven};
+use super::table::{CsvFile, INTERVAL, uneven};
 use crate::DataError;
 use crate::progress::Reporter;
 use crate::table::{CellFormat, ColumnNames, Inference, TokenSet, candidates};
@@ -15,8 +15,8 @@ use std::sync::Arc;
 const LONGEST_LIST: usize = 1 << 16;
 
 /// What a pass over all rows finds.
-pub(super) struct Scan {
-    pub files: Vec<TextFile>,
+pub(super) struct CsvScan {
+    pub files: Vec<CsvFile>,
     pub names: ColumnNames,
     pub seen: Vec<Option<Inference>>,
     pub rows: u64,
@@ -28,10 +28,10 @@ pub(super) struct Scan {
     pub first_lines: Vec<u64>,
 }
 
-impl Scan {
-    pub fn new(paths: &[PathBuf], spec: &CsvSpec, syntax: &Syntax, format: &CellFormat) -> Result<Scan, DataError> {
+impl CsvScan {
+    pub fn new(paths: &[PathBuf], spec: &CsvSpec, syntax: &Syntax, format: &CellFormat) -> Result<CsvScan, DataError> {
         let mut memory = vec![0; PIECE + LONGEST_FIELD];
-        let mut scan = Scan {
+        let mut scan = CsvScan {
             files: Vec::new(),
             names: ColumnNames::default(),
             seen: Vec::new(),
@@ -42,7 +42,7 @@ impl Scan {
             first_lines: Vec::new(),
         };
         for path in paths {
-            let file = TextFile::open(path)?;
+            let file = CsvFile::open(path)?;
             scan.first_lines.push(scan.lines);
             match syntax {
                 Syntax::JsonLines => scan.objects(file, spec, format, &mut memory)?,
@@ -60,7 +60,7 @@ impl Scan {
     /// Adds a file of delimited fields.
     fn fields(
         &mut self,
-        mut file: TextFile,
+        mut file: CsvFile,
         spec: &CsvSpec,
         syntax: &Syntax,
         format: &CellFormat,
@@ -151,7 +151,7 @@ impl Scan {
     }
 
     /// Adds a file of JSON lines.
-    fn objects(&mut self, mut file: TextFile, spec: &CsvSpec, format: &CellFormat, memory: &mut [u8]) -> Result<(), DataError> {
+    fn objects(&mut self, mut file: CsvFile, spec: &CsvSpec, format: &CellFormat, memory: &mut [u8]) -> Result<(), DataError> {
         let path = Arc::clone(&file.path);
         let targets = spec.table.target_names();
         let mut known = self.names.iter().map(str::as_bytes).collect::<TokenSet>();
@@ -204,7 +204,7 @@ impl Scan {
     }
 
     /// Lines of all files are counted through, so that the first problem of all files is known.
-    fn add(&mut self, file: TextFile, last_line: u64) {
+    fn add(&mut self, file: CsvFile, last_line: u64) {
         self.rows += file.rows;
         self.lines += last_line + 1;
         self.files.push(file);

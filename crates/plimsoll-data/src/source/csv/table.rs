@@ -4,7 +4,7 @@ use super::CsvSpec;
 use super::input::Compression;
 use super::json;
 use super::records::{FIELD, PIECE, RecordScanner, RecordStart, Supply};
-use super::scan::Scan;
+use super::scan::CsvScan;
 use super::spec::RowSelection;
 use super::syntax::Syntax;
 use crate::DataError;
@@ -24,7 +24,7 @@ pub(super) const INTERVAL: u64 = 16;
 
 #[derive(Clone)]
 pub(super) struct TextTable {
-    pub files: Arc<Vec<TextFile>>,
+    pub files: Arc<Vec<CsvFile>>,
     /// The names of all columns.
     names: ColumnNames,
     /// The names of the used columns, for objects.
@@ -40,7 +40,7 @@ pub(super) struct TextTable {
     pub fitting: Bytes,
 }
 
-pub(super) struct TextFile {
+pub(super) struct CsvFile {
     pub path: Arc<Path>,
     pub file: File,
     pub compression: Compression,
@@ -68,11 +68,11 @@ impl TextTable {
         let missing: Arc<[String]> = spec.table.missing_values.iter().cloned().collect();
         let mut format = CellFormat { decimal: spec.decimal.unwrap_or(b'.'), missing };
         let syntax = Syntax::of(spec, first)?;
-        let mut scan = Scan::new(paths, spec, &syntax, &format)?;
+        let mut scan = CsvScan::new(paths, spec, &syntax, &format)?;
         let commas = scan.seen.iter().flatten().any(Inference::has_decimal_commas);
         if spec.decimal.is_none() && commas && syntax.delimiter() != b',' && syntax != Syntax::JsonLines {
             format.decimal = b',';
-            scan = Scan::new(paths, spec, &syntax, &format)?;
+            scan = CsvScan::new(paths, spec, &syntax, &format)?;
         }
         if syntax == Syntax::JsonLines {
             candidates(&spec.table, &scan.names).map_err(refuse)?;
@@ -191,7 +191,7 @@ impl TextTable {
         let files = self
             .files
             .iter()
-            .map(|file| size_of::<TextFile>() + size_of_val(&file.map[..]) + size_of_val(&file.places[..]) + file.path.as_os_str().len());
+            .map(|file| size_of::<CsvFile>() + size_of_val(&file.map[..]) + size_of_val(&file.places[..]) + file.path.as_os_str().len());
         let roles = size_of_val(&self.chosen.features[..]) + size_of_val(&self.chosen.targets[..]) + size_of_val(&self.chosen.used[..]);
         let names = self.names.held() + self.used_names.bytes().get() + size_of_val(&self.chosen.unused[..]);
         // Fitting was over before the rows are read, so its memory is planned, not added.
@@ -241,7 +241,7 @@ impl TextTable {
     }
 
     /// The file of a row.
-    pub fn file_of(&self, row: u64) -> &TextFile {
+    pub fn file_of(&self, row: u64) -> &CsvFile {
         let at = self.files.partition_point(|file| file.first_row <= row);
         &self.files[at.max(1) - 1]
     }
@@ -301,7 +301,7 @@ impl TextTable {
     pub fn encode<S: Supply, M: DerefMut<Target = [u8]>>(
         &self,
         records: &mut RecordScanner<S, M>,
-        file: &TextFile,
+        file: &CsvFile,
         extra: &mut [u8],
         text: &mut [u8],
         words: &mut [[u8; WORD]],
@@ -324,7 +324,7 @@ impl TextTable {
     fn record<S: Supply, M: DerefMut<Target = [u8]>>(
         &self,
         records: &mut RecordScanner<S, M>,
-        file: &TextFile,
+        file: &CsvFile,
         extra: &mut [u8],
         sink: &mut impl FnMut(usize, Cell<'_>),
     ) -> Result<Result<(), String>, DataError> {
@@ -391,14 +391,14 @@ pub(super) fn uneven(fields: usize, columns: usize) -> String {
     format!("it has {fields} fields where the first line names {columns} columns; correct it")
 }
 
-impl TextFile {
-    pub fn open(path: &Path) -> Result<TextFile, DataError> {
+impl CsvFile {
+    pub fn open(path: &Path) -> Result<CsvFile, DataError> {
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
         let compression = Compression::of(&file, path)?;
         compression.bytes(&file).map_err(|problem| DataError::csv(path, 1, problem))?;
         let bytes = file.metadata().map_err(|error| DataError::io("examine", path, error))?.len();
         let start = RecordStart { byte: 0, line: 1 };
-        Ok(TextFile { path: path.into(), file, compression, first_row: 0, rows: 0, map: Vec::new(), start, places: Vec::new(), bytes })
+        Ok(CsvFile { path: path.into(), file, compression, first_row: 0, rows: 0, map: Vec::new(), start, places: Vec::new(), bytes })
     }
 
     /// A scanner at its first row.

@@ -243,7 +243,7 @@ fn pandas_index(from: &mut Compact<'_>) -> Result<Vec<String>, Malformed> {
 }
 
 /// A group of columns that is being read.
-struct Open {
+struct OpenGroup {
     /// Children that are left.
     left: u64,
     name: String,
@@ -260,7 +260,7 @@ fn leaves(from: &mut Compact<'_>) -> Result<Vec<Leaf>, Malformed> {
     let count = from.list()?;
     let mut leaves = Vec::new();
     // The first is the root.
-    let mut open: Vec<Open> = Vec::new();
+    let mut open: Vec<OpenGroup> = Vec::new();
     for index in 0..count {
         let (mut name, mut kind, mut repetition, mut children, mut length) = (String::new(), -1, 0, 0, 0);
         let (mut converted, mut logical, mut scale) = (None, None, 0);
@@ -304,7 +304,7 @@ fn leaves(from: &mut Compact<'_>) -> Result<Vec<Leaf>, Malformed> {
         if children > 0 {
             let inherited = open.last().and_then(|above| above.logical);
             let logical = inherited.or(logical.filter(|_| !is_list));
-            open.push(Open { left: children, name: full, defined, element, repeated, list, logical });
+            open.push(OpenGroup { left: children, name: full, defined, element, repeated, list, logical });
         }
         while open.len() > 1 && open.last().is_some_and(|open| open.left == 0) {
             open.pop();

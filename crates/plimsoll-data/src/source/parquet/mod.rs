@@ -13,7 +13,7 @@ mod rows;
 mod thrift;
 mod values;
 
-use super::columnar::{BlockRows, FitRows, Opening, held_bytes};
+use super::columnar::{BlockRows, FittedRows, TableOpening, held_bytes};
 use super::{SequentialSource, files, identify_open};
 use crate::DataError;
 use crate::table::{ColumnsError, TableSpec};
@@ -32,7 +32,7 @@ pub struct ParquetSpec {
     table: TableSpec,
     groups: Option<Range<usize>>,
     /// The rows that columns are fitted to; all by default.
-    keep: Option<FitRows>,
+    keep: Option<FittedRows>,
 }
 
 impl From<TableSpec> for ParquetSpec {
@@ -67,7 +67,7 @@ impl ParquetSpec {
 
     /// Fits columns to some rows only: those for which `keep` holds, of `rows`.
     pub fn fitted_to(mut self, rows: u64, keep: &dyn Fn(u64) -> bool) -> ParquetSpec {
-        self.keep = Some(FitRows::new(rows, keep));
+        self.keep = Some(FittedRows::new(rows, keep));
         self
     }
 
@@ -76,7 +76,7 @@ impl ParquetSpec {
         let Some(first) = paths.first() else { return Err(DataError::Stage("a table needs at least one file".into())) };
         let refuse = |problem: String| DataError::Parquet { path: first.clone(), problem };
         let mut opened = paths.iter().map(|path| ParquetFile::open(path)).collect::<Result<Vec<_>, _>>()?;
-        let mut opening = Opening::new(&self.table, opened[0].1.leaves.iter().map(Leaf::info).collect()).map_err(refuse)?;
+        let mut opening = TableOpening::new(&self.table, opened[0].1.leaves.iter().map(Leaf::info).collect()).map_err(refuse)?;
         self.infer(&mut opened, &mut opening)?;
         let chosen = opening.choose(&opened[0].1.index).map_err(refuse)?;
         let files = Arc::new(self.project(opened, &opening.used_names(&chosen))?);
@@ -108,7 +108,7 @@ impl ParquetSpec {
     }
 
     /// Looks at all rows of the columns whose type does not say all.
-    fn infer(&self, opened: &mut [(ParquetFile, Footer)], opening: &mut Opening<'_>) -> Result<(), DataError> {
+    fn infer(&self, opened: &mut [(ParquetFile, Footer)], opening: &mut TableOpening<'_>) -> Result<(), DataError> {
         let names = opening.inspected_names();
         for (file, footer) in opened.iter_mut().filter(|_| !names.is_empty()) {
             let leaves = leaves_of(file, footer, names.iter())?;

@@ -7,7 +7,7 @@ use super::{Source, identify_open};
 use crate::block::{BlockMut, Rows};
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
-use scan::{INTERVAL, Scan, scan};
+use scan::{INTERVAL, TextIndex, scan};
 use std::fs::File;
 use std::hash::Hasher;
 use std::ops::Range;
@@ -43,7 +43,7 @@ pub struct Text {
 struct TextFile {
     path: PathBuf,
     file: File,
-    scan: Scan,
+    scan: TextIndex,
 }
 
 /// Maximum characters per window.

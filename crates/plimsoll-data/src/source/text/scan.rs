@@ -11,7 +11,7 @@ use std::path::Path;
 pub(super) const INTERVAL: u64 = 1024;
 
 /// The index of a text.
-pub(super) struct Scan {
+pub(super) struct TextIndex {
     pub vocabulary: Vocabulary,
     pub chars: u64,
     pub bytes: u64,
@@ -20,7 +20,7 @@ pub(super) struct Scan {
 }
 
 /// Reads the file once, in chunks. With a vocabulary, a character outside of it is an error.
-pub(super) fn scan(file: &mut File, path: &Path, known: Option<&Vocabulary>) -> Result<Scan, DataError> {
+pub(super) fn scan(file: &mut File, path: &Path, known: Option<&Vocabulary>) -> Result<TextIndex, DataError> {
     let mut piece = vec![0; 1 << 16];
     let (mut kept, mut chars, mut bytes, mut line) = (0, 0, 0, 1);
     let mut starts: Vec<u64> = Vec::new();
@@ -82,5 +82,5 @@ pub(super) fn scan(file: &mut File, path: &Path, known: Option<&Vocabulary>) -> 
     let ascii = (0..128u8).filter(|&byte| seen_ascii[usize::from(byte)]).map(char::from);
     let vocabulary = known.cloned().unwrap_or_else(|| Vocabulary::new(ascii.chain(seen_others)));
     starts.shrink_to_fit();
-    Ok(Scan { vocabulary, chars, bytes, starts })
+    Ok(TextIndex { vocabulary, chars, bytes, starts })
 }
