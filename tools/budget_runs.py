@@ -21,15 +21,15 @@ def network(draw):
     """A model with the shape of its rows: a few layers, small enough for a run of two seconds."""
     kind = draw.choice(["dense", "dense", "conv", "conv", "norm", "pooled", "recurrent", "deep", "attention"])
     if kind in ("dense", "deep"):
-        width = draw.choice([8, 32, 100, 256, 1024] if kind == "dense" else [8, 16])
-        depth = draw.randint(1, 5) if kind == "dense" else draw.randint(20, 150)
+        width = draw.choice([8, 32, 100, 256, 1024, 2048] if kind == "dense" else [8, 16])
+        depth = draw.randint(1, 5 if width < 2048 else 2) if kind == "dense" else draw.randint(20, 150)
         act = draw.choice(["relu", "tanh", "gelu"])
         layers = [f'{{ type = "dense", units = {width}, activation = "{act}" }}'] * depth
         if draw.random() < 0.3:
             layers.append('{ type = "dropout", rate = 0.2 }')
         shape = [draw.choice([4, 16, 100, 784])]
     elif kind in ("conv", "norm", "pooled"):
-        side, filters = draw.choice([8, 16, 32]), draw.choice([4, 8, 16])
+        side, filters = draw.choice([8, 16, 32, 64]), draw.choice([4, 8, 16])
         layers = []
         for number in range(draw.randint(1, 6)):
             layers.append(f'{{ type = "conv2d", filters = {filters}, size = 3, padding = "same" }}')
@@ -139,7 +139,9 @@ def pipeline(draw, shape, batch, rows, classes, folder):
     if draw.random() < 0.3:
         stages = list(ops)
         if draw.random() < 0.5:
-            stages.insert(0, f'{{ op = "shuffle", seed = 3, buffer = "{draw.choice([64, 256, 2048])}KiB" }}')
+            # A buffer holds two rows at least.
+            row = 4 * product(shape) // 1024
+            stages.insert(0, f'{{ op = "shuffle", seed = 3, buffer = "{max(draw.choice([64, 256, 2048]), 4 * row)}KiB" }}')
         if draw.random() < 0.3:
             # Keeps every row; the length of the epoch is unknown from here on.
             stages.insert(0, '{ op = "filter", column = "y", at_least = 0 }')
@@ -270,7 +272,8 @@ def run_within_limit(program, seed, index, folder):
             return fail("over its plan", f"predict: {measured} bytes measured, budget {budget}") if measured > budget else None
         planned = json.loads(done.stdout)["planned_bytes"]
         if what == "train":
-            result.update(planned=planned, measured=measured)
+            with open(os.path.join(out, "plan.json")) as f:
+                result.update(planned=planned, measured=measured, owners=json.load(f)["by_owner"])
         if measured > planned or planned > budget:
             return fail("over its plan", f"{what}: {measured} bytes measured, {planned} planned, budget {budget}")
 
@@ -299,6 +302,9 @@ def summary(results):
         # Over-statement is about items of the planned size.
         ran = [result for result in ran if MIXED not in result["kind"]]
         ratios = sorted(result["planned"] / result["measured"] for result in ran)
+        for name, part in [("below 16 MiB", [r for r in ran if r["measured"] < 16 * MIB]), ("from 16 MiB", [r for r in ran if r["measured"] >= 16 * MIB])]:
+            if part:
+                print(f"planned / measured, {len(part)} runs {name}: median {statistics.median(r['planned'] / r['measured'] for r in part):.3f}")
         within = sum(r["planned"] <= 1.25 * r["measured"] or r["planned"] <= r["measured"] + 4 * MIB for r in ran)
         print(f"planned / measured: median {statistics.median(ratios):.3f}, 90th percentile {ratios[len(ratios) * 9 // 10]:.3f}, worst {ratios[-1]:.3f}; "
               f"within 1.25 or 4 MiB: {within} of {len(ran)}")

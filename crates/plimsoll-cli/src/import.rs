@@ -53,12 +53,20 @@ impl Command for Import {
                 "inputs": inputs,
                 "outputs": imported.model.outputs().collect::<Vec<_>>(),
                 "layers": layers,
+                "optimizer": imported.optimizer.as_ref().map(|optimizer| json!({
+                    "type": optimizer.name(),
+                    "learning_rate": optimizer.learning_rate(),
+                    "steps": imported.optimizer_steps(),
+                })),
                 "notes": imported.notes,
                 "config": self.to,
             }))?;
             return Ok(ExitCode::SUCCESS);
         }
         say(&format!("{summary}"))?;
+        if let Some((optimizer, steps)) = imported.optimizer.as_ref().zip(imported.optimizer_steps()) {
+            say(&format!("\noptimizer {}: training continues from its state after {steps} steps\n", optimizer.name()))?;
+        }
         imported.notes.iter().for_each(|note| eprintln!("note: {note}"));
         if let Some(path) = &self.to {
             say(&format!("wrote {}; name your data in it, then: plimsoll plan {0}\n", path.display()))?;
@@ -96,6 +104,9 @@ impl Import {
             text += &format!(
                 "# Optimizer ({name}, learning rate {lr}) and losses are those the model was compiled with; set them here to change them.\n"
             );
+            if let Some(steps) = imported.optimizer_steps() {
+                text += &format!("# Training continues from the state of the optimizer after {steps} steps, unless you set one.\n");
+            }
         }
         Ok(text)
     }

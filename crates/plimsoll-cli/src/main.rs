@@ -99,6 +99,8 @@ impl Entry {
 }
 
 fn main() -> ExitCode {
+    // The code that loaded the program.
+    give_back_program_pages();
     return_freed_memory_early();
     data_progress::show();
     refuse_long_files();

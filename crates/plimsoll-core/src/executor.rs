@@ -97,33 +97,80 @@ impl Executor {
         Ok(())
     }
 
-    /// As [`initialize`](Executor::initialize), with the same bits, in chunks of about `CHUNK` values that `map` computes `width` at
-    /// a time: it applies a function to ranges and returns the results in their order, from several threads if it likes.
-    pub fn initialize_by(&mut self, seed: u64, width: usize, map: &ChunkMap<'_>) -> Result<(), DeviceError> {
-        const CHUNK: u64 = 1 << 16;
+    /// As [`initialize`](Executor::initialize), with the same bits, in chunks that `map` computes, from several threads if it likes.
+    pub fn initialize_by(&mut self, seed: u64, map: &ChunkMap<'_>) -> Result<(), DeviceError> {
+        const CHUNK: u64 = 1 << 17;
         let plan = self.plan.clone();
         let Some(program) = plan.programs.iter().max_by_key(|program| program.graph.states().len()) else { return Ok(()) };
-        for (i, state) in program.graph.states().iter().enumerate() {
-            let (size, mut done, mut drawn) = (plan.states[i].size.0, 0, 0);
-            let generate = |draws: Range<u64>| {
-                let mut draw = InitialValues { seed, state: i as u32, next: draws.start };
-                let numbers = draws.filter_map(|_| draw.draw(state));
-                numbers.flat_map(f32::to_ne_bytes).collect::<Vec<u8>>()
-            };
-            while done < size {
-                // About as many draws as values are missing; some draws of a truncated distribution yield none.
-                let chunks = (size - done).div_ceil(4 * CHUNK).min(width.max(1) as u64);
-                let each = CHUNK.min((size - done).div_ceil(4 * chunks));
-                let ranges: Vec<Range<u64>> = (0..chunks).map(|chunk| drawn + chunk * each..drawn + (chunk + 1) * each).collect();
-                drawn += chunks * each;
-                for values in map(&ranges, &generate) {
-                    let length = (size - done).min(values.len() as u64);
-                    self.write_state_part(StateId(i as u32), Bytes(done), &values[..length as usize])?;
-                    done += length;
+        let states = program.graph.states();
+        let mut chunks: Vec<(usize, Range<u64>)> = Vec::new();
+        for (i, state) in states.iter().enumerate() {
+            let size = plan.states[i].size;
+            match state.init {
+                Init::Constant(value) if value.to_bits() == 0 => self.zero_state(StateId(i as u32), size)?,
+                _ => {
+                    let draws = expected_draws(state.init, size.0 / 4);
+                    chunks.extend((0..draws).step_by(CHUNK as usize).map(|start| (i, start..(start + CHUNK).min(draws))));
                 }
             }
         }
+        let generate = |chunk: usize| {
+            let (i, draws) = chunks[chunk].clone();
+            let mut bytes = Vec::with_capacity(4 * (draws.end - draws.start) as usize);
+            let mut draw = InitialValues { seed, state: i as u32, next: draws.start };
+            draws.filter_map(|_| draw.draw(&states[i])).for_each(|number| bytes.extend_from_slice(&number.to_ne_bytes()));
+            bytes
+        };
+        let mut done = vec![0; states.len()];
+        let write = |chunk: usize, values: Vec<u8>| {
+            let (i, _) = chunks[chunk];
+            let length = (plan.states[i].size.0 - done[i]).min(values.len() as u64);
+            self.write_state_part(StateId(i as u32), Bytes(done[i]), &values[..length as usize])?;
+            done[i] += length;
+            Ok(())
+        };
+        map(chunks.len(), &generate, &mut { write })?;
+        // More draws than expected were rejected.
+        for (i, state) in states.iter().enumerate().filter(|(_, state)| !matches!(state.init, Init::Constant(_))) {
+            let mut draw = InitialValues { seed, state: i as u32, next: expected_draws(state.init, plan.states[i].size.0 / 4) };
+            for at in (done[i]..plan.states[i].size.0).step_by(4) {
+                self.write_state_part(StateId(i as u32), Bytes(at), &draw.number(state).to_ne_bytes())?;
+            }
+        }
         Ok(())
+    }
+
+    fn zero_state(&mut self, state: StateId, size: Bytes) -> Result<(), DeviceError> {
+        match self.plan.states[state.0 as usize].place() {
+            Place::Backing(_) => {
+                let zeros = [0; 4096];
+                let length = |at: u64| (size.0 - at).min(zeros.len() as u64) as usize;
+                (0..size.0).step_by(zeros.len()).try_for_each(|at| self.write_state_part(state, Bytes(at), &zeros[..length(at)]))
+            }
+            _ => self.resident.zero(self.plan.states[state.0 as usize].offset, size),
+        }
+    }
+
+    /// What loads a program without this executor, on another thread for example, if the device supports that. What it loads is given to
+    /// [`adopt`](Executor::adopt).
+    pub fn loader(&self, role: Role, rows: usize) -> Option<ProgramLoader> {
+        Some(ProgramLoader {
+            plan: self.plan.clone(),
+            device: Arc::clone(&self.device),
+            resident: self.resident.share()?,
+            arena: self.arena.share()?,
+            backing: self.backing.clone(),
+            role,
+            rows,
+        })
+    }
+
+    /// Takes a program that one of its own [loaders](Executor::loader) has loaded.
+    pub fn adopt(&mut self, loaded: LoadedProgram) {
+        let LoadedProgram { role, rows, program } = loaded;
+        if !self.loaded.iter().any(|entry| entry.role == role && entry.rows == rows) {
+            self.loaded.push(Entry { role, rows, program, runs: 0 });
+        }
     }
 
     /// Loads a program for a number of rows, so that its first run does not allocate either.
@@ -228,8 +275,44 @@ impl Executor {
     }
 }
 
-/// Applies a function to ranges of draws and returns the results in their order.
-pub type ChunkMap<'a> = dyn Fn(&[Range<u64>], &(dyn Fn(Range<u64>) -> Vec<u8> + Sync)) -> Vec<Vec<u8>> + 'a;
+/// Applies the first function to the numbers below a count, and the second to each number and its result, in their order.
+pub type ChunkMap<'a> = dyn Fn(usize, &(dyn Fn(usize) -> Vec<u8> + Sync), &mut dyn FnMut(usize, Vec<u8>) -> Result<(), DeviceError>) -> Result<(), DeviceError>
+    + 'a;
+
+/// Loads a program of an executor, without the executor.
+pub struct ProgramLoader {
+    plan: CheckedPlan,
+    device: Arc<dyn Device>,
+    resident: Box<dyn Memory>,
+    arena: Box<dyn Memory>,
+    backing: Option<Arc<dyn BackingStore>>,
+    role: Role,
+    rows: usize,
+}
+
+/// A program that was loaded without its executor.
+pub struct LoadedProgram {
+    role: Role,
+    rows: usize,
+    program: Box<dyn Loaded>,
+}
+
+impl ProgramLoader {
+    /// Loads the program.
+    pub fn load(self) -> Result<LoadedProgram, DeviceError> {
+        let memory = StepMemory { resident: &*self.resident, arena: &*self.arena, backing: self.backing.as_ref() };
+        let program = self.device.load(&self.plan, self.role, self.rows, &memory)?;
+        Ok(LoadedProgram { role: self.role, rows: self.rows, program })
+    }
+}
+
+/// Draws that yield this many values, in all likelihood: a truncated normal distribution rejects 4.6 % of them.
+fn expected_draws(init: Init, values: u64) -> u64 {
+    match init {
+        Init::TruncatedNormal { .. } => values + values / 20 + (values as f64).sqrt() as u64 + 8,
+        _ => values,
+    }
+}
 
 /// The generator of a state's initial values.
 struct InitialValues {

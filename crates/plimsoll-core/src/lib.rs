@@ -29,7 +29,7 @@ pub use base::dtype::DType;
 pub use base::shape::{Dim, Shape, TensorType};
 pub use base::{budget, dtype, expr, random, shape};
 pub use device::{Device, DeviceError};
-pub use executor::{ChunkMap, Executor, Ticket};
+pub use executor::{ChunkMap, Executor, LoadedProgram, ProgramLoader, Ticket};
 pub use ir::graph::{Graph, GraphError, NodeId, ValueId};
 pub use ir::op::Op;
 pub use ir::verify::verify;

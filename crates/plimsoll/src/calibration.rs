@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A network of the zoo with its batch and settings.
-type Network = (&'static str, usize, &'static [&'static str]);
+type CalibrationNetwork = (&'static str, usize, &'static [&'static str]);
 
 /// Networks whose nodes are timed one by one, the most telling first: convolutions over large and small images with few
 /// and many channels, depthwise and transposed convolutions, matrix products, attention, normalization, recurrent
 /// layers. They are small, so that other load on the machine is unlikely to hit every run of a node.
-const NETWORKS: [Network; 17] = [
+const NETWORKS: [CalibrationNetwork; 17] = [
     ("cifar-cnn", 16, &[]),
     ("mlp", 64, &[]),
     ("lenet5", 32, &[]),
@@ -47,7 +47,7 @@ const BUILDING: f64 = 0.25;
 
 /// Networks whose whole steps are timed on a device with memory of its own, with their precisions, the most telling first. The first ones are
 /// large: their tensors must not fit in the caches of a GPU, as those of real runs do not.
-const DISCRETE_NETWORKS: [(Network, &str); 18] = [
+const DISCRETE_NETWORKS: [(CalibrationNetwork, &str); 18] = [
     (("gpt2-124m", 8, &["train.optimizer=adamw"]), "mixed_bf16"),
     (("resnet50", 128, &[]), "mixed_bf16"),
     (("mobilenet-v2", 96, &[]), "mixed_bf16"),
@@ -129,7 +129,7 @@ fn time_steps(costs: &mut CostTable, device: &Arc<dyn Device>, deadline: Instant
 /// Passes the training graph of a network, and its rows, to `look`.
 fn with_step<T>(
     device: &Arc<dyn Device>,
-    (name, rows, changes): &Network,
+    (name, rows, changes): &CalibrationNetwork,
     precision: &str,
     look: impl FnOnce(&Graph, usize) -> T,
 ) -> Result<T> {

@@ -29,6 +29,12 @@ pub(crate) fn replace<T>(path: &Path, write: impl FnOnce(&File) -> Result<T>) ->
     whole().inspect_err(|_| remove(&temporary))
 }
 
+/// Moves a complete file of the same disk to its place.
+pub(crate) fn put(from: &Path, to: &Path) -> Result<()> {
+    let error = |source| Error::Io { action: "write", path: to.to_path_buf(), source };
+    fs::rename(from, to).and_then(|()| sync_folder_of(to)).map_err(error)
+}
+
 /// [`replace`] with these bytes.
 pub(crate) fn replace_with(path: &Path, bytes: &[u8]) -> Result<()> {
     replace(path, |mut file| file.write_all(bytes).map_err(|source| Error::Io { action: "write", path: path.to_path_buf(), source }))

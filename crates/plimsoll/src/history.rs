@@ -2,6 +2,7 @@
 
 use crate::metrics::Scores;
 use crate::pipeline::Explain;
+use crate::start_times::StartTimes;
 use plimsoll_core::Bytes;
 use serde_json::{Value, json};
 use std::iter;
@@ -90,6 +91,8 @@ pub struct History {
     pub waiting_s: f64,
     /// See [`waiting_s`](History::waiting_s).
     pub computing_s: f64,
+    /// Where the time until the first step went.
+    pub start: StartTimes,
     /// Whether a [`StopHandle`](crate::StopHandle) ended the run before its last epoch.
     pub stopped: bool,
 }
@@ -175,6 +178,7 @@ impl History {
             "computing_s": self.computing_s,
             "waiting_for_input_s": self.waiting_s,
             "pipeline": self.pipeline.as_ref().map(Explain::to_json),
+            "start": self.start.to_json(),
             "stopped": self.stopped,
             "predicted_step_s": self.predicted_step_s,
             "measured_step_s": self.measured_step_s.map(|(median, _)| median),

@@ -1,5 +1,6 @@
 //! A backing store in a file: offloaded tensors, read and written at their offsets, never mapped.
 
+use crate::page_cache;
 use plimsoll_core::Bytes;
 use plimsoll_core::device::{BackingStore, DeviceError};
 use std::any::Any;
@@ -60,11 +61,17 @@ impl BackingStore for OffloadFile {
     }
 
     fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        self.file.read_exact_at(bytes, offset.0).map_err(|error| failure(&self.folder, self.size, "read", &error))
+        page_cache::read(&self.file, bytes, offset.0).map_err(|error| failure(&self.folder, self.size, "read", &error))
     }
 
     fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<(), DeviceError> {
-        self.file.write_all_at(bytes, offset.0).map_err(|error| failure(&self.folder, self.size, "written", &error))
+        let mut start = offset.0;
+        for piece in bytes.chunks(page_cache::PIECE) {
+            self.file.write_all_at(piece, start).map_err(|error| failure(&self.folder, self.size, "written", &error))?;
+            page_cache::written(&self.file, start, piece.len());
+            start += piece.len() as u64;
+        }
+        Ok(())
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -3,11 +3,13 @@
 
 use crate::error::{Error, Result};
 use crate::files;
+use crate::page_cache;
 use plimsoll_core::graph::{State, StateId, StateKind};
 use plimsoll_core::plan::Resident;
 use plimsoll_core::{Bytes, DType, Executor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
@@ -112,27 +114,35 @@ pub(crate) fn write(executor: &Executor, which: Which, file: &File, path: &Path)
 fn write_with(executor: &Executor, which: Which, file: &File, path: &Path, metadata: Option<(&str, String)>) -> Result<Written> {
     let error = |source| Error::Io { action: "write", path: path.to_path_buf(), source };
     let tensors = chosen(executor, which);
-    let mut header = Map::new();
     let mut described = Map::from_iter([(CHECKSUM.to_string(), json!(NO_CHECKSUM))]);
     described.extend(metadata.map(|(key, text)| (key.to_string(), Value::String(text))));
-    header.insert("__metadata__".to_string(), Value::Object(described));
+    // Written as text: a document in memory would take a kilobyte per tensor.
+    let mut header = format!("{{\"__metadata__\":{}", Value::Object(described));
     let mut end = 0;
     for (_, state) in &tensors {
         let (start, size) = (end, state.ty.bytes(1).0);
         end += size;
-        let entry = json!({ "dtype": dtype_name(state.ty.dtype), "shape": state.ty.shape.bind(1), "data_offsets": [start, end] });
-        header.insert(state.name.clone(), entry);
+        let (name, dtype, shape) = (json!(state.name), dtype_name(state.ty.dtype), state.ty.shape.bind(1));
+        write!(header, ",{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{start},{end}]}}")
+            .expect("written to memory");
     }
-    let mut header = Value::Object(header).to_string();
+    header.push('}');
     // Padded so that the tensors begin at a multiple of eight.
     header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
     let digits = 8 + checksum_digits(header.as_bytes()).expect("just inserted").start as u64;
 
     let mut checksum = crc32fast::Hasher::new();
     let mut out = BufWriter::with_capacity(PIECE, file);
+    let (mut at, mut checked) = (0, 0);
     let mut put = |bytes: &[u8]| {
         checksum.update(bytes);
-        out.write_all(bytes).map_err(error)
+        out.write_all(bytes).map_err(error)?;
+        at += bytes.len();
+        if at - checked >= page_cache::PIECE {
+            page_cache::written(file, checked as u64, at - checked);
+            checked = at;
+        }
+        Ok::<(), Error>(())
     };
     let length = (header.len() as u64).to_le_bytes();
     put(&length)?;

@@ -240,3 +240,27 @@ fn a_loaded_model_predicts_raw_rows_within_a_budget() {
     let wrong = plimsoll::Tensor::f32([2, 5], vec![0.0; 10]).unwrap();
     assert!(refused(model.predict(&wrong)).contains("5"), "the shape is named");
 }
+
+#[test]
+fn models_of_other_programs_load_and_predict_what_they_predict() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/references");
+    let numbers = |tensor: &serde_json::Value| -> Vec<f32> {
+        tensor["data"].as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32).collect()
+    };
+    // Outputs of onnxruntime and of Keras.
+    for (kind, file) in [("onnx", "residual.onnx"), ("onnx", "channels_last.onnx"), ("keras", "images.keras"), ("keras", "graph.h5")] {
+        let cases = std::fs::read_to_string(folder.join(kind).join("models.json")).unwrap();
+        let cases: Vec<serde_json::Value> = serde_json::from_str(&cases).unwrap();
+        let case = cases.iter().find(|case| case["file"] == file).unwrap();
+        let shape: Vec<usize> = case["inputs"][0]["shape"].as_array().unwrap().iter().map(|dim| dim.as_u64().unwrap() as usize).collect();
+        let mut model = Model::load(folder.join(kind).join(file)).unwrap().budget("64MiB".parse().unwrap());
+        let predictions = model.predict(&plimsoll::Tensor::f32(shape, numbers(&case["inputs"][0])).unwrap()).unwrap();
+        for (output, wanted) in predictions.outputs.iter().zip(case["outputs"].as_array().unwrap()) {
+            let wanted = numbers(wanted);
+            assert_eq!(output.values.len(), wanted.len(), "{file}");
+            let largest = wanted.iter().fold(0f32, |most, number| most.max(number.abs()));
+            let difference = output.values.iter().zip(&wanted).fold(0f32, |most, (got, wanted)| most.max((got - wanted).abs()));
+            assert!(difference <= 1e-4 * largest, "{file}: max|Δ| is {difference}, max|reference| {largest}");
+        }
+    }
+}

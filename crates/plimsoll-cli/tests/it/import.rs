@@ -85,3 +85,47 @@ fn a_model_of_keras_predicts_within_a_budget_what_keras_predicts() {
     let difference = got.iter().zip(&wanted).fold(0f32, |most, (got, wanted)| most.max((got - wanted).abs()));
     assert!(difference <= 1e-4 * largest, "max|Δ| is {difference}, max|reference| {largest}");
 }
+
+#[test]
+fn training_continues_from_the_state_of_the_optimizer() {
+    let sandbox = Sandbox::new("import-optimizer");
+    let cases: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(model("optimizers.json")).unwrap()).unwrap();
+    let numbers =
+        |value: &serde_json::Value| -> Vec<f64> { value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect() };
+    for case in cases.as_array().unwrap() {
+        let (name, steps) = (case["file"].as_str().unwrap(), case["steps"].as_u64().unwrap());
+        let file = model(name).display().to_string();
+        let document = sandbox.json(&["import", &file, "--json"]);
+        if name.contains("adamax") {
+            let notes = document["notes"].to_string();
+            assert!(notes.contains("the state of the optimizer Adamax (") && notes.contains("there is no such optimizer here"), "{notes}");
+            continue;
+        }
+        assert_eq!((&document["optimizer"]["steps"], &document["notes"][1]), (&case["steps"], &serde_json::Value::Null), "{name}");
+        let rows = numbers(&case["y"]).len() / 2;
+        let mut shape = vec![rows];
+        shape.extend(numbers(&case["shape"]).iter().map(|dim| *dim as usize));
+        sandbox.write("x.npy", npy(&shape, numbers(&case["x"]).into_iter().map(|number| number as f32)));
+        sandbox.write("y.npy", npy(&[rows, 2], numbers(&case["y"]).into_iter().map(|number| number as f32)));
+        let config = format!(
+            "[model]\nfile = {file:?}\n[data]\nsource = \"npy\"\nx = \"x.npy\"\ny = \"y.npy\"\nshuffle = false\n\
+             [train]\nbatch = {rows}\nepochs = {steps}\n"
+        );
+        sandbox.write("run.toml", config.into_bytes());
+        let losses = |out: &str, more: &[&str]| -> Vec<f64> {
+            sandbox.succeed(&[&["train", "run.toml", "--quiet", "--no-calibrate", "--out", out][..], more].concat());
+            let log = std::fs::read_to_string(sandbox.path(out).join("log.jsonl")).unwrap();
+            log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["loss"].as_f64().unwrap()).collect()
+        };
+        let wanted = numbers(&case["losses"]);
+        let differs = |found: &[f64]| found.iter().zip(&wanted).fold(0f64, |most, (found, wanted)| most.max((found / wanted - 1.0).abs()));
+        let found = losses(name, &[]);
+        assert_eq!(found.len() as u64, steps);
+        assert!(differs(&found) < 1e-5, "{name}: {found:?} after {wanted:?} in Keras");
+        if name == "optimizer_adam.keras" {
+            // An optimizer of the configuration begins from scratch.
+            let fresh = losses("fresh", &["--set", "train.optimizer={ type = \"adam\", lr = 0.02 }"]);
+            assert!(differs(&fresh) > 1e-3, "{fresh:?}");
+        }
+    }
+}

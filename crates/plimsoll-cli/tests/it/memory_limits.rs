@@ -57,7 +57,7 @@ fn a_budget_above_free_memory_is_replanned() {
 /// Another process holds most of the budget; the run is replanned for the rest, reports it, and trains the same weights.
 #[test]
 fn memory_taken_by_another_process_is_replanned() {
-    let (sandbox, bytes, taken) = (Sandbox::new("taken"), 160u64 << 20, 100u64 << 20);
+    let (sandbox, bytes, taken) = (Sandbox::new("taken"), 160u64 << 20, 120u64 << 20);
     let config = example("conv_resized.toml");
     let arguments = ["train", &config, "--host-memory", "150MiB", "--set", "data.rows=320", "--out", "out"];
     let Some(group) = Group::new("taken", bytes) else {

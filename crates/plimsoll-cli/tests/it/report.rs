@@ -343,7 +343,7 @@ fn a_browser_opens_every_kind_of_page() {
     sandbox.succeed(&["report", "plan.json", "--quiet"]);
     sandbox.succeed(&["report", "run", "plan.json", "--out", "both.html", "--quiet"]);
     sandbox.succeed(&["report", "run", "--curve", "--out", "curve.html", "--quiet"]);
-    sandbox.fail(&["plan", "--allow", "none", "--batch", "256", "--host-memory", "14MiB", "--report", "refused.html"]);
+    sandbox.fail(&["plan", "--allow", "none", "--batch", "256", "--host-memory", "6MiB", "--report", "refused.html"]);
     let profile = sandbox.json(&["profile", "--steps", "4", "--host-memory", "64MiB", "--report", "profile.html", "--json"]);
     let flags = ["--device", "cuda:0", "--device-profile", "h200", "--device-memory", "4GiB", "--host-memory", "16GiB"];
     sandbox.succeed(&[&["plan", "--zoo", "resnet18", "--batch", "8", "--report", "gpu.html", "--quiet"][..], &flags].concat());

@@ -92,6 +92,11 @@ pub trait Diagnostics {
         drop(report);
     }
 
+    /// Seconds that opening the device and loading programs took so far, by what they were spent on. Some of it happens at the same time.
+    fn start_seconds(&self) -> Vec<(&'static str, f64)> {
+        Vec::new()
+    }
+
     /// The generated source of a program's kernels for `rows` rows, each with the scopes that it is named after.
     fn kernel_sources(&self, plan: &CheckedPlan, role: Role, rows: usize) -> Result<Vec<String>, DeviceError>;
 }
@@ -168,8 +173,23 @@ pub trait Memory: Send {
     /// Copies bytes from the host.
     fn write(&mut self, offset: Bytes, bytes: &[u8]) -> Result<(), DeviceError>;
 
+    /// Overwrites bytes with zeros.
+    fn zero(&mut self, offset: Bytes, length: Bytes) -> Result<(), DeviceError> {
+        let zeros = [0; 4096];
+        for start in (0..length.0).step_by(zeros.len()) {
+            let length = (length.0 - start).min(zeros.len() as u64) as usize;
+            self.write(offset + Bytes(start), &zeros[..length])?;
+        }
+        Ok(())
+    }
+
     /// Copies bytes to the host after all submitted work has completed.
     fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// A second handle to the same allocation, to load a program while this one is written to; none if the device has no use for that.
+    fn share(&self) -> Option<Box<dyn Memory>> {
+        None
+    }
 
     /// For downcasts by the device that created it.
     fn as_any(&self) -> &dyn Any;

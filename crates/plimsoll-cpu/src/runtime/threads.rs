@@ -25,8 +25,8 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// Bytes of stack each worker thread is given; the planner counts them.
-pub const STACK: usize = 256 << 10;
+/// Bytes of stack each worker thread is given; the planner counts them. Kernels take at most 70 KiB of it, more without optimizations.
+pub const STACK: usize = if cfg!(debug_assertions) { 256 << 10 } else { 128 << 10 };
 
 /// Spins before parking: about five microseconds on current x86 cores, where a `pause` takes 40 to 140 cycles. A model parks at once.
 const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 /// The stack of the thread that syncs a checkpoint to disk.
-pub(super) const STACK: Bytes = Bytes::kib(if cfg!(debug_assertions) { 256 } else { 128 });
+pub(super) const STACK: Bytes = Bytes::kib(if cfg!(debug_assertions) { 256 } else { 64 });
 
 /// Writes checkpoints of one run. The tensors go to the system's buffers while training waits, which is a copy; syncing, renaming and
 /// clearing up happen on a thread of its own.

@@ -5,10 +5,11 @@ use crate::error::{Error, Result};
 use crate::import::{Imported, ImportedInput, import};
 use crate::loss::Loss;
 use crate::nn::{Activation, Model};
-use crate::optim::Optimizer;
+use crate::optim::{Continued, Optimizer};
 use crate::output_loss::{OutputLoss, OutputLosses};
 use crate::reader::Reader;
 use crate::spec::{InitialWeights, RunSpec};
+use plimsoll_core::Bytes;
 use plimsoll_core::shape::TensorType;
 use plimsoll_data::{Dataset, RandomSpec};
 use std::path::{Path, PathBuf};
@@ -19,14 +20,19 @@ pub(crate) struct FromFile {
     path: PathBuf,
     pub inputs: Vec<ImportedInput>,
     optimizer: Option<Arc<dyn Optimizer>>,
+    /// The steps of the optimizer whose state the file has.
+    optimizer_steps: Option<u64>,
     losses: OutputLosses,
     has_weights: bool,
+    heap: Bytes,
     new_head: bool,
 }
 
 /// Reads the keys of a model from a file.
 pub(super) fn read(table: &Reader<'_>, path: &Path) -> Result<(Model, FromFile)> {
-    let Imported { mut model, inputs, optimizer, losses, weights, .. } = import(path)?;
+    let imported = import(path)?;
+    let (optimizer_steps, heap) = (imported.optimizer_steps(), imported.heap);
+    let Imported { mut model, inputs, optimizer, losses, weights, .. } = imported;
     let types: Vec<TensorType> = inputs.iter().map(ImportedInput::ty).collect();
     let (freeze_all, frozen) = match table.value("freeze") {
         None => (false, Vec::new()),
@@ -50,7 +56,8 @@ pub(super) fn read(table: &Reader<'_>, path: &Path) -> Result<(Model, FromFile)>
         new_head = true;
     }
     let losses = losses.unwrap_or_else(|| usual_losses(&model));
-    let file = FromFile { path: path.to_path_buf(), has_weights: !weights.is_empty(), inputs, optimizer, losses, new_head };
+    let has_weights = !weights.is_empty();
+    let file = FromFile { path: path.to_path_buf(), has_weights, heap, inputs, optimizer, optimizer_steps, losses, new_head };
     // The shapes of a new head are checked where the keys are.
     model.weights_for(&types)?;
     Ok((model, file))
@@ -74,14 +81,20 @@ fn usual_losses(model: &Model) -> OutputLosses {
 impl FromFile {
     /// Uses optimizer, losses and weights of the file where the configuration has none.
     pub(super) fn complete(&self, spec: &mut RunSpec, loss_given: bool, optimizer_given: bool) {
+        // A new head has no moments: the optimizer begins from scratch. So does one that reads other weights.
+        let continues = self.optimizer_steps.filter(|_| !optimizer_given && !self.new_head && spec.fit.initial_weights.is_none());
         if let Some(optimizer) = self.optimizer.as_ref().filter(|_| !optimizer_given) {
-            spec.optimization.optimizer = Arc::clone(optimizer);
+            spec.optimization.optimizer = match continues {
+                Some(steps) => Arc::new(Continued::new(Arc::clone(optimizer), steps)),
+                None => Arc::clone(optimizer),
+            };
         }
         if !loss_given {
             spec.losses = self.losses.clone();
         }
         if self.has_weights && spec.fit.initial_weights.is_none() {
-            spec.fit.initial_weights = Some(InitialWeights::new(&self.path).partial(self.new_head));
+            spec.fit.initial_weights =
+                Some(InitialWeights::new(&self.path).partial(self.new_head).of_model(continues.is_some(), self.heap));
         }
     }
 

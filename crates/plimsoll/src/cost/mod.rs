@@ -58,7 +58,7 @@ pub struct CostTable {
     /// Whether it is a GPU, whose built-in rates differ by op and type: samples are relative to those instead.
     #[serde(default)]
     on_gpu: bool,
-    samples: BTreeMap<String, Vec<Sample>>,
+    samples: BTreeMap<String, Vec<TimedNode>>,
     /// The step times of runs.
     #[serde(default)]
     steps: Vec<MeasuredStep>,
@@ -69,7 +69,7 @@ pub struct CostTable {
 
 /// One timed node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Sample {
+struct TimedNode {
     /// Logarithms of its sizes.
     sizes: Vec<f32>,
     seconds: f32,
@@ -102,7 +102,7 @@ pub fn key(device: &dyn Device) -> String {
     format!("{} · {} · {}", device.name(), device.description(), env!("CARGO_PKG_VERSION"))
 }
 
-impl Sample {
+impl TimedNode {
     /// The squared distance between its sizes and those of a node.
     fn distance(&self, features: &Features) -> f64 {
         self.sizes.iter().zip(&features.sizes).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum()
@@ -181,12 +181,12 @@ impl CostTable {
 
     /// The measured rates by class of nodes.
     pub fn rates(&self) -> Vec<ClassRates> {
-        let middle_and_most = |samples: &[Sample], amount: &dyn Fn(&Sample) -> f32| {
+        let middle_and_most = |samples: &[TimedNode], amount: &dyn Fn(&TimedNode) -> f32| {
             let mut rates: Vec<f64> = samples.iter().map(|sample| f64::from(amount(sample) / sample.seconds)).collect();
             rates.sort_by(f64::total_cmp);
             (rates[rates.len() / 2], rates[rates.len() - 1])
         };
-        let rate = |(class, samples): (&String, &Vec<Sample>)| ClassRates {
+        let rate = |(class, samples): (&String, &Vec<TimedNode>)| ClassRates {
             class: class.clone(),
             nodes: samples.len(),
             flops_per_s: middle_and_most(samples, &|sample| sample.work),
@@ -234,7 +234,7 @@ impl CostTable {
         let sizes = features.sizes.iter().map(|size| rounded(*size)).collect();
         let built_in = if self.on_gpu { rounded(features.gpu_seconds) } else { 0.0 };
         let (work, bytes) = (rounded(features.work), rounded(features.bytes));
-        let sample = Sample { sizes, seconds: rounded(seconds), work, bytes, built_in };
+        let sample = TimedNode { sizes, seconds: rounded(seconds), work, bytes, built_in };
         self.samples.entry(features.class.clone()).or_default().push(sample);
     }
 
@@ -254,7 +254,7 @@ impl CostTable {
         }
         // Far from all samples, a GPU is as fast as on average: the largest nodes, which take most of the time, count most.
         let average = self.on_gpu.then(|| {
-            let sum = |of: &dyn Fn(&Sample) -> f64| known.iter().map(of).sum::<f64>();
+            let sum = |of: &dyn Fn(&TimedNode) -> f64| known.iter().map(of).sum::<f64>();
             (AVERAGE_DISTANCE, (sum(&|sample| f64::from(sample.seconds)) / sum(&|sample| sample.base(&self.base))).ln())
         });
         let finite = nearest.iter().copied().chain(average).filter(|(distance, factor)| distance.is_finite() && factor.is_finite());

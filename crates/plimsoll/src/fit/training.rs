@@ -56,6 +56,8 @@ struct Training<'r, 'f> {
     /// Whether a position in an epoch says which rows are left.
     in_order: bool,
     past_schedule: bool,
+    /// Whether a micro-batch has run.
+    started: bool,
     start: Instant,
     /// Time and rows of training alone, without validation.
     trained: (Duration, u64),
@@ -65,16 +67,16 @@ struct Training<'r, 'f> {
     interrupted: Option<bool>,
     /// The algorithms of the checkpoint that the run is resumed from, until it is known whether they are available.
     recorded_algorithms: Option<BTreeMap<String, String>>,
-    /// Of checkpoints and of the history.
-    _memory: [Reservation; 2],
+    /// Of checkpoints, of the file of the model and of the history.
+    _memory: [Reservation; 3],
 }
 
 impl<'r, 'f> Training<'r, 'f> {
     /// Restores a checkpoint or loads initial weights, and starts the pipelines.
     fn open(spec: &'r RunSpec, plan: &'r RunPlan, session: &'r mut Session, fit: &'r mut Fit<'f>) -> Result<Training<'r, 'f>> {
-        let memory = [Owner::Checkpoint, Owner::History].map(|owner| session.ledger.reserve(owner.clone(), plan.owned_by(&owner)));
-        let [checkpoint, history] = memory;
-        let memory = [checkpoint?, history?];
+        let owners = [Owner::Checkpoint, Owner::ModelFile, Owner::History];
+        let [checkpoint, model_file, history] = owners.map(|owner| session.ledger.reserve(owner.clone(), plan.owned_by(&owner)));
+        let memory = [checkpoint?, model_file?, history?];
         let data = spec.data.clone().rebatch(plan.feed_rows);
         let mut progress = Progress::start(spec, fit, session, &data, plan)?;
         let writer = fit.spec.checkpoints.clone().map(|settings| Writer::new(settings, session.step)).transpose()?;
@@ -118,6 +120,7 @@ impl<'r, 'f> Training<'r, 'f> {
             pipeline: None,
             waiting_s: 0.0,
             computing_s: 0.0,
+            start: session.start.clone(),
             stopped: false,
         };
         history.epochs.append(&mut progress.epochs);
@@ -140,6 +143,7 @@ impl<'r, 'f> Training<'r, 'f> {
             epoch_steps: spec.data.size().map(|rows| rows.div_ceil(plan.batch as u64)),
             in_order: spec.data.is_deterministic(),
             past_schedule: false,
+            started: false,
             start: Instant::now(),
             trained: (Duration::ZERO, 0),
             waited: Duration::ZERO,
@@ -333,6 +337,14 @@ impl<'r, 'f> Training<'r, 'f> {
                 let ends = matches!(role, Role::Step | Role::Last);
                 session.step += u64::from(ends);
                 at += piece.rows;
+                if !std::mem::replace(&mut self.started, true) {
+                    // Waited for, so that an error of the first program appears before the next is loaded.
+                    if session.lags {
+                        session.settle(&self.schema, &mut place.tally)?;
+                    }
+                    session.start.end(began, session.executor.device());
+                    self.history.start = session.start.clone();
+                }
                 place.within_step = !ends;
                 if !ends {
                     continue;
@@ -479,6 +491,9 @@ struct EpochPosition {
 /// Loads the weights a run starts from, unless it was resumed. Gives a warning about those that stay random.
 fn load_initial_weights(fit: &Fit<'_>, session: &mut Session, progress: &Progress) -> Result<Option<String>> {
     let Some(initial) = fit.spec.initial_weights.as_ref().filter(|_| progress.resumed.is_none()) else { return Ok(None) };
+    if initial.with_optimizer {
+        return import::load_weights_and_optimizer(&mut session.executor, &initial.path).map(|()| None);
+    }
     if !initial.partial {
         return import::load_weights(&mut session.executor, &initial.path).map(|()| None);
     }

@@ -1,7 +1,7 @@
 //! The graphs of a run: the training step in its variants, evaluation and prediction, from one model.
 
 use super::training::training_programs;
-use crate::loss::Prediction;
+use crate::loss::ModelOutput;
 use crate::metrics::{LabelledOutput, ModelMetrics};
 use crate::nn::{Activation, Model};
 use crate::output_loss::{OutputLoss, OutputLosses};
@@ -16,8 +16,7 @@ use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_core::step::{Role, accumulators_resume};
 use plimsoll_core::{Bytes, DType, ValueId, verify};
 use plimsoll_data::Schema;
-use std::cell::OnceCell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The scalar with the weight of each row: one over the rows of the whole batch.
 pub(crate) const ROW_SHARE: &str = "row_share";
@@ -49,7 +48,7 @@ pub(crate) struct Programs {
     /// Without variants for micro-batches.
     pub whole: Vec<(Role, Graph)>,
     /// With them, if they were requested.
-    accumulating: OnceCell<Vec<(Role, Graph)>>,
+    accumulating: OnceLock<Vec<(Role, Graph)>>,
     /// The training graph's forward part, its loss, and the fraction of labels that are not ignored.
     /// None of programs that only predict.
     training: Option<(Graph, ValueId, Option<ValueId>)>,
@@ -95,10 +94,11 @@ pub(crate) enum ValueKind {
 }
 
 /// Heap of a run per node: its planned graph, its buffers, its loaded program and its certificate while that is written.
-const RUN_PER_NODE: u64 = 1_728;
+const RUN_PER_NODE: u64 = 1_450;
 
-/// Heap of planning whatever the graphs: tables of the searches, and graphs of split layers before they are counted.
-const SEARCH: u64 = 3 << 19;
+/// Memory of planning whatever the graphs: tables and code of the searches, and graphs of split layers before they are counted. Debug builds
+/// count all code with the process.
+const SEARCH: u64 = if cfg!(debug_assertions) { 6 << 18 } else { 10 << 18 };
 
 /// Heap of planning a run as it is specified: in all, and per node.
 const AS_SPECIFIED: u64 = 1 << 18;
@@ -287,7 +287,7 @@ pub(crate) fn programs(
         };
         let mut columns: Vec<ValueId> = read.all[..read.features].iter().map(|i| input(&mut g, *i)).collect();
         let lowered = model.lower(&mut g, &columns, training)?;
-        let results: Vec<Prediction> = lowered.outputs.iter().map(|output| (*output).into()).collect();
+        let results: Vec<ModelOutput> = lowered.outputs.iter().map(|output| (*output).into()).collect();
         let shape = |value: ValueId| g.shape(value).dims()[1..].iter().map(|dim| dim.factor()).collect();
         outputs = names.iter().zip(&results).map(|(name, result)| (name.to_string(), shape(result.output))).collect();
         activations = results.iter().map(|result| result.before_activation.map(|(activation, _)| activation)).collect();
@@ -369,7 +369,7 @@ pub(crate) fn programs(
         let interface = ProgramInterface { columns: read.all, ranges, model_metrics, outputs, activations };
         let whole = vec![(Role::Predict, optimize(&prediction)?)];
         let (training, interface, batch_statistics) = (None, Arc::new(interface), model.has_batch_statistics());
-        return Ok(Programs { whole, accumulating: OnceCell::new(), training, optimization, resumes, batch_statistics, interface });
+        return Ok(Programs { whole, accumulating: OnceLock::new(), training, optimization, resumes, batch_statistics, interface });
     }
     let training = forward(true, true)?;
     let evaluation = forward(false, true)?;
@@ -383,7 +383,7 @@ pub(crate) fn programs(
     let whole = whole.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
     Ok(Programs {
         whole,
-        accumulating: OnceCell::new(),
+        accumulating: OnceLock::new(),
         training: Some((training, loss, counted)),
         optimization,
         resumes,

@@ -10,8 +10,7 @@ use plimsoll_core::GraphError;
 use plimsoll_core::passes::Columns;
 use plimsoll_core::plan::Capabilities;
 use plimsoll_data::Schema;
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What is stored in fewer bits than specified; nothing by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +59,7 @@ pub(crate) struct Variants<'a> {
     resumes: bool,
     /// The rows of a batch for which losses over large vocabularies are computed in blocks; none on the CPU.
     logit_blocks: Option<usize>,
-    built: RefCell<Vec<(Variant, Rc<Programs>)>>,
+    built: Mutex<Vec<(Variant, Arc<Programs>)>>,
 }
 
 impl<'a> Variants<'a> {
@@ -97,21 +96,25 @@ impl<'a> Variants<'a> {
         (!variant.activations || narrows) && (!variant.state || shrinks)
     }
 
+    fn held(&self) -> MutexGuard<'_, Vec<(Variant, Arc<Programs>)>> {
+        self.built.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The graphs of a variant.
-    pub fn programs(&self, variant: Variant) -> Result<Rc<Programs>, GraphError> {
-        let held = self.built.borrow().iter().find(|(built, _)| *built == variant).map(|(_, programs)| Rc::clone(programs));
+    pub fn programs(&self, variant: Variant) -> Result<Arc<Programs>, GraphError> {
+        let held = self.held().iter().find(|(built, _)| *built == variant).map(|(_, programs)| Arc::clone(programs));
         if let Some(programs) = held {
             return Ok(programs);
         }
-        self.built.borrow_mut().truncate(1);
+        self.held().truncate(1);
         let optimization = variant.apply(&self.spec.optimization);
         let predicts_only = self.spec.inference_only;
         let mut programs = programs(&self.spec.model, self.schema, &self.losses, optimization, self.columns, self.resumes, predicts_only)?;
         if let Some(rows) = self.logit_blocks {
             programs.compute_logits_in_blocks(rows)?;
         }
-        let programs = Rc::new(programs);
-        self.built.borrow_mut().push((variant, Rc::clone(&programs)));
+        let programs = Arc::new(programs);
+        self.held().push((variant, Arc::clone(&programs)));
         Ok(programs)
     }
 }

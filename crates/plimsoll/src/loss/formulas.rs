@@ -1,7 +1,7 @@
 //! The elementwise formulas of losses.
 
 use super::labels::{Labels, class_logits, label_format, labels_like, per_row, predictions_per_row};
-use super::{Loss, Objective, Prediction};
+use super::{Loss, ModelOutput, Objective};
 use crate::nn::Activation;
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
 use plimsoll_core::ops::Reduction;
@@ -13,7 +13,7 @@ const EPSILON: f32 = 1e-7;
 
 impl Objective {
     /// The elementwise loss, scaled such that the elements of a row sum to the row's loss.
-    pub(super) fn elements(&self, g: &mut Graph, prediction: Prediction, labels: ValueId) -> Result<ValueId, GraphError> {
+    pub(super) fn elements(&self, g: &mut Graph, prediction: ModelOutput, labels: ValueId) -> Result<ValueId, GraphError> {
         match self.loss {
             Loss::MeanSquaredError => mean(g, prediction.output, labels, |e, p, y| {
                 let difference = e.sub(p, y);
@@ -69,7 +69,7 @@ impl Objective {
     fn over_classes(
         &self,
         g: &mut Graph,
-        prediction: Prediction,
+        prediction: ModelOutput,
         labels: ValueId,
         body: impl Fn(&ExprBuilder, &dyn Fn(&ExprBuilder) -> TermId, TermId) -> TermId,
     ) -> Result<ValueId, GraphError> {
@@ -127,7 +127,7 @@ fn binary_entropy(e: &ExprBuilder, score: TermId, label: TermId) -> TermId {
     e.sub(e.unary(Unary::Softplus, score), e.mul(score, label))
 }
 
-fn kl_divergence(g: &mut Graph, prediction: Prediction, labels: ValueId) -> Result<ValueId, GraphError> {
+fn kl_divergence(g: &mut Graph, prediction: ModelOutput, labels: ValueId) -> Result<ValueId, GraphError> {
     let from_scores = prediction.ends_in(Activation::Softmax);
     let (scores, classes) = class_logits(g, prediction.logits(Activation::Softmax))?;
     let share = 1.0 / predictions_per_row(g, scores) as f32;
@@ -145,7 +145,7 @@ fn kl_divergence(g: &mut Graph, prediction: Prediction, labels: ValueId) -> Resu
 }
 
 /// One number per row.
-fn dice(g: &mut Graph, prediction: Prediction, labels: ValueId) -> Result<ValueId, GraphError> {
+fn dice(g: &mut Graph, prediction: ModelOutput, labels: ValueId) -> Result<ValueId, GraphError> {
     let p = prediction.output;
     let same = g.shape(labels).elements() == g.shape(p).elements();
     let (p, y) = if same {

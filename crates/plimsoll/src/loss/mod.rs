@@ -90,7 +90,7 @@ pub struct Objective {
 
 /// An output of a model, with its value before the final activation.
 #[derive(Clone, Copy)]
-pub(crate) struct Prediction {
+pub(crate) struct ModelOutput {
     pub output: ValueId,
     pub before_activation: Option<(Activation, ValueId)>,
 }
@@ -226,7 +226,7 @@ impl Objective {
     pub(crate) fn batch_loss(
         &self,
         g: &mut Graph,
-        prediction: Prediction,
+        prediction: ModelOutput,
         labels: ValueId,
         weights: Option<ValueId>,
     ) -> Result<BatchLoss, GraphError> {
@@ -278,7 +278,7 @@ impl Objective {
     }
 
     /// Predictions per row.
-    pub(crate) fn predictions(&self, g: &mut Graph, prediction: Prediction) -> Result<usize, GraphError> {
+    pub(crate) fn predictions(&self, g: &mut Graph, prediction: ModelOutput) -> Result<usize, GraphError> {
         if self.loss.is_binary() {
             return Ok(labels::per_row(g, prediction.output));
         }
@@ -287,7 +287,7 @@ impl Objective {
     }
 
     /// Class IDs `[predictions, 1]`, for either kind of labels.
-    pub(crate) fn class_ids(&self, g: &mut Graph, prediction: Prediction, labels: ValueId) -> Result<ValueId, GraphError> {
+    pub(crate) fn class_ids(&self, g: &mut Graph, prediction: ModelOutput, labels: ValueId) -> Result<ValueId, GraphError> {
         let (scores, classes) = class_logits(g, prediction.logits(Activation::Softmax))?;
         match label_format(g, labels, scores, classes)? {
             Labels::ClassIds(labels) => Ok(labels),
@@ -296,14 +296,14 @@ impl Objective {
     }
 
     /// A mask `[predictions, 1]`: zero where the label is the ignored class.
-    pub(crate) fn count_mask(&self, g: &mut Graph, prediction: Prediction, labels: ValueId) -> Result<ValueId, GraphError> {
+    pub(crate) fn count_mask(&self, g: &mut Graph, prediction: ModelOutput, labels: ValueId) -> Result<ValueId, GraphError> {
         let numbers = self.class_ids(g, prediction, labels)?;
         let ignored = self.ignored.map_or(f32::NAN, |class| class as f32);
         g.map(numbers, |e, label| e.sub(e.constant(1.0), e.binary(Binary::Equal, label, e.constant(ignored))))
     }
 
     /// The weight of every prediction: its class weight, or zero for the ignored class.
-    fn prediction_weights(&self, g: &mut Graph, prediction: Prediction, labels: ValueId) -> Result<ValueId, GraphError> {
+    fn prediction_weights(&self, g: &mut Graph, prediction: ModelOutput, labels: ValueId) -> Result<ValueId, GraphError> {
         if self.loss.is_binary() {
             let scores = prediction.logits(Activation::Sigmoid);
             let labels = labels_like(g, labels, scores)?;
@@ -332,7 +332,7 @@ impl Objective {
     }
 
     /// The number of classes, if labels are class IDs.
-    pub(crate) fn classes(&self, g: &Graph, prediction: Prediction, labels: ValueId) -> Option<usize> {
+    pub(crate) fn classes(&self, g: &Graph, prediction: ModelOutput, labels: ValueId) -> Option<usize> {
         let classes = g.shape(prediction.output).last()?.as_fixed()?;
         let numbers = matches!(g.ty(labels).dtype, DType::I32 | DType::U8);
         let named =
@@ -341,13 +341,13 @@ impl Objective {
     }
 }
 
-impl From<Output> for Prediction {
-    fn from(output: Output) -> Prediction {
-        Prediction { output: output.value, before_activation: output.before_activation }
+impl From<Output> for ModelOutput {
+    fn from(output: Output) -> ModelOutput {
+        ModelOutput { output: output.value, before_activation: output.before_activation }
     }
 }
 
-impl Prediction {
+impl ModelOutput {
     /// The value before `activation`, if that is the final one; else the output.
     pub(crate) fn logits(&self, activation: Activation) -> ValueId {
         match self.before_activation {

@@ -1,6 +1,6 @@
 //! Every loss, evaluated in double precision, compared with the value and gradient in Keras.
 
-use super::{Loss, Objective, Prediction};
+use super::{Loss, ModelOutput, Objective};
 use crate::nn::Activation;
 use plimsoll_core::autodiff::gradients;
 use plimsoll_core::expr::Expr;
@@ -20,18 +20,18 @@ enum End {
     Sigmoid,
 }
 
-fn prediction(g: &mut Graph, scores: ValueId, end: End) -> Result<Prediction, GraphError> {
+fn prediction(g: &mut Graph, scores: ValueId, end: End) -> Result<ModelOutput, GraphError> {
     match end {
-        End::Scores => Ok(Prediction { output: scores, before_activation: None }),
+        End::Scores => Ok(ModelOutput { output: scores, before_activation: None }),
         End::Sigmoid => {
             let output = g.unary(plimsoll_core::expr::Unary::Sigmoid, scores)?;
-            Ok(Prediction { output, before_activation: Some((Activation::Sigmoid, scores)) })
+            Ok(ModelOutput { output, before_activation: Some((Activation::Sigmoid, scores)) })
         }
         End::Softmax => {
             let sum = g.reduce(Reduction::LogSumExp, scores, &[1])?;
             let share = Expr::build(|e| e.unary(plimsoll_core::expr::Unary::Exp, e.sub(e.input(0), e.input(1))));
             let output = g.pointwise(share, &[scores, sum])?;
-            Ok(Prediction { output, before_activation: Some((Activation::Softmax, scores)) })
+            Ok(ModelOutput { output, before_activation: Some((Activation::Softmax, scores)) })
         }
     }
 }

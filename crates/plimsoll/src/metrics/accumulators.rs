@@ -2,7 +2,7 @@
 
 use super::{Metric, Scores};
 use crate::loss::labels::{Labels, class_logits, label_format, labels_like, per_row, predictions_per_row};
-use crate::loss::{Objective, Prediction};
+use crate::loss::{ModelOutput, Objective};
 use crate::nn::Activation;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::{Init, StateKind};
@@ -105,7 +105,7 @@ pub(crate) fn lower(
     metrics: &[Metric],
     g: &mut Graph,
     objective: &Objective,
-    prediction: Prediction,
+    prediction: ModelOutput,
     labels: ValueId,
     prefix: &str,
 ) -> Result<Accumulators, GraphError> {

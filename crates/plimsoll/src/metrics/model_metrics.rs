@@ -2,7 +2,7 @@
 
 use super::accumulators::{Accumulators, lower};
 use super::{Metric, Scores};
-use crate::loss::{Objective, Prediction};
+use crate::loss::{ModelOutput, Objective};
 use plimsoll_core::plan::NUMBERS;
 use plimsoll_core::{Graph, GraphError, ValueId};
 
@@ -24,7 +24,7 @@ pub(crate) struct LabelledOutput<'a> {
     pub name: &'a str,
     pub objective: &'a Objective,
     pub metrics: &'a [Metric],
-    pub prediction: Prediction,
+    pub prediction: ModelOutput,
     pub labels: ValueId,
     /// The sum of the rows' losses.
     pub loss: ValueId,

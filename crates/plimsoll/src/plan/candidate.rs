@@ -171,6 +171,7 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     fixed.push((Owner::ThreadStacks, request.machine.thread_stacks));
     fixed.push((Owner::Graphs, Programs::heap(&memory)));
     fixed.extend(checkpoint_owner(request.spec, memory.states.len()));
+    fixed.extend(model_file_owner(request.spec));
     fixed.extend(history_owner(request.spec, &request.programs.interface));
     fixed.extend(prediction_owner(request.spec, &request.programs.interface, micro_batch));
     let pipeline = pipelines(request.data, feed_rows, None)?;
@@ -238,6 +239,11 @@ pub(crate) fn prediction_owner(spec: &RunSpec, interface: &ProgramInterface, mic
 pub(crate) fn prediction_bytes(interface: &ProgramInterface, rows: usize) -> Bytes {
     let per_row: usize = interface.outputs.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
     Bytes((rows * per_row * size_of::<f32>()) as u64)
+}
+
+/// The memory of reading the weights of a model of another program: its file is parsed while the run has its memory already.
+pub(crate) fn model_file_owner(spec: &RunSpec) -> Option<(Owner, Bytes)> {
+    spec.fit.initial_weights.as_ref().map(|initial| (Owner::ModelFile, initial.heap)).filter(|(_, heap)| *heap > Bytes::ZERO)
 }
 
 /// The memory of writing checkpoints, or of reading the state or weights that a run starts from.

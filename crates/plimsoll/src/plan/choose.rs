@@ -6,6 +6,7 @@ use super::candidate::{Candidate, candidate, planning};
 use super::economy::economical;
 use super::least::{infeasible, minimum_of, recalled, smallest_plan};
 use super::offload;
+use super::parallel::searches_at_once;
 use super::planning_memory::refuse_planning_beyond_memory;
 use super::recomputation::with_recomputation;
 use super::split::{described, planned_graphs};
@@ -16,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::graphs::{Variant, nodes};
 use crate::numerics::Numerics;
 use plimsoll_core::Bytes;
-use plimsoll_core::budget::give_back_program_pages;
+use plimsoll_core::budget::{KeepFreedMemory, give_back_program_pages};
 use plimsoll_core::plan::{self, Certificate, CheckedPlan};
 use std::borrow::Cow;
 
@@ -29,15 +30,44 @@ const WHOLE_BATCH_PREFERENCE: f64 = 1.1;
 /// A variant that changes results must be faster than this fraction of the best without.
 const VARIANT_THRESHOLD: f64 = 0.98;
 
-/// Finds the fastest plan within the budgets; budgets below the minimum are refused before the search.
+/// Finds the fastest plan within the budgets; budgets below the minimum are refused before the search. The minimum of a run that keeps the choices
+/// of its checkpoint is an estimate from above: its plan may have been found by the search for the fastest.
 pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     let budgets = request.machine.budgets(request.budget);
     refuse_planning_beyond_memory(request)?;
+    if searches_at_once(request) == 1 {
+        fitting_minimum(request, budgets)?;
+        return fastest_plan(request, budgets, || Ok(()));
+    }
+    let _kept = KeepFreedMemory::new();
+    std::thread::scope(|scope| {
+        let minimum = std::thread::Builder::new().spawn_scoped(scope, || fitting_minimum(request, budgets));
+        let wait = move || match minimum {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(_) => fitting_minimum(request, budgets),
+        };
+        // Where the run fits as it is, its minimum does, and the search for the fastest plan is not in vain.
+        if candidate(request, ways(request, request.allow)[0], Some(budgets))?.fits(budgets) {
+            return fastest_plan(request, budgets, wait);
+        }
+        wait()?;
+        fastest_plan(request, budgets, || Ok(()))
+    })
+}
+
+/// Searches for the minimum of the run; an error if it does not fit the budgets.
+fn fitting_minimum(request: &Request<'_>, budgets: Budgets) -> Result<()> {
     let minimum = minimum_of(request, budgets)?;
     give_back_program_pages();
-    if !minimum.fits(budgets) {
-        return Err(Error::Infeasible(Box::new(infeasible(request, budgets, minimum)?)));
+    // A resumed run may fit all the same.
+    if minimum.fits(budgets) || request.spec.numerics.is_some() {
+        return Ok(());
     }
+    Err(Error::Infeasible(Box::new(infeasible(request, budgets, minimum)?)))
+}
+
+/// The fastest plan within the budgets. The minimum is known after `wait`.
+fn fastest_plan(request: &Request<'_>, budgets: Budgets, wait: impl FnOnce() -> Result<()>) -> Result<RunPlan> {
     let mut chosen: Option<(Request<'_>, Candidate, Vec<Candidate>)> = None;
     let mut asked: Option<Candidate> = None;
     for variant in variants(request, request.allow) {
@@ -58,6 +88,11 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
         }
     }
     let Some((request, candidate, on_the_way)) = chosen else {
+        wait()?;
+        let minimum = minimum_of(request, budgets)?;
+        if !minimum.fits(budgets) {
+            return Err(Error::Infeasible(Box::new(infeasible(request, budgets, minimum)?)));
+        }
         // The search for the fastest plan found none: the minimum is one.
         let request = varied(request, minimum.variant)?;
         return described(&request, run_plan(&request, budgets, minimum.clone(), minimum)?);
@@ -71,7 +106,10 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     let on_the_way = on_the_way.into_iter().map(tightened).collect::<Result<Vec<_>>>()?;
     give_back_program_pages();
     let strategies = strategies(&request, &candidate, on_the_way)?;
-    described(&request, RunPlan { strategies, ..run_plan(&request, budgets, candidate, minimum)? })
+    wait()?;
+    let minimum = minimum_of(&request, budgets)?;
+    let found = (!minimum.fits(budgets)).then(|| candidate.clone());
+    described(&request, RunPlan { strategies, ..run_plan(&request, budgets, candidate, found.as_ref().unwrap_or(minimum))? })
 }
 
 /// The plan of the minimum budget, whatever the budgets of the run are. A minimum that a refusal found is not searched again.
@@ -143,15 +181,14 @@ fn fastest(request: &Request<'_>, budgets: Budgets) -> Result<(Candidate, Option
         (a, b) => a.or(b),
     };
     let mut found = faster(plain, cut);
-    if offload::considered(request, found.is_some()) {
+    let without = found.as_ref().map(|found| found.seconds(request) / whole.seconds(request));
+    if offload::considered(request, without) {
         let mut elsewhere = offload::fastest(request, &too_large, budgets)?;
         if elsewhere.is_none() && !too_large_cut.is_empty() {
             elsewhere = offload::fastest(&in_pieces, &too_large_cut, budgets)?;
         }
-        // On a device with memory of its own, sums and small updates of a step with copies take a launch each.
-        let share = if whole.on_device.is_some() { OFFLOAD_PREFERENCE } else { 1.0 };
         found = match (found, elsewhere) {
-            (Some(here), Some(elsewhere)) if elsewhere.seconds(request) < share * here.seconds(request) => Some(elsewhere),
+            (Some(here), Some(elsewhere)) if elsewhere.seconds(request) < OFFLOAD_PREFERENCE * here.seconds(request) => Some(elsewhere),
             (here, elsewhere) => here.or(elsewhere),
         };
     }
@@ -195,7 +232,8 @@ fn fastest_as_written(request: &Request<'_>, budgets: Budgets) -> Result<(Candid
     Ok((whole, chosen, too_large))
 }
 
-/// Offloading from a device with memory of its own must be predicted to take at most this part of the time without it.
+/// Offloading must be predicted to take at most this part of the time without it: on a device with memory of its own, sums and small updates of
+/// a step with copies take a launch each; a disk may be busy.
 const OFFLOAD_PREFERENCE: f64 = 0.92;
 
 /// Proves a certificate against the graphs of the run.

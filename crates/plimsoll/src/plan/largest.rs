@@ -10,7 +10,7 @@ use crate::error::Result;
 use plimsoll_core::Bytes;
 use plimsoll_core::graph::Phase;
 use plimsoll_core::plan::recompute::Effort;
-use std::cell::OnceCell;
+use std::sync::OnceLock;
 
 /// The largest batch that is tried.
 const MAX_BATCH: usize = 1 << 24;
@@ -54,7 +54,7 @@ pub(super) fn largest_batch(request: &Request<'_>) -> Result<Option<LargestBatch
         best = more;
     }
     let batch = best.micro_batch;
-    let minimum = OnceCell::new();
+    let minimum = OnceLock::new();
     let measured = Request { cost_model: request.cost_model, minimum: &minimum, ..whole(batch) };
     let minimum = minimum_of(&measured, budgets)?;
     Ok(Some(LargestBatch { batch, plan: run_plan(&measured, budgets, best, minimum)? }))

@@ -3,6 +3,7 @@
 use super::alternatives::{variants, varied, ways};
 use super::candidate::{Candidate, candidate, compared, finish, needs_no_search, planning};
 use super::offload::{Extent, sketches};
+use super::parallel::{in_parallel, searches_at_once};
 use super::pipelines::pipelines;
 use super::planning_memory::planning_limit;
 use super::split::planned_graphs;
@@ -95,31 +96,55 @@ fn smallest_of(
     // No plan needs less memory than planning it.
     let counted = best.on_device.is_none() && request.spec.count == Count::Everything;
     let floor = if counted { planning(request, 0, request.batch)? } else { Bytes::ZERO };
-    for rows in ways.iter().copied() {
-        for split in splits {
-            if best.least <= floor {
-                return Ok(best);
+    let tried: Vec<(usize, bool)> = ways.iter().flat_map(|rows| splits.iter().map(|split| (*rows, *split))).collect();
+    if !counted && searches_at_once(request) >= tried.len() {
+        // A plan that is not smaller than an earlier one is no answer, whether it is found or not looked for.
+        for found in in_parallel(&tried, |(rows, split)| smaller(request, budgets, &best, *rows, *split, extents)) {
+            if let Some(found) = found?.filter(|found| size(found, budgets, Bytes::ZERO) < size(&best, budgets, Bytes::ZERO)) {
+                best = found;
             }
-            let request = &Request { split: *split, ..request.clone() };
-            if *split {
-                let Cow::Owned(graphs) = planned_graphs(request, rows)? else { continue };
-                // Not laid out if planning them alone takes more memory than the best plan in all.
-                let planned = nodes(graphs.iter().map(|(_, graph)| graph));
-                if counted && planning(request, planned, rows)? >= best.least {
-                    continue;
-                }
-            }
-            let plain = candidate(request, rows, Some(Budgets::NONE))?;
-            let compare = |sketch: Candidate| -> Result<()> {
-                if let Some(found) = smallest(request, sketch, budgets, &best)? {
-                    best = found;
-                }
-                Ok(())
-            };
-            sketches(request, plain, extents, compare)?;
+        }
+        return Ok(best);
+    }
+    for (rows, split) in tried {
+        if best.least <= floor {
+            return Ok(best);
+        }
+        if let Some(found) = smaller(request, budgets, &best, rows, split, extents)? {
+            best = found;
         }
     }
     Ok(best)
+}
+
+/// The smallest plan of a micro-batch, split or not, with these extents of offloading, if it is smaller than `best`.
+fn smaller(
+    request: &Request<'_>,
+    budgets: Budgets,
+    best: &Candidate,
+    rows: usize,
+    split: bool,
+    extents: &[Extent],
+) -> Result<Option<Candidate>> {
+    let counted = best.on_device.is_none() && request.spec.count == Count::Everything;
+    let request = &Request { split, ..request.clone() };
+    if split {
+        let Cow::Owned(graphs) = planned_graphs(request, rows)? else { return Ok(None) };
+        // Not laid out if planning them alone takes more memory than the best plan in all.
+        let planned = nodes(graphs.iter().map(|(_, graph)| graph));
+        if counted && planning(request, planned, rows)? >= best.least {
+            return Ok(None);
+        }
+    }
+    let mut found: Option<Candidate> = None;
+    let plain = candidate(request, rows, Some(Budgets::NONE))?;
+    sketches(request, plain, extents, |sketch| {
+        if let Some(smaller) = smallest(request, sketch, budgets, found.as_ref().unwrap_or(best))? {
+            found = Some(smaller);
+        }
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// The order of plans by size, if an arena were smaller by some bytes. Offloaded tensors are on the host: as long as they fit there, only the

@@ -11,6 +11,7 @@ mod largest;
 mod least;
 mod machine;
 mod offload;
+mod parallel;
 mod pipelines;
 mod planning_memory;
 mod recomputation;
@@ -35,9 +36,7 @@ use plimsoll_core::plan::{Certificate, CheckedPlan, CostModel};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Budget, Bytes, Graph};
 use plimsoll_data::PipelinePlan;
-use std::cell::OnceCell;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub use data::{DataSummary, DatasetSummary};
 pub use largest::LargestBatch;
@@ -165,7 +164,7 @@ pub(crate) struct Request<'a> {
     pub variants: &'a Variants<'a>,
     /// The variant to plan, and its graphs.
     pub variant: Variant,
-    pub programs: Rc<Programs>,
+    pub programs: Arc<Programs>,
     pub batch: usize,
     pub micro_batch: Option<usize>,
     pub budget: Budget,
@@ -176,7 +175,7 @@ pub(crate) struct Request<'a> {
     pub effort: Effort,
     pub cost_model: &'a dyn CostModel,
     /// The minimum of the run, once it is known.
-    pub minimum: &'a OnceCell<Candidate>,
+    pub minimum: &'a OnceLock<Candidate>,
 }
 
 impl<'a> Request<'a> {
@@ -263,7 +262,7 @@ impl RunSpec {
             split: false,
             effort: Effort::default(),
             cost_model: &*machine.cost_model,
-            minimum: &OnceCell::new(),
+            minimum: &OnceLock::new(),
         })
     }
 }

@@ -18,11 +18,14 @@ use std::sync::Arc;
 /// Number of steps in which the share of offloaded values is varied.
 const SHARES: usize = 16;
 
-/// Whether to consider offloading. A disk is slow and not always available, so a file is used only if nothing else
-/// fits.
-pub(super) fn considered(request: &Request<'_>, fits_otherwise: bool) -> bool {
+/// A file is not considered for plans that take at most this many times as long as the run as specified.
+const SLOW_WITHOUT: f64 = 1.1;
+
+/// Whether to consider offloading, given how many times as long the fastest plan without it takes. A disk is slow and not always available, so
+/// a file is used only if nothing else fits or if everything else is slow.
+pub(super) fn considered(request: &Request<'_>, without: Option<f64>) -> bool {
     let possible = request.allow.has(Permission::Offload) && request.spec.count == Count::Everything;
-    possible && !(fits_otherwise && request.device().capabilities().shares_host_memory)
+    possible && !(request.device().capabilities().shares_host_memory && without.is_some_and(|times| times <= SLOW_WITHOUT))
 }
 
 /// Tensors that may be offloaded.
@@ -194,7 +197,7 @@ pub(super) enum Extent {
 impl Extent {
     /// All that a request allows, the smallest plans first.
     pub fn allowed(request: &Request<'_>) -> &'static [Extent] {
-        if considered(request, false) { &[Extent::StatesAndValues, Extent::States, Extent::Nothing] } else { &[Extent::Nothing] }
+        if considered(request, None) { &[Extent::StatesAndValues, Extent::States, Extent::Nothing] } else { &[Extent::Nothing] }
     }
 }
 

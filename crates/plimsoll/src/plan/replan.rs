@@ -1,6 +1,6 @@
 //! Replanning: for less memory than was planned for, and for a fit that continues in allocated memory.
 
-use super::candidate::{checkpoint_owner, history_owner};
+use super::candidate::{checkpoint_owner, history_owner, model_file_owner};
 use super::pipelines::pipelines;
 use super::statement::sorted;
 use super::{DataSummary, Machine, RunPlan};
@@ -74,6 +74,9 @@ impl RunPlan {
         if self.owned_by(&Owner::Checkpoint) != checkpoint_owner(spec, self.memory.states.len()).map_or(Bytes::ZERO, |(_, size)| size) {
             return wrong("does not cover the checkpoints or initial weights of the fit");
         }
+        if self.owned_by(&Owner::ModelFile) != model_file_owner(spec).map_or(Bytes::ZERO, |(_, size)| size) {
+            return wrong("does not cover the file of the fit's initial weights");
+        }
         if self.owned_by(&Owner::History) < history_owner(spec, &self.interface).map_or(Bytes::ZERO, |(_, size)| size) {
             return wrong("does not cover the epochs of the fit");
         }
@@ -99,9 +102,11 @@ impl RunPlan {
     /// The plan of a fit that continues in the memory of this plan: programs and arena are unchanged, the pipelines
     /// share the rest.
     pub(crate) fn continued(&self, spec: &RunSpec, data: &DataSummary) -> Result<RunPlan> {
-        let stays = |(owner, _): &&(Owner, Bytes)| !matches!(owner, Owner::Pipeline | Owner::Checkpoint | Owner::History | Owner::Planning);
+        let planned_again = [Owner::Pipeline, Owner::Checkpoint, Owner::ModelFile, Owner::History, Owner::Planning];
+        let stays = |(owner, _): &&(Owner, Bytes)| !planned_again.contains(owner);
         let mut owners: Vec<(Owner, Bytes)> = self.owners.iter().filter(stays).cloned().collect();
         owners.extend(checkpoint_owner(spec, self.memory.states.len()));
+        owners.extend(model_file_owner(spec));
         owners.extend(history_owner(spec, &self.interface));
         let fixed: Bytes = owners.iter().map(|(_, size)| *size).sum();
         let minimum = fixed + pipelines(data, self.feed_rows, None)?.minimum;

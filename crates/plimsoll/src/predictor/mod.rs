@@ -47,11 +47,11 @@ pub struct Predictor {
     load: LoadWeights,
     prepare: Prepare,
     fitted: Preprocessing,
-    opened: Option<Opened>,
+    opened: Option<OpenModel>,
 }
 
 /// The memory of a model, for rows of a schema.
-struct Opened {
+struct OpenModel {
     schema: Schema,
     /// Rows that were to be predicted when it was planned.
     rows: u64,
@@ -258,13 +258,13 @@ impl Predictor {
         let (schema, rows) = (data.output_schema()?, data.len());
         // A plan for few rows has a small batch.
         let batch = data.batch_size().unwrap_or(1) as u64;
-        let fits = |opened: &Opened| opened.schema == schema && (opened.rows >= batch || rows <= opened.rows);
+        let fits = |opened: &OpenModel| opened.schema == schema && (opened.rows >= batch || rows <= opened.rows);
         if !self.opened.as_ref().is_some_and(fits) {
             // The old memory is freed before new memory is allocated.
             self.opened = None;
             let mut trainer = Trainer::from(RunSpec { data: data.clone(), ..self.spec.clone() }).for_prediction();
             (self.load)(&mut trainer)?;
-            self.opened = Some(Opened { schema, rows, trainer });
+            self.opened = Some(OpenModel { schema, rows, trainer });
         }
         Ok(&mut self.opened.as_mut().expect("just opened").trainer)
     }

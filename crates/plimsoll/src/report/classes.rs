@@ -55,7 +55,7 @@ struct Worst {
 }
 
 /// Some rows with their predictions.
-pub(crate) struct Predicted<'a> {
+pub(crate) struct PredictedRows<'a> {
     pub first_row: u64,
     pub rows: usize,
     /// Values of the model's output, row after row.
@@ -97,7 +97,7 @@ impl Classes {
     }
 
     /// Counts rows whose columns `column` gives, by number.
-    pub fn add<'a>(&mut self, schema: &Schema, predicted: &Predicted<'_>, column: impl Fn(usize) -> &'a [u8]) {
+    pub fn add<'a>(&mut self, schema: &Schema, predicted: &PredictedRows<'_>, column: impl Fn(usize) -> &'a [u8]) {
         let labels: &[u8] = column(self.label);
         if let (Some(image), None) = (self.image, self.thumbnails) {
             self.thumbnails = Thumbnails::of(&schema.columns()[image], column(image));
@@ -194,7 +194,7 @@ mod tests {
         let labels: Vec<u8> = [0i32, 1, 1, -1].into_iter().flat_map(i32::to_ne_bytes).collect();
         let pixels: Vec<u8> = (0..16).flat_map(|i| (i as f32).to_ne_bytes()).collect();
         let values = [4.0, 0.0, 3.0, 0.0, 0.0, 2.0, 9.0, 9.0];
-        let predicted = Predicted { first_row: 10, rows: 4, values: &values };
+        let predicted = PredictedRows { first_row: 10, rows: 4, values: &values };
         classes.add(&schema, &predicted, |index| if index == 1 { &labels } else { &pixels });
         let (mut text, mut rows) = (Vec::new(), Vec::new());
         classes.write(&mut text).unwrap();

@@ -22,7 +22,7 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-pub(crate) use classes::{Classes, Predicted as PredictedRows, rows_to_count};
+pub(crate) use classes::{Classes, PredictedRows, rows_to_count};
 pub(crate) use map::write_map;
 pub(crate) use progress_log::{ProgressLog, STATUS};
 pub use refused::{Change, Refusal, cheapest_changes};
@@ -161,7 +161,7 @@ impl Report {
                 page.text("config", &folder.join("config.toml"))
             }
             ReportSource::File(path) => {
-                let PlanFile { plan, certificate, configuration, assumptions, max_batch } = PlanFile::read(path)?;
+                let ReportedPlan { plan, certificate, configuration, assumptions, max_batch } = ReportedPlan::read(path)?;
                 // A certificate has neither types nor FLOPs nor layers: they follow from the graphs of the configuration.
                 match proven_plan(&plan, &configuration, &assumptions, &certificate, max_batch) {
                     Ok((proven, spec)) => {
@@ -218,7 +218,7 @@ pub(crate) fn layers(spec: &RunSpec, plan: &Plan) -> Vec<LayerSummary> {
 
 /// A plan file.
 #[derive(serde::Deserialize)]
-struct PlanFile {
+struct ReportedPlan {
     plan: Map<String, Value>,
     certificate: Certificate,
     configuration: String,
@@ -226,8 +226,8 @@ struct PlanFile {
     max_batch: Option<usize>,
 }
 
-impl PlanFile {
-    fn read(path: &Path) -> Result<PlanFile> {
+impl ReportedPlan {
+    fn read(path: &Path) -> Result<ReportedPlan> {
         let io = |source| Error::Io { action: "read", path: path.to_path_buf(), source };
         serde_json::from_reader(BufReader::new(File::open(path).map_err(io)?))
             .map_err(|error| Error::Config(format!("{} is not a plan that `plimsoll plan --out` wrote: {error}", path.display())))

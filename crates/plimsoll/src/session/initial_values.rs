@@ -3,37 +3,90 @@
 use crate::system;
 use plimsoll_core::Executor;
 use plimsoll_core::device::DeviceError;
-use std::ops::Range;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Initializes every state. The chunks of all threads together take less than what is reserved for compiling kernels, which comes later.
+/// Initializes every state. The chunks of all threads together take less than what is reserved for compiling kernels.
 pub(super) fn initialize(executor: &mut Executor, seed: u64) -> Result<(), DeviceError> {
-    executor.initialize_by(seed, system::cores().min(INITIALIZING_THREADS), &in_threads)
+    let threads = system::cores().min(INITIALIZING_THREADS);
+    executor.initialize_by(seed, &|count, compute, write| in_threads(threads, count, compute, write))
 }
 
 /// The most threads that compute initial values.
-const INITIALIZING_THREADS: usize = 12;
+const INITIALIZING_THREADS: usize = 16;
 
-/// Applies a function to ranges, each on a thread of its own.
-fn in_threads(ranges: &[Range<u64>], work: &(dyn Fn(Range<u64>) -> Vec<u8> + Sync)) -> Vec<Vec<u8>> {
-    std::thread::scope(|scope| {
-        // Where a thread cannot be started, this one computes its part.
-        let start = |range: &Range<u64>| {
-            let (own, range) = (range.clone(), range.clone());
-            std::thread::Builder::new().spawn_scoped(scope, move || work(own)).map_err(|_| range)
-        };
-        let (first, rest) = match ranges.split_first() {
-            Some((first, rest)) => (first.clone(), rest),
-            None => return Vec::new(),
-        };
-        let started: Vec<_> = rest.iter().map(start).collect();
-        let mut results = vec![work(first)];
-        for thread in started {
-            results.push(match thread {
-                Ok(thread) => thread.join().expect("initial values do not panic"),
-                Err(range) => work(range),
-            });
+/// ComputedParts that are computed, and not written yet.
+#[derive(Default)]
+struct ComputedParts {
+    /// The first one that no thread has begun.
+    next: usize,
+    /// The first one that is not written.
+    unwritten: usize,
+    /// No more are computed.
+    closed: bool,
+    computed: BTreeMap<usize, Vec<u8>>,
+}
+
+/// Computes chunks on several threads, at most two per thread ahead of what is written. This thread writes, and computes where no other
+/// can be started.
+fn in_threads(
+    threads: usize,
+    count: usize,
+    compute: &(dyn Fn(usize) -> Vec<u8> + Sync),
+    write: &mut dyn FnMut(usize, Vec<u8>) -> Result<(), DeviceError>,
+) -> Result<(), DeviceError> {
+    let (chunks, changed) = (Mutex::new(ComputedParts::default()), Condvar::new());
+    let lock = || chunks.lock().unwrap_or_else(PoisonError::into_inner);
+    let work = || loop {
+        let mut state = lock();
+        while !state.closed && state.next < count && state.next >= state.unwritten + 2 * threads {
+            state = changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        results
+        if state.closed || state.next >= count {
+            return;
+        }
+        let chunk = state.next;
+        state.next += 1;
+        drop(state);
+        let values = catch_unwind(AssertUnwindSafe(|| compute(chunk)));
+        let mut state = lock();
+        match values {
+            Ok(values) => drop(state.computed.insert(chunk, values)),
+            // The thread that writes recomputes it, and panics in turn.
+            Err(_) => state.closed = true,
+        }
+        drop(state);
+        changed.notify_all();
+    };
+    std::thread::scope(|scope| {
+        let started = (0..threads.min(count)).filter(|_| std::thread::Builder::new().spawn_scoped(scope, work).is_ok()).count();
+        for chunk in 0..count {
+            let values = match started {
+                0 => compute(chunk),
+                _ => {
+                    let mut state = lock();
+                    loop {
+                        match state.computed.remove(&chunk) {
+                            Some(values) => break values,
+                            None if state.closed => {
+                                drop(state);
+                                break compute(chunk);
+                            }
+                            None => state = changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                        }
+                    }
+                }
+            };
+            let written = write(chunk, values);
+            let mut state = lock();
+            state.unwritten = chunk + 1;
+            state.closed |= written.is_err();
+            drop(state);
+            changed.notify_all();
+            written?;
+        }
+        Ok(())
     })
 }
 
@@ -76,9 +129,12 @@ mod tests {
             };
             planned.states.iter().enumerate().map(state).collect::<Vec<_>>()
         };
+        let initialize_on = |executor: &mut Executor, threads: usize| {
+            executor.initialize_by(7, &|count, compute, write| in_threads(threads, count, compute, write)).unwrap()
+        };
         let one_by_one = values(&|executor| executor.initialize(7).unwrap());
-        for width in [1, 2, 5] {
-            assert!(values(&|executor| executor.initialize_by(7, width, &in_threads).unwrap()) == one_by_one, "{width}");
+        for width in [0, 1, 2, 5] {
+            assert!(values(&|executor| initialize_on(executor, width)) == one_by_one, "{width}");
         }
     }
 }

@@ -4,6 +4,7 @@ mod clock;
 pub(crate) mod feed;
 mod initial_values;
 mod learning_rate;
+mod loading;
 mod not_finite;
 
 use crate::error::{BadRow, Error, Result};
@@ -13,8 +14,10 @@ use crate::nn::MICRO_BATCH_RECIPROCAL;
 use crate::offload_file::{self, OffloadFile};
 use crate::plan::RunPlan;
 use crate::spec::{Optimization, RunSpec};
+use crate::start_times::StartTimes;
 use clock::Clock;
 use learning_rate::LearningRate;
+use loading::Loading;
 use not_finite::{first_non_finite, in_words, number};
 use plimsoll_core::budget::{Owner, give_back_freed_memory, give_back_program_pages};
 use plimsoll_core::device::{BackingStore, Device, DeviceError, NodeSpan, StepInputs};
@@ -31,6 +34,8 @@ use std::sync::Arc;
 const COUNTABLE: u64 = 1 << 23;
 
 pub(crate) struct Session {
+    /// The first program, while it is loading. Before the executor, whose memory it uses.
+    loading: Loading,
     pub executor: Executor,
     pub ledger: Ledger,
     /// The plan it runs.
@@ -61,6 +66,8 @@ pub(crate) struct Session {
     pending: Option<UnreadRun>,
     /// How long steps take.
     pub clock: Clock,
+    /// Where the time until the first step went.
+    pub start: StartTimes,
     /// Reservations of the process itself, so that the ledger covers all of it.
     _process: Vec<Reservation>,
 }
@@ -194,8 +201,9 @@ impl Tally {
 }
 
 impl Session {
-    /// Allocates the memory of a plan and initializes the weights.
-    pub fn open(device: Arc<dyn Device>, plan: &RunPlan, spec: &RunSpec, schema: Schema) -> Result<Session> {
+    /// Allocates the memory of a plan and initializes the weights; `first` is the program that will run first, if that is known, with its
+    /// rows.
+    pub fn open(device: Arc<dyn Device>, plan: &RunPlan, spec: &RunSpec, schema: Schema, first: Option<(Role, usize)>) -> Result<Session> {
         // Return the memory of planning to the system before the run allocates.
         give_back_freed_memory();
         give_back_program_pages();
@@ -224,6 +232,7 @@ impl Session {
                 Executor::new(device, plan.memory.clone(), &device_ledger)?
             }
         };
+        let loading = first.map_or_else(Loading::default, |(role, rows)| Loading::start(&executor, role, rows));
         // The code that loaded the programs.
         give_back_program_pages();
         match &plan.device_memory {
@@ -241,6 +250,7 @@ impl Session {
         let count_states: Vec<(StateId, usize)> =
             plan.interface.model_metrics.states().filter_map(|(name, classes)| Some((state(&name)?, classes))).collect();
         Ok(Session {
+            loading,
             executor,
             ledger,
             plan: plan.clone(),
@@ -259,6 +269,7 @@ impl Session {
             lags,
             pending: None,
             clock: Clock::new(),
+            start: StartTimes::default(),
             _process: process,
         })
     }
@@ -378,6 +389,7 @@ impl Session {
 
     /// Runs one micro-batch and returns when each node ran. On a device that measures nodes one by one, the session cannot go on after that.
     pub fn trace(&mut self, role: Role, piece: &Piece<'_>, schema: &Schema) -> Result<Vec<NodeSpan>> {
+        self.loading.finish(&mut self.executor)?;
         self.set_scalars(role, piece, schema, &mut Tally::default())?;
         let prepared = self.roles.iter().find(|prepared| prepared.role == role).expect("every role is planned");
         let columns = prepared.columns_of(piece, schema);
@@ -389,6 +401,7 @@ impl Session {
     /// Runs one micro-batch. Its loss and metrics are added to the tally, at the latest by [`Session::settle`].
     pub fn run(&mut self, role: Role, piece: &Piece<'_>, schema: &Schema, tally: &mut Tally) -> Result<()> {
         self.check_classes(role, piece)?;
+        self.loading.finish(&mut self.executor)?;
         self.set_scalars(role, piece, schema, tally)?;
         let prepared = self.roles.iter().find(|prepared| prepared.role == role).expect("every role is planned");
         let columns = prepared.columns_of(piece, schema);
@@ -466,6 +479,7 @@ impl Session {
     /// Runs the predicting program over one row.
     pub fn predict_row(&mut self, row: &[u8]) -> Result<()> {
         self.check_predicts()?;
+        self.loading.finish(&mut self.executor)?;
         let prepared = self.roles.iter().find(|prepared| prepared.role == Role::Predict).expect("every role is planned");
         let column = match prepared.columns[..] {
             [column] => &self.schema.columns()[column],

@@ -128,17 +128,26 @@ impl FitSpec {
 pub struct InitialWeights {
     pub(crate) path: PathBuf,
     pub(crate) partial: bool,
+    /// Whether the state of the optimizer is loaded too.
+    pub(crate) with_optimizer: bool,
+    /// Heap of reading the file, where it is a model of another program.
+    pub(crate) heap: Bytes,
 }
 
 impl InitialWeights {
     /// From this file, which must have all weights of the model, by name and shape.
     pub fn new(path: impl Into<PathBuf>) -> InitialWeights {
-        InitialWeights { path: path.into(), partial: false }
+        InitialWeights { path: path.into(), partial: false, with_optimizer: false, heap: Bytes::ZERO }
     }
 
     /// Loads the weights that the file has with the same name and shape, and reports the others, which start random.
     pub fn partial(self, partial: bool) -> InitialWeights {
         InitialWeights { partial, ..self }
+    }
+
+    /// Loads the state of the optimizer too, if wanted; reading the file takes this much heap.
+    pub(crate) fn of_model(self, with_optimizer: bool, heap: Bytes) -> InitialWeights {
+        InitialWeights { with_optimizer, heap, ..self }
     }
 }
 

@@ -9,7 +9,7 @@ mod tests;
 
 use crate::checkpoint;
 use crate::cost::{self, CostTable};
-use crate::devices::{self, OpenDevice};
+use crate::devices::{self, Algorithms, OpenDevice};
 use crate::error::{Error, Result};
 use crate::fit::{self, Event, Fit, Validation};
 use crate::history::History;
@@ -22,6 +22,7 @@ use crate::preprocessing::Preprocessing;
 use crate::schedule::ScheduleState;
 use crate::session::Session;
 use crate::spec::{Count, FitSpec, RunSpec};
+use crate::start_times::StartTimes;
 use crate::stop::StopHandle;
 use crate::{import, system, tensors};
 use plimsoll_core::budget::give_back_program_pages;
@@ -30,7 +31,7 @@ use plimsoll_core::plan::{Certificate, CheckedPlan};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Graph};
 use plimsoll_data::Dataset;
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,6 +61,8 @@ pub struct Trainer {
     spec: RunSpec,
     /// Opened on first use.
     device: OnceCell<OpenDevice>,
+    /// Seconds that opening it took.
+    device_s: Cell<f64>,
     /// What the schedule starts from.
     schedule_state: ScheduleState,
     /// The memory of a plan, once it is allocated.
@@ -68,7 +71,7 @@ pub struct Trainer {
 
 impl From<RunSpec> for Trainer {
     fn from(spec: RunSpec) -> Trainer {
-        Trainer { spec, device: OnceCell::new(), schedule_state: ScheduleState::default(), session: None }
+        Trainer { spec, device: OnceCell::new(), device_s: Cell::default(), schedule_state: ScheduleState::default(), session: None }
     }
 }
 
@@ -118,7 +121,7 @@ impl Trainer {
         let mut fit = fit.with_described_callbacks();
         let spec = self.spec_of(&fit);
         plan.check_covers(&spec)?;
-        let plan = self.open(plan, &spec, &mut |event| fit.report(event))?;
+        let plan = self.open(plan, &spec, true, &mut |event| fit.report(event))?;
         fit::train(&spec, &plan, self.session_mut(), &mut fit)
     }
 
@@ -275,8 +278,10 @@ impl Trainer {
         if self.device.get().is_none() {
             // Before libraries are loaded, whose size is not the program's own.
             system::process_footprint();
+            let start = Instant::now();
             let RunSpec { device, threads, device_profile, algorithms, .. } = &self.spec;
             let _ = self.device.set(devices::open(*device, *threads, device_profile.as_deref(), *algorithms)?);
+            self.device_s.set(start.elapsed().as_secs_f64());
         }
         Ok(self.device.get().expect("set above"))
     }
@@ -288,6 +293,7 @@ impl Trainer {
 
     /// The plan of a description: a new one, or one that continues in the memory of the session.
     fn plan_of(&self, spec: &RunSpec) -> Result<RunPlan> {
+        self.open_device()?;
         let start = Instant::now();
         // What is resident at once is the code of one phase: of the configuration, of the data, of planning.
         give_back_program_pages();
@@ -305,9 +311,9 @@ impl Trainer {
         timed(plan, start)
     }
 
-    /// Allocates the memory of a plan, unless that is done; replans if less is free than it takes. Returns the plan
-    /// that runs.
-    fn open(&mut self, plan: RunPlan, spec: &RunSpec, report: &mut dyn FnMut(&Event<'_>)) -> Result<RunPlan> {
+    /// Allocates the memory of a plan, unless that is done, for a run that `trains` or one that does not; replans if less is free than it
+    /// takes. Returns the plan that runs.
+    fn open(&mut self, plan: RunPlan, spec: &RunSpec, trains: bool, report: &mut dyn FnMut(&Event<'_>)) -> Result<RunPlan> {
         if let Some(session) = &self.session {
             return session.plan.check_same_memory(&plan).map(|()| plan);
         }
@@ -328,7 +334,15 @@ impl Trainer {
         if let (Some(recorded), Some(device)) = (recorded, machine.device.diagnostics()) {
             device.keep_algorithms(recorded);
         }
-        let mut session = Session::open(machine.device, &plan, spec, spec.data.output_schema()?)?;
+        let start = Instant::now();
+        let first = first_program(&plan, spec).filter(|_| trains);
+        let mut session = Session::open(machine.device, &plan, spec, spec.data.output_schema()?, first)?;
+        session.start = StartTimes {
+            device_s: self.device_s.get(),
+            plan_s: plan.plan_ms / 1e3,
+            memory_s: start.elapsed().as_secs_f64(),
+            ..StartTimes::default()
+        };
         session.learning_rate.state = self.schedule_state;
         self.session = Some(session);
         Ok(plan)
@@ -339,7 +353,7 @@ impl Trainer {
         if self.session.is_none() {
             let spec = RunSpec { fit: FitSpec::default(), count: Count::Everything, ..self.spec.clone() };
             let plan = self.plan_of(&spec)?;
-            self.open(plan, &spec, &mut |_| {})?;
+            self.open(plan, &spec, false, &mut |_| {})?;
         }
         Ok(self.session_mut())
     }
@@ -347,6 +361,14 @@ impl Trainer {
     fn session_mut(&mut self) -> &mut Session {
         self.session.as_mut().expect("opened before")
     }
+}
+
+/// The program that a run with this plan begins with, and its rows, if it can be loaded at the same time as initial values are computed:
+/// algorithms are not measured on a GPU that copies.
+fn first_program(plan: &RunPlan, spec: &RunSpec) -> Option<(Role, usize)> {
+    let full = spec.data.size_if_readable().is_some_and(|rows| rows >= plan.batch as u64);
+    let role = if plan.micro_batch == plan.batch { Role::Step } else { Role::First };
+    (full && spec.algorithms == Algorithms::Rules).then_some((role, plan.micro_batch))
 }
 
 /// A plan or an error with the time it took; planning itself reads no clock.

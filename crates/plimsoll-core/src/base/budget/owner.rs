@@ -39,6 +39,8 @@ pub enum Owner {
     Graphs,
     /// Buffers for writing checkpoints.
     Checkpoint,
+    /// Metadata and constants of the file that a model of another program is read from.
+    ModelFile,
     /// Scores of the epochs so far, and their copies while they are written.
     History,
     /// Memory of planning beyond that of the run.
@@ -84,6 +86,7 @@ impl fmt::Display for Owner {
             Owner::ThreadStacks => "thread stacks",
             Owner::Graphs => "graphs",
             Owner::Checkpoint => "checkpoint",
+            Owner::ModelFile => "model file",
             Owner::History => "history",
             Owner::Planning => "planning",
             Owner::Pipeline => "pipeline",

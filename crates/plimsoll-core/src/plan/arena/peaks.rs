@@ -86,7 +86,7 @@ pub(super) fn search(part: &Partition, wanted: u64, work: u64, keep_going: &dyn 
     let totals = totals(&part.pieces, part.sections);
     for round in 1.. {
         for start in &starts {
-            let mut random = Rng(tried.restarts);
+            let mut random = PackingRng(tried.restarts);
             tried.restarts += 1;
             let mut tuned = start.clone();
             let mut before = [tuned.excess; MEMORY];
@@ -139,7 +139,7 @@ impl<'a> Tuned<'a> {
 
     /// Changes the order near a block above the target. The change is undone if it is worse than both the current state
     /// and `before`. Returns the work spent.
-    fn change(&mut self, totals: &[u64], random: &mut Rng, before: u64) -> u64 {
+    fn change(&mut self, totals: &[u64], random: &mut PackingRng, before: u64) -> u64 {
         let (pieces, all) = (&self.part.pieces, self.order.len());
         let outstanding: Vec<usize> = (0..all).filter(|i| self.offsets[*i] + pieces[*i].size > self.wanted).collect();
         let mut order = self.order.clone();
@@ -165,7 +165,7 @@ impl<'a> Tuned<'a> {
     }
 
     /// Source and destination positions of a move that may lower block `out`.
-    fn moved(&self, order: &[usize], out: usize, totals: &[u64], random: &mut Rng) -> Option<(usize, usize)> {
+    fn moved(&self, order: &[usize], out: usize, totals: &[u64], random: &mut PackingRng) -> Option<(usize, usize)> {
         let pieces = &self.part.pieces;
         let rank = |id: usize| order.iter().position(|i| *i == id).expect("an order has every block");
         let meet = |a: usize, b: usize| pieces[a].start < pieces[b].end && pieces[b].start < pieces[a].end;
@@ -202,7 +202,7 @@ impl<'a> Tuned<'a> {
     }
 
     /// A random block above a gap in the section, weighted by the size of the gap.
-    fn above_a_gap(&self, section: u32, random: &mut Rng) -> Option<usize> {
+    fn above_a_gap(&self, section: u32, random: &mut PackingRng) -> Option<usize> {
         let pieces = &self.part.pieces;
         let mut there: Vec<usize> = (0..pieces.len()).filter(|i| pieces[*i].start <= section && section < pieces[*i].end).collect();
         there.sort_by_key(|i| self.offsets[*i]);
@@ -238,9 +238,9 @@ fn excess(pieces: &[Interval], offsets: &[u64], wanted: u64) -> u64 {
 }
 
 /// A deterministic pseudo-random generator.
-struct Rng(u64);
+struct PackingRng(u64);
 
-impl Rng {
+impl PackingRng {
     fn next(&mut self) -> u64 {
         super::restarts::draw(&mut self.0)
     }

@@ -4,14 +4,14 @@
 
 use super::moves::{Evict, Reach, Trace, earliest};
 use super::problem::Problem;
-use super::simulate::{Outcome, Simulation};
+use super::simulate::{SequenceCost, Simulation};
 use super::starts;
 
 /// A sequence and its simulated outcome.
 #[derive(Clone)]
 pub(super) struct Candidate {
     pub sequence: Vec<u32>,
-    pub outcome: Outcome,
+    pub outcome: SequenceCost,
 }
 
 pub(super) struct RecomputeSearch<'a> {
@@ -22,7 +22,7 @@ pub(super) struct RecomputeSearch<'a> {
     effort: u64,
     trace: Trace,
     evict: Evict,
-    random: Rng,
+    random: SearchRng,
     scratch: Vec<u32>,
 }
 
@@ -140,14 +140,14 @@ impl<'a> RecomputeSearch<'a> {
             effort,
             trace: Trace::default(),
             evict: Evict::new(problem),
-            random: Rng(0x9e37_79b9_7f4a_7c15),
+            random: SearchRng(0x9e37_79b9_7f4a_7c15),
             scratch: Vec::new(),
         }
     }
 }
 
 impl RecomputeSearch<'_> {
-    fn play(&mut self, sequence: &[u32]) -> Outcome {
+    fn play(&mut self, sequence: &[u32]) -> SequenceCost {
         self.simulation.play(self.problem, sequence, self.limit)
     }
 
@@ -180,7 +180,7 @@ impl RecomputeSearch<'_> {
 
     /// Applies the move at the peak with the best ratio of removed excess to time. The sequence must have been
     /// simulated last.
-    fn give_up(&mut self, sequence: &mut Vec<u32>, before: Outcome, noise: f64, max_seconds: f64) -> Option<Outcome> {
+    fn give_up(&mut self, sequence: &mut Vec<u32>, before: SequenceCost, noise: f64, max_seconds: f64) -> Option<SequenceCost> {
         self.trace.follow(self.problem, sequence);
         let mut over = Vec::with_capacity(sequence.len() + 1);
         over.push(0u32);
@@ -263,7 +263,7 @@ impl RecomputeSearch<'_> {
     }
 
     /// Reverts recomputations, most expensive first, while the excess does not grow.
-    fn take_back(&mut self, sequence: &mut Vec<u32>, mut outcome: Outcome, noise: f64) -> Outcome {
+    fn take_back(&mut self, sequence: &mut Vec<u32>, mut outcome: SequenceCost, noise: f64) -> SequenceCost {
         // A recomputation that cannot be reverted now can rarely be reverted later, so each is tried once.
         let mut tried: Vec<(u32, u32)> = Vec::new();
         loop {
@@ -390,9 +390,9 @@ impl RecomputeSearch<'_> {
 }
 
 /// A small pseudo-random generator; the search needs variety, not statistical quality.
-struct Rng(u64);
+struct SearchRng(u64);
 
-impl Rng {
+impl SearchRng {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

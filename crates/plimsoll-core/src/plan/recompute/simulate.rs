@@ -7,7 +7,7 @@ use super::problem::Problem;
 
 /// The cost of a sequence.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::plan) struct Outcome {
+pub(in crate::plan) struct SequenceCost {
     /// The largest sum of live bytes.
     pub peak: u64,
     /// The first step at which it occurs.
@@ -40,7 +40,7 @@ impl Simulation {
         Simulation { used: vec![false; values], dies: vec![0; values], held: Vec::new(), alive: Vec::new(), work: 0 }
     }
 
-    pub fn play(&mut self, problem: &Problem, sequence: &[u32], limit: u64) -> Outcome {
+    pub fn play(&mut self, problem: &Problem, sequence: &[u32], limit: u64) -> SequenceCost {
         self.work += sequence.len() as u64;
         self.used.copy_from_slice(&problem.wanted);
         self.dies.fill(0);
@@ -49,7 +49,7 @@ impl Simulation {
         self.alive.clear();
         self.alive.resize(sequence.len(), true);
         let mut live: u64 = problem.wanted.iter().zip(&problem.size).filter(|(wanted, _)| **wanted).map(|(_, size)| *size).sum();
-        let mut outcome = Outcome { peak: 0, at: 0, excess: 0.0, seconds: 0.0, legal: true };
+        let mut outcome = SequenceCost { peak: 0, at: 0, excess: 0.0, seconds: 0.0, legal: true };
         for (i, node) in sequence.iter().copied().enumerate().rev() {
             let (makes, reads) = (problem.makes.of(node), problem.reads.of(node));
             if !problem.changes[node as usize] && makes.iter().all(|value| !self.used[*value as usize]) {

@@ -119,14 +119,14 @@ fn batch_row(inner: usize, columns: usize) -> Option<usize> {
 }
 
 /// A task, called with its index and the worker's.
-type Task<'a> = dyn Fn(usize, usize) + Sync + 'a;
+type ReductionTask<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
 impl Reducer {
     /// Adds the sums of the chunks in order.
     ///
     /// # Safety
     /// Same as [`Reducer::run`].
-    pub(super) unsafe fn in_order(&self, run: &dyn for<'a> Fn(usize, &'a Task<'a>)) {
+    pub(super) unsafe fn in_order(&self, run: &dyn for<'a> Fn(usize, &'a ReductionTask<'a>)) {
         let (layout, chunks) = (&self.layout, self.partition.chunks);
         let (groups, blocks, columns) = (layout.groups(), layout.column_blocks(), layout.columns);
         let results = groups * columns;

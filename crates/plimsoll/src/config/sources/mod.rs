@@ -101,7 +101,7 @@ pub(super) struct Opened {
     pub text: Option<Text>,
     /// The rows that the source sets aside itself for a test.
     pub test: Option<Dataset>,
-    validation: Option<Validation>,
+    validation: Option<ValidationRows>,
     /// The same rows with columns fitted to some of them, if anything is fitted.
     pub refit: Option<Refit>,
     /// For validation data that is opened like training data.
@@ -109,7 +109,7 @@ pub(super) struct Opened {
 }
 
 /// The rows of `[data.validation]`, or without such a table those that the source holds out itself.
-type Validation = Box<dyn Fn(Option<&Reader<'_>>) -> Result<Option<Dataset>>>;
+type ValidationRows = Box<dyn Fn(Option<&Reader<'_>>) -> Result<Option<Dataset>>>;
 
 /// Fits the columns of a table to the rows for which a function holds; rows are counted from 0.
 type Refit = Box<dyn Fn(&dyn Fn(u64) -> bool) -> Result<Dataset>>;
