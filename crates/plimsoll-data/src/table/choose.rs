@@ -10,7 +10,7 @@ use super::rows::RowBuffer;
 use super::spec::{Encode, Missing, Standardize, TableSpec, VocabularySpec};
 use crate::DataError;
 use plimsoll_core::Bytes;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The index of a column that is not used.
 pub(crate) const UNUSED: u32 = u32::MAX;
@@ -56,12 +56,10 @@ pub(crate) fn candidates(spec: &TableSpec, names: &ColumnNames) -> Result<Vec<Op
     let names = if spec.rename.is_empty() { names.clone() } else { renamed(spec, names)? };
     let sorted = names.sorted();
     let mut wanted = vec![spec.features.is_none().then_some(false); names.len()];
-    let mut mark = |name: &String, label: bool| {
-        sorted.only(name).map(|at| {
-            let known = spec.fitted.iter().any(|column| column.name == *name);
-            wanted[at as usize] = (!known).then_some(label);
-        })
-    };
+    // Very many columns: not one after the other.
+    let known: HashSet<&str> = spec.fitted.iter().map(|column| column.name.as_str()).collect();
+    let mut mark =
+        |name: &String, label: bool| sorted.only(name).map(|at| wanted[at as usize] = (!known.contains(name.as_str())).then_some(label));
     for name in spec.features.iter().flatten().chain(spec.inputs.iter().flat_map(|(_, names)| names)).chain(&spec.weight) {
         mark(name, false)?;
     }
@@ -153,19 +151,21 @@ impl Chosen {
         self.inferred.iter().flatten().map(|found| found.longest_list).max().unwrap_or(0)
     }
 
-    /// Whether a used column is a label and nothing else.
-    fn is_label(&self, column: u32) -> bool {
-        let labels = self.targets.iter().chain(self.outputs.iter().flat_map(|(_, columns)| columns));
-        !self.features.contains(&column) && labels.into_iter().any(|label| *label == column)
+    /// For each used column, whether it is a label and nothing else.
+    fn labels(&self) -> Vec<bool> {
+        let mut labels = flags(&self.targets, self.used.len());
+        self.outputs.iter().flat_map(|(_, columns)| columns).for_each(|column| labels[*column as usize] = true);
+        self.features.iter().for_each(|column| labels[*column as usize] = false);
+        labels
     }
 
     /// The first line with a value that cannot be read, and the problem, if missing values are not filled.
     pub fn first_problem(&self, spec: &TableSpec, names: &ColumnNames, seen: &[Option<Inference>], series: bool) -> Option<(u64, String)> {
-        let integers = self.integer_labels(spec, names, series).ok()?;
+        let (integers, labels) = (self.integer_labels(spec, names, series).ok()?, self.labels());
         let problems = self.used.iter().enumerate().filter_map(|(index, at)| {
             let name = spec.renamed(names.get(*at as usize));
             let options = spec.options(name);
-            let label = self.is_label(index as u32);
+            let label = labels[index];
             let missing = options.missing.clone().unwrap_or_else(|| if label { Missing::Error } else { spec.missing.clone() });
             let integer = options.integer == Some(true) && integers[index];
             let (line, problem) = seen[*at as usize].as_ref()?.first_problem(options.kind, missing == Missing::Error, integer)?;
@@ -188,7 +188,9 @@ impl Chosen {
         // Very many columns: not one after the other.
         let fitted: HashMap<&str, &FittedColumn> = spec.fitted.iter().map(|column| (column.name.as_str(), column)).collect();
         let mut fittings: Vec<Result<FittedColumn, Fitting>> = Vec::with_capacity(self.used.len());
-        let is_feature = flags(&self.features, self.used.len());
+        let labels = self.labels();
+        let scales: Option<HashMap<&str, (f64, f64)>> =
+            spec.scales.as_ref().map(|scales| scales.iter().map(|scale| (scale.name.as_str(), (scale.mean, scale.std))).collect());
         for index in 0..self.used.len() as u32 {
             let name = name(index);
             if let Some(&fitted) = fitted.get(name) {
@@ -198,9 +200,8 @@ impl Chosen {
             let Some(found) = &self.inferred[index as usize] else {
                 return Err(ColumnsError::Problem(format!("column `{name}` was not fitted in training; train with it")));
             };
-            let label = !is_feature[index as usize] && self.is_label(index);
-            let scale =
-                spec.scales.as_ref().map(|scales| scales.iter().find(|scale| scale.name == name).map(|scale| (scale.mean, scale.std)));
+            let label = labels[index as usize];
+            let scale = scales.as_ref().map(|scales| scales.get(name).copied());
             fittings.push(self.fitting(spec, name, found, label, integers[index as usize], self.weight == Some(index), scale, format)?);
         }
         let mut bytes = Bytes::ZERO;
@@ -236,13 +237,13 @@ impl Chosen {
     /// For each used column whether it is read as integers: labels without fractions, unless their type is given. With
     /// several labels in one group, all of them are or none is.
     fn integer_labels(&self, spec: &TableSpec, names: &ColumnNames, series: bool) -> Result<Vec<bool>, String> {
-        let mut integers = vec![false; self.used.len()];
+        let (mut integers, labels) = (vec![false; self.used.len()], self.labels());
         let groups = std::iter::once(&self.targets).chain(self.outputs.iter().map(|(_, columns)| columns));
         for group in groups {
             let found = |at: &u32| self.inferred[*at as usize].as_ref();
             let whole = |at: &u32| {
                 let is_class = |found: &Inferred| !matches!(found.kind, Some(ColumnKind::Number)) || found.whole;
-                found(at).is_some_and(is_class) && self.is_label(*at)
+                found(at).is_some_and(is_class) && labels[*at as usize]
             };
             let all = !series && group.iter().all(whole);
             let kinds: Vec<bool> = group
