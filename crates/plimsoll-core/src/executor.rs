@@ -2,7 +2,8 @@
 //! of rows it does not allocate.
 
 use crate::base::budget::Owner;
-use crate::base::random::{StepRandom, philox, uniform};
+use crate::base::normal::{LANES, normals};
+use crate::base::random::StepRandom;
 use crate::device::{BackingStore, Device, DeviceError, Loaded, Memory, NodeSpan, StepInputs, StepMemory};
 use crate::ir::graph::{Init, State, StateId};
 use crate::plan::{CheckedPlan, Place, Plan, state_owner};
@@ -80,7 +81,7 @@ impl Executor {
         let plan = self.plan.clone();
         let Some(program) = plan.programs.iter().max_by_key(|program| program.graph.states().len()) else { return Ok(()) };
         for (i, state) in program.graph.states().iter().enumerate() {
-            let mut draw = InitialValues { seed, state: i as u32, next: 0 };
+            let mut draw = InitialValues::new(seed, i, 0);
             // Written in chunks, so that initialization never needs a second copy of a tensor.
             let mut piece = [0u8; 4096];
             let size = plan.states[i].size.0;
@@ -117,7 +118,7 @@ impl Executor {
         let generate = |chunk: usize| {
             let (i, draws) = chunks[chunk].clone();
             let mut bytes = Vec::with_capacity(4 * (draws.end - draws.start) as usize);
-            let mut draw = InitialValues { seed, state: i as u32, next: draws.start };
+            let mut draw = InitialValues::new(seed, i, draws.start);
             draws.filter_map(|_| draw.draw(&states[i])).for_each(|number| bytes.extend_from_slice(&number.to_ne_bytes()));
             bytes
         };
@@ -132,7 +133,7 @@ impl Executor {
         map(chunks.len(), &generate, &mut { write })?;
         // More draws than expected were rejected.
         for (i, state) in states.iter().enumerate().filter(|(_, state)| !matches!(state.init, Init::Constant(_))) {
-            let mut draw = InitialValues { seed, state: i as u32, next: expected_draws(state.init, plan.states[i].size.0 / 4) };
+            let mut draw = InitialValues::new(seed, i, expected_draws(state.init, plan.states[i].size.0 / 4));
             for at in (done[i]..plan.states[i].size.0).step_by(4) {
                 self.write_state_part(StateId(i as u32), Bytes(at), &draw.number(state).to_ne_bytes())?;
             }
@@ -319,11 +320,19 @@ struct InitialValues {
     seed: u64,
     state: u32,
     next: u64,
+    /// The normal numbers of the draws from `first` on.
+    normals: [f64; LANES],
+    first: Option<u64>,
 }
 
 impl InitialValues {
     /// First random stream of initial values; steps use lower ones.
     const STREAM: u32 = 0x8000_0000;
+
+    /// The values of a state, from this draw on.
+    fn new(seed: u64, state: usize, next: u64) -> InitialValues {
+        InitialValues { seed, state: state as u32, next, normals: [0.0; LANES], first: None }
+    }
 
     fn number(&mut self, state: &State) -> f32 {
         loop {
@@ -377,13 +386,15 @@ impl InitialValues {
         random.uniform(InitialValues::STREAM + self.state, self.next - 1)
     }
 
-    /// Box–Muller over two words of one block.
     fn normal(&mut self) -> f64 {
-        let counter = [self.next as u32, (self.next >> 32) as u32, u32::MAX, InitialValues::STREAM + self.state];
-        let words = philox(counter, [self.seed as u32, (self.seed >> 32) as u32]);
+        let lane = (self.next % LANES as u64) as usize;
+        let first = self.next - lane as u64;
+        if self.first != Some(first) {
+            self.normals = normals(first, InitialValues::STREAM + self.state, self.seed);
+            self.first = Some(first);
+        }
         self.next += 1;
-        let radius = (-2.0 * (1.0 - f64::from(uniform(words[0]))).ln()).sqrt();
-        radius * (std::f64::consts::TAU * f64::from(uniform(words[1]))).cos()
+        self.normals[lane]
     }
 }
 
@@ -406,7 +417,7 @@ mod tests {
         for (rows, columns) in [(3, 12), (5, 5), (7, 2), (1, 1)] {
             let ty = TensorType::f32(Shape::fixed([rows, columns]));
             let state = State { name: "u".to_string(), kind: StateKind::Parameter, ty, init: Init::Orthogonal };
-            let mut draw = InitialValues { seed: 5, state: 2, next: 0 };
+            let mut draw = InitialValues::new(5, 2, 0);
             let matrix: Vec<f32> = (0..rows * columns).map(|_| draw.number(&state)).collect();
             let at = |wave: usize, place: usize| {
                 f64::from(if rows <= columns { matrix[wave * columns + place] } else { matrix[place * columns + wave] })

@@ -4,7 +4,7 @@
 //!
 //! | layer | folder | contents |
 //! |---|---|---|
-//! | values | `base/` | [`dtype`], [`shape`], [`expr`], [`random`], [`budget`] |
+//! | values | `base/` | [`dtype`], [`shape`], [`expr`], [`random`] and [`normal`] numbers, [`budget`] |
 //! | graph | `ir/` | [`op`] and [`ops`] with their rules, [`graph`], [`verify`], the text form |
 //! | transformations | `transform/` | [`autodiff`], [`passes`], [`step`] variants, [`loss_scale`] |
 //! | planning | `plan/` | schedule, liveness, recomputation, offload, arena, certificate, checker |
@@ -27,7 +27,7 @@ mod transform;
 pub use base::budget::{Budget, Bytes, Ledger, LedgerError, Reservation};
 pub use base::dtype::DType;
 pub use base::shape::{Dim, Shape, TensorType};
-pub use base::{budget, dtype, expr, random, shape};
+pub use base::{budget, dtype, expr, normal, random, shape};
 pub use device::{Device, DeviceError};
 pub use executor::{ChunkMap, Executor, LoadedProgram, ProgramLoader, Ticket};
 pub use ir::graph::{Graph, GraphError, NodeId, ValueId};

@@ -3,5 +3,6 @@
 pub mod budget;
 pub mod dtype;
 pub mod expr;
+pub mod normal;
 pub mod random;
 pub mod shape;

@@ -1,13 +1,17 @@
 //! Counter-based random numbers: Philox4x32-10. Identical on every device and without stored state.
 
+/// The constants of a round: multipliers of the first and third word, and increments of the key.
+pub(crate) const PHILOX_MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
+pub(crate) const PHILOX_KEYS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+
 /// One block of four random words for a counter under a key (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3").
 pub const fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     let mut round = 0;
     while round < 10 {
-        let a = counter[0] as u64 * 0xD251_1F53;
-        let b = counter[2] as u64 * 0xCD9E_8D57;
+        let a = counter[0] as u64 * PHILOX_MULTIPLIERS[0] as u64;
+        let b = counter[2] as u64 * PHILOX_MULTIPLIERS[1] as u64;
         counter = [(b >> 32) as u32 ^ counter[1] ^ key[0], b as u32, (a >> 32) as u32 ^ counter[3] ^ key[1], a as u32];
-        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+        key = [key[0].wrapping_add(PHILOX_KEYS[0]), key[1].wrapping_add(PHILOX_KEYS[1])];
         round += 1;
     }
     counter
