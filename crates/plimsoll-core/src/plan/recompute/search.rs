@@ -151,6 +151,10 @@ impl RecomputeSearch<'_> {
         self.simulation.play(self.problem, sequence, self.limit)
     }
 
+    fn play_within(&mut self, sequence: &[u32], most_excess: f64) -> Option<SequenceCost> {
+        self.simulation.play_within(self.problem, sequence, self.limit, most_excess)
+    }
+
     /// Makes a sequence fit, then reverts unnecessary recomputation. None if it does not fit.
     fn descend(&mut self, mut sequence: Vec<u32>) -> Option<Candidate> {
         if !self.play(&sequence).legal {
@@ -227,8 +231,8 @@ impl RecomputeSearch<'_> {
                 break;
             }
             self.apply(sequence, peak, candidate, &mut changed);
-            let after = self.play(&changed);
-            if !after.legal || after.excess >= before.excess || after.seconds > max_seconds {
+            let Some(after) = self.play_within(&changed, before.excess.next_down()) else { continue };
+            if !after.legal || after.seconds > max_seconds {
                 continue;
             }
             let luck = if noise > 0.0 { 1.0 + noise * self.random.unit() } else { 1.0 };
@@ -282,8 +286,8 @@ impl RecomputeSearch<'_> {
                 without.clear();
                 without.extend_from_slice(&sequence[..step]);
                 without.extend_from_slice(&sequence[step + 1..]);
-                let after = self.play(&without);
-                if after.legal && after.excess <= outcome.excess && after.seconds < outcome.seconds {
+                let after = self.play_within(&without, outcome.excess);
+                if after.is_some_and(|after| after.legal && after.seconds < outcome.seconds) {
                     found = true;
                     break;
                 }

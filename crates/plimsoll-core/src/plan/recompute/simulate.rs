@@ -41,6 +41,12 @@ impl Simulation {
     }
 
     pub fn play(&mut self, problem: &Problem, sequence: &[u32], limit: u64) -> SequenceCost {
+        self.play_within(problem, sequence, limit, f64::INFINITY).expect("no excess is infinite")
+    }
+
+    /// The same for a sequence that is of no use with more excess than `most`: none as soon as that is certain. The work counts as
+    /// for a whole sequence, so that the result of a search does not depend on it.
+    pub fn play_within(&mut self, problem: &Problem, sequence: &[u32], limit: u64, most: f64) -> Option<SequenceCost> {
         self.work += sequence.len() as u64;
         self.used.copy_from_slice(&problem.wanted);
         self.dies.fill(0);
@@ -94,10 +100,13 @@ impl Simulation {
             }
             if now > limit {
                 outcome.excess += (now - limit) as f64;
+                if outcome.excess > most {
+                    return None;
+                }
             }
         }
         // A value that is still live at the start was never defined, unless it is an input of the program.
         outcome.legal &= live == 0;
-        outcome
+        Some(outcome)
     }
 }
