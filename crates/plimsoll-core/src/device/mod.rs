@@ -2,7 +2,7 @@
 
 use crate::base::budget::SlotMemory;
 use crate::base::random::StepRandom;
-use crate::ir::graph::NodeId;
+use crate::ir::graph::{Graph, NodeId};
 use crate::plan::{CheckedPlan, Target};
 use crate::transform::step::Role;
 use crate::{Bytes, LedgerError};
@@ -31,6 +31,12 @@ pub trait Device: Target {
     /// Allocates a backing store; host memory unless the device overrides it.
     fn backing_store(&self, size: Bytes) -> Result<Arc<dyn BackingStore>, DeviceError> {
         Ok(Arc::new(MemoryStore::new(size)))
+    }
+
+    /// A hint, while a run is planned: it will probably load a program of this graph for `rows` rows. A device may begin to compile what does not
+    /// depend on the plan.
+    fn prepare(&self, graph: &Graph, rows: usize) {
+        let _ = (graph, rows);
     }
 
     /// Loads the plan's program of this role for exactly `rows` rows, bound to the given memory.

@@ -34,15 +34,15 @@ pub struct CudaDevice {
     model: String,
     total: Bytes,
     overhead: Overhead,
-    /// Loads the compiler.
-    warming: Mutex<Option<JoinHandle<()>>>,
+    /// Threads that load the compiler, and compile what a program will need.
+    compiling: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
-        // The process must not end while the compiler is loading.
-        if let Some(warming) = lock(&self.warming).take() {
-            let _ = warming.join();
+        // The process must not end while the compiler is in use.
+        for thread in lock(&self.compiling).drain(..) {
+            let _ = thread.join();
         }
     }
 }
@@ -97,8 +97,8 @@ impl CudaDevice {
         let overhead = shared.start_times.time("memory_in_use", measure);
         let compiler = Arc::clone(&shared.compiler);
         // While a run is planned. Where no thread can be started, the first module takes longer.
-        let warming = std::thread::Builder::new().name("nvrtc".to_string()).spawn(move || compiler.warm_up()).ok();
-        Ok(CudaDevice { shared: Arc::new(shared), overhead, model, total, warming: Mutex::new(warming) })
+        let compiling = in_background(move || compiler.warm_up());
+        Ok(CudaDevice { shared: Arc::new(shared), overhead, model, total, compiling: Mutex::new(compiling.into_iter().collect()) })
     }
 
     /// Selects the implementations of convolutions and of attention.
@@ -127,6 +127,11 @@ impl CudaDevice {
         }
         self
     }
+}
+
+/// Runs on a thread of its own, if one can be started.
+fn in_background(work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+    std::thread::Builder::new().name("nvrtc".to_string()).spawn(work).ok()
 }
 
 impl Target for CudaDevice {
@@ -180,6 +185,14 @@ impl Device for CudaDevice {
 
     fn diagnostics(&self) -> Option<&dyn Diagnostics> {
         Some(self)
+    }
+
+    /// Begins to compile the kernels of attention, which take longest.
+    fn prepare(&self, graph: &Graph, rows: usize) {
+        for source in program::attention_modules(graph, rows, self.shared.tensor_cores()) {
+            let compiler = Arc::clone(&self.shared.compiler);
+            lock(&self.compiling).extend(in_background(move || compiler.compile_ahead(&source)));
+        }
     }
 
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {

@@ -1,11 +1,12 @@
 //! Compiles kernel source to machine code with NVRTC, through the cache, in background threads.
 
 use super::kernel_cache::{Compiled, KernelCache, key};
+use crate::kernels::{Kernel, PRELUDE};
 use cudarc::nvrtc::{result, sys};
 use plimsoll_core::budget::KeepFreedMemory;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{CString, c_char};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 /// Maximum number of concurrent compilations.
@@ -27,6 +28,20 @@ pub(crate) struct ModuleSource {
     pub unnamed: String,
 }
 
+impl ModuleSource {
+    /// A module without kernels.
+    pub fn new() -> ModuleSource {
+        ModuleSource { text: PRELUDE.to_string(), unnamed: PRELUDE.to_string(), names: vec![] }
+    }
+
+    /// Adds a kernel with this name, and its source without a name.
+    pub fn add(&mut self, kernel: &Kernel, name: String, unnamed: &str) {
+        self.text += &format!("\n{}", kernel.source(&name));
+        self.unnamed += &format!("\n{unnamed}");
+        self.names.push(name);
+    }
+}
+
 /// Compiles for one GPU architecture.
 pub(crate) struct Compiler {
     /// Such as `sm_90`.
@@ -35,7 +50,12 @@ pub(crate) struct Compiler {
     cache: Option<KernelCache>,
     /// Whether it has the option to leave out types that kernels do not use, which takes time too.
     has_minimal: bool,
+    /// Modules that are compiled before a program asks for them, by their keys.
+    ahead: Mutex<HashMap<String, Arc<CompiledAhead>>>,
 }
+
+/// A module that is compiled once, by whoever asks for it first.
+type CompiledAhead = OnceLock<Result<Compiled, String>>;
 
 impl Compiler {
     /// For a GPU of this compute capability. The compiler library must be present.
@@ -44,7 +64,7 @@ impl Compiler {
         // SAFETY: both pointers are valid for writes. If the version cannot be read, keys are only less specific.
         let _ = unsafe { sys::nvrtcVersion(&mut first, &mut second) };
         let (architecture, version) = (format!("sm_{major}{minor}"), format!("{first}.{second}"));
-        Compiler { architecture, version, cache, has_minimal: first >= 13 }
+        Compiler { architecture, version, cache, has_minimal: first >= 13, ahead: Mutex::default() }
     }
 
     /// The cache of compiled modules.
@@ -57,16 +77,36 @@ impl Compiler {
         let _ = self.compile_now("");
     }
 
+    /// Compiles a module that a program will probably ask for, unless it is known.
+    pub fn compile_ahead(&self, source: &ModuleSource) {
+        let key = self.key(source);
+        let module = Arc::clone(lock(&self.ahead).entry(key.clone()).or_default());
+        module.get_or_init(|| self.compile_or_read(&key, source));
+    }
+
     /// Machine code for a module, or the compiler's log. The cache is independent of the kernels' names.
     fn compile(&self, source: &ModuleSource) -> Result<Compiled, String> {
-        let key = key(&[&source.unnamed, &self.architecture, &self.version]);
-        let cached = self.cache.as_ref().and_then(|cache| cache.get(&key));
+        let key = self.key(source);
+        // Removed, so that its memory lives no longer than that of the program.
+        let ahead = lock(&self.ahead).remove(&key);
+        match ahead {
+            Some(module) => module.get_or_init(|| self.compile_or_read(&key, source)).clone(),
+            None => self.compile_or_read(&key, source),
+        }
+    }
+
+    fn key(&self, source: &ModuleSource) -> String {
+        key(&[&source.unnamed, &self.architecture, &self.version])
+    }
+
+    fn compile_or_read(&self, key: &str, source: &ModuleSource) -> Result<Compiled, String> {
+        let cached = self.cache.as_ref().and_then(|cache| cache.get(key));
         if let Some(compiled) = cached.filter(|compiled| compiled.names.len() == source.names.len()) {
             return Ok(compiled);
         }
         let compiled = Compiled { code: self.compile_now(&source.text)?, names: source.names.clone() };
         if let Some(cache) = &self.cache {
-            cache.put(&key, &compiled);
+            cache.put(key, &compiled);
         }
         Ok(compiled)
     }
@@ -190,7 +230,7 @@ impl Queue {
     }
 }
 
-fn lock(state: &Mutex<QueueState>) -> MutexGuard<'_, QueueState> {
+fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

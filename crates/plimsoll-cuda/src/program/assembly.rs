@@ -5,7 +5,7 @@ use super::StreamOp;
 use super::address::{Address, Addresses, resolve};
 use super::lower::{CudnnConvOp, LoweredOp, MatmulStep};
 use super::tuning::Tuner;
-use crate::kernels::{Argument, Kernel, PRELUDE};
+use crate::kernels::{Argument, Kernel};
 use crate::libraries::cublaslt::{Matmul, MatmulRequest};
 use crate::libraries::driver::Module;
 use crate::libraries::kernel_cache::Compiled;
@@ -187,16 +187,9 @@ impl Assembly<'_> {
     /// Adds a new kernel to a module.
     fn add(&mut self, kernel: &Kernel, text: &str) -> (usize, usize) {
         let name = unique(kernel_name(kernel.name, self.scope), &mut self.names);
-        let named = kernel.source(&name);
-        let put = |source: &mut ModuleSource| {
-            source.text += &format!("\n{named}");
-            source.unnamed += &format!("\n{text}");
-            source.names.push(name.clone());
-        };
-        let empty = || ModuleSource { text: PRELUDE.to_string(), unnamed: PRELUDE.to_string(), names: vec![] };
         if text.len() > LONG_KERNEL {
-            let mut source = empty();
-            put(&mut source);
+            let mut source = ModuleSource::new();
+            source.add(kernel, name, text);
             self.modules += 1;
             self.compilation.submit(self.modules - 1, source);
             return (self.modules - 1, 0);
@@ -206,10 +199,10 @@ impl Assembly<'_> {
             self.compilation.submit(self.number, complete);
         }
         if self.source.names.is_empty() {
-            (self.source, self.number) = (empty(), self.modules);
+            (self.source, self.number) = (ModuleSource::new(), self.modules);
             self.modules += 1;
         }
-        put(&mut self.source);
+        self.source.add(kernel, name, text);
         (self.number, self.source.names.len() - 1)
     }
 }

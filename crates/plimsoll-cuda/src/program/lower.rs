@@ -1,13 +1,14 @@
 //! Lowers nodes of a planned graph to kernels and library calls, with their workspace.
 
+use super::lower_attention::attention_kernels;
 use super::lower_matmul;
 use crate::algorithms::convolution::{self, Convolutions};
-use crate::kernels::{self, Argument, AttentionShape, FusedExpr, Kernel, Operand, PitchedRows};
+use crate::kernels::{self, Argument, FusedExpr, Kernel, Operand, PitchedRows};
 use crate::libraries::cublaslt::MatmulRequest;
 use crate::libraries::cudnn::ConvRequest;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, Node, StateKind};
-use plimsoll_core::ops::{Attention, FusedSliceWrite};
+use plimsoll_core::ops::FusedSliceWrite;
 use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
@@ -180,11 +181,7 @@ impl Lowering<'_> {
                 let types = [self.dtype(inputs[0]), self.dtype(inputs[1])];
                 all(kernels::scatter_add(count, table[0], table[1..].iter().product(), types))
             }
-            Op::Attention(op) => one(kernels::attention(&self.heads(op, inputs, 0))),
-            Op::AttentionGrad(op) => {
-                let dy = self.dtype(inputs[inputs.len() - 1]);
-                all(kernels::attention_grad(&self.heads(&op.attention, inputs, 3), dy))
-            }
+            Op::Attention(_) | Op::AttentionGrad(_) => all(attention_kernels(&self.program.graph, node, self.rows, self.tensor_cores)),
             Op::Concat(op) => {
                 let dims: Vec<Vec<usize>> = inputs.iter().map(|input| self.dims(*input)).collect();
                 one(kernels::concat(self.size(inputs[0]), &dims, &self.dims(outputs[0]), op.axis))
@@ -231,25 +228,6 @@ impl Lowering<'_> {
         let start = place.first(part.shape.dims()[place.axis], self.rows) * inner;
         // An empty piece has nothing to write.
         Some(PitchedRows { start, length: (dims[place.axis] * inner).max(1), pitch: whole[place.axis] * inner })
-    }
-
-    /// An attention whose inputs are the packing's tensors, optionally a mask, and further inputs.
-    fn heads<'a>(&self, op: &'a Attention, inputs: &[ValueId], behind: usize) -> AttentionShape<'a> {
-        let tensors = &inputs[..op.packing.tensors()];
-        let shapes: Vec<&Shape> = tensors.iter().map(|tensor| self.program.graph.shape(*tensor)).collect();
-        let shape = op.shape(&shapes).expect("checked when the node was added");
-        let mask = inputs[tensors.len()..inputs.len() - behind].first();
-        AttentionShape {
-            op,
-            batch: shape.batch.bind(self.rows),
-            queries: shape.queries,
-            keys: shape.keys,
-            depth: shape.depth,
-            types: tensors.iter().map(|tensor| self.dtype(*tensor)).collect(),
-            mask: mask.map(|mask| self.dtype(*mask)),
-            sequences: shape.batch.factor(),
-            tensor_cores: self.tensor_cores,
-        }
     }
 
     /// Whether the node updates a state that must stay valid after a non-finite loss. Gradient accumulators are reset

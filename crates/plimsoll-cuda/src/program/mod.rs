@@ -6,6 +6,7 @@ mod assembly;
 mod enqueue;
 mod groups;
 mod lower;
+mod lower_attention;
 mod lower_convolution;
 mod lower_matmul;
 mod non_finite;
@@ -15,6 +16,7 @@ mod timing;
 mod tuning;
 
 pub(crate) use lower::{fuses_slice_write, workspace};
+pub(crate) use lower_attention::attention_modules;
 pub(crate) use lower_convolution::wants_cudnn;
 pub(crate) use sources::kernel_sources;
 

@@ -242,6 +242,14 @@ impl RunSpec {
         self.search(machine, data, |request| Ok(look(&request.programs.whole[0].1, request.batch)))
     }
 
+    /// Lets the device prepare for the run while it is planned.
+    pub(crate) fn prepare(&self, machine: &Machine, data: &DataSummary) -> Result<()> {
+        self.search(machine, data, |request| {
+            parallel::prepare(request);
+            Ok(())
+        })
+    }
+
     fn search<T>(&self, machine: &Machine, data: &DataSummary, run: impl FnOnce(&Request<'_>) -> Result<T>) -> Result<T> {
         data.training.check_fixed_shapes()?;
         let batch = data.training.batch_rows()?;

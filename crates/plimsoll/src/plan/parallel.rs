@@ -5,6 +5,7 @@ use super::Request;
 use super::candidate::compared;
 use super::planning_memory::planning_limit;
 use crate::system;
+use plimsoll_core::Bytes;
 
 /// More searches at the same time take longer: they allocate much, and wait for each other. On 16 cores, planning took 1.3 s with three and 1.9 s
 /// with all.
@@ -18,6 +19,18 @@ pub(super) fn searches_at_once(request: &Request<'_>) -> usize {
     let heap = planning_limit(request).saturating_sub(request.machine.process);
     let fit = heap.0 / request.programs.search_heap_at_most(compared(request)).0.max(1);
     system::cores().min(MOST).min(usize::try_from(fit).unwrap_or(usize::MAX)).max(1)
+}
+
+/// Host memory of a device that prepares for a program.
+const PREPARING: Bytes = Bytes::mib(160);
+
+/// Lets the device prepare for the training step of whole batches, where there is host memory for that beside all searches.
+pub(super) fn prepare(request: &Request<'_>) {
+    let searches = searches_at_once(request) as u64;
+    let search = request.programs.search_heap_at_most(compared(request));
+    if searches > 1 && request.machine.process + Bytes(searches * search.0) + PREPARING <= planning_limit(request) {
+        request.device().prepare(&request.programs.whole[0].1, request.batch);
+    }
 }
 
 /// Applies a function to every item, each on a thread of its own; the results in the order of the items.

@@ -300,7 +300,7 @@ impl Trainer {
         let (machine, data) = (self.machine()?, DataSummary::read(spec)?);
         give_back_program_pages();
         let plan = match &self.session {
-            None => spec.plan(&machine, &data).map_err(|error| match (error, &spec.numerics) {
+            None => planned_while_preparing(spec, &machine, &data).map_err(|error| match (error, &spec.numerics) {
                 (Error::Infeasible(infeasible), Some(kept)) => {
                     Error::Infeasible(Box::new(Infeasible { resumed_with: Some(kept.clone()), ..*infeasible }))
                 }
@@ -369,6 +369,18 @@ fn first_program(plan: &RunPlan, spec: &RunSpec) -> Option<(Role, usize)> {
     let full = spec.data.size_if_readable().is_some_and(|rows| rows >= plan.batch as u64);
     let role = if plan.micro_batch == plan.batch { Role::Step } else { Role::First };
     (full && spec.algorithms == Algorithms::Rules).then_some((role, plan.micro_batch))
+}
+
+/// The plan of a run. A device with memory of its own prepares for it at the same time.
+fn planned_while_preparing(spec: &RunSpec, machine: &Machine, data: &DataSummary) -> Result<RunPlan> {
+    if machine.device.capabilities().shares_host_memory {
+        return spec.plan(machine, data);
+    }
+    std::thread::scope(|scope| {
+        // What is wrong with the run is found by planning it. Where no thread can be started, nothing is prepared.
+        let _ = std::thread::Builder::new().spawn_scoped(scope, || drop(spec.prepare(machine, data)));
+        spec.plan(machine, data)
+    })
 }
 
 /// A plan or an error with the time it took; planning itself reads no clock.
