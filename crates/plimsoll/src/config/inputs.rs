@@ -93,7 +93,7 @@ impl Config {
             keys.remove("drop");
             for key in ["types", "columns"] {
                 if let Some(Value::Table(options)) = keys.get_mut(key) {
-                    options.retain(|name, _| fitted.features.contains(name));
+                    options.retain(|name, _| fitted.features.iter().any(|feature| feature == name));
                 }
             }
         }
