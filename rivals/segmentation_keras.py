@@ -1,11 +1,11 @@
 """Segmentation from folders of images and masks, in Keras and in Plimsoll: the same files, network and preprocessing.
 
     pip install tensorflow-cpu pillow
-    python rivals/segmentation_keras.py FOLDER [PLIMSOLL] [EPOCHS]
+    python rivals/segmentation_keras.py FOLDER [PLIMSOLL] [EPOCHS] [SEEDS]
 
 Writes images of circles and rectangles on noise (JPEG) and their masks (palette PNG) to FOLDER, unless they are there, and a
-configuration. Trains with Keras, then with the PLIMSOLL program if it is named. Prints pixel accuracy, mean IoU over classes and
-the peak resident memory of each process.
+configuration. Trains with Keras, then with the PLIMSOLL program if it is named, once per seed of weights and shuffling. Prints
+pixel accuracy, mean IoU over classes and the peak resident memory of each process, and the means over seeds.
 """
 import json
 import os
@@ -79,7 +79,7 @@ def make(folder):
             picture.save(folder / part / "masks" / f"{row:04}.png")
 
 
-def keras_run(folder, epochs):
+def keras_run(folder, epochs, seed):
     import keras
     import tensorflow as tf
 
@@ -92,10 +92,10 @@ def keras_run(folder, epochs):
     def rows(part):
         files = [sorted(str(path) for path in (folder / part / kind).iterdir()) for kind in ["images", "masks"]]
         data = tf.data.Dataset.from_tensor_slices(tuple(files))
-        data = data.shuffle(len(files[0]), seed=1) if part == "train" else data
+        data = data.shuffle(len(files[0]), seed=seed) if part == "train" else data
         return data.map(load, num_parallel_calls=tf.data.AUTOTUNE).batch(BATCH).prefetch(tf.data.AUTOTUNE)
 
-    keras.utils.set_random_seed(1)
+    keras.utils.set_random_seed(seed)
     conv = lambda filters, size, **more: keras.layers.Conv2D(filters, size, padding="same", **more)
     model = keras.Sequential([
         keras.layers.Input([SIZE, SIZE, 3]),
@@ -116,26 +116,38 @@ def keras_run(folder, epochs):
     print(json.dumps({"accuracy": scores["accuracy"], "iou": scores["mean_io_u"], "peak_mib": peak}))
 
 
+def plimsoll_run(program, folder, epochs, seed):
+    run = folder / "run"
+    config = (folder / "run.toml").read_text().replace("shuffle = true", f"shuffle = {{ seed = {seed} }}")
+    (folder / "seed.toml").write_text(config)
+    command = [program, "train", str(folder / "seed.toml"), "--epochs", str(epochs), "--seed", str(seed), "--quiet", "--overwrite", "--out", str(run)]
+    child = subprocess.Popen(command)
+    _, status, usage = os.wait4(child.pid, 0)
+    assert status == 0
+    said = subprocess.run([program, "evaluate", str(run), "--json"], check=True, capture_output=True, text=True)
+    scores = json.loads(said.stdout)
+    return {"accuracy": scores["accuracy"], "iou": scores["iou"], "peak_mib": usage.ru_maxrss / 1024}
+
+
 def main():
     folder, epochs = pathlib.Path(sys.argv[1]), int(sys.argv[3]) if len(sys.argv) > 3 else 12
-    if len(sys.argv) > 4:
-        return keras_run(folder, epochs)
+    if len(sys.argv) > 5:
+        return keras_run(folder, epochs, int(sys.argv[4]))
     if not folder.exists():
         make(folder)
     (folder / "run.toml").write_text(CONFIG)
-    said = subprocess.run([sys.executable, __file__, str(folder), "-", str(epochs), "keras"], check=True, capture_output=True, text=True)
-    print("keras   ", said.stdout.strip().splitlines()[-1])
-    if len(sys.argv) < 3:
-        return
-    run = folder / "run"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    command = [sys.argv[2], "train", str(folder / "run.toml"), "--epochs", str(epochs), "--seed", "1", "--quiet", "--overwrite", "--out", str(run)]
-    child = subprocess.Popen(["/usr/bin/env", "sh", "-c", "exec \"$@\"", "sh", *command])
-    _, status, usage = os.wait4(child.pid, 0)
-    assert status == 0 and before >= 0
-    said = subprocess.run([sys.argv[2], "evaluate", str(run), "--json"], check=True, capture_output=True, text=True)
-    scores = json.loads(said.stdout)
-    print("plimsoll", json.dumps({"accuracy": scores["accuracy"], "iou": scores["iou"], "peak_mib": usage.ru_maxrss / 1024}))
+    results = {}
+    for seed in range(1, 1 + (int(sys.argv[4]) if len(sys.argv) > 4 else 1)):
+        command = [sys.executable, __file__, str(folder), "-", str(epochs), str(seed), "keras"]
+        said = subprocess.run(command, check=True, capture_output=True, text=True)
+        results.setdefault("keras", []).append(json.loads(said.stdout.strip().splitlines()[-1]))
+        if len(sys.argv) > 2 and sys.argv[2] != "-":
+            results.setdefault("plimsoll", []).append(plimsoll_run(sys.argv[2], folder, epochs, seed))
+        for name, runs in results.items():
+            print(f"{name:8} seed {seed}", json.dumps(runs[-1]), flush=True)
+    for name, runs in results.items():
+        mean = {key: sum(run[key] for run in runs) / len(runs) for key in runs[0]}
+        print(f"{name:8} mean  ", json.dumps(mean))
 
 
 main()

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Rates of reading tables on one core, beside polars and pandas: CSV of numbers, CSV with categories, Parquet, Arrow, text.
 
-    python rivals/table_rates.py [MEGABYTES]      # in the repository; needs pandas, polars, pyarrow
+    python rivals/table_rates.py [MEGABYTES] [BENCH]      # in the repository; needs pandas, polars, pyarrow
+
+BENCH is the program that `cargo bench -p plimsoll-data --bench tables --no-run` names; it is built if none is given.
 
 Plimsoll reads batches of f32 within 64 MiB by one thread (`cargo bench -p plimsoll-data --bench tables`); polars and pandas read
 whole frames, with one thread. Files are in the page cache. Rates are those of CPU seconds, so that other programs disturb them
@@ -43,23 +45,27 @@ def main():
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     with tempfile.TemporaryDirectory() as folder:
         files = write(folder, megabytes)
+        path = lambda file: os.path.join(folder, file)
         rates = {file: {} for file in files}
-        def add(file, program, rate):
-            rates[file][program] = max(rates[file].get(program, 0), rate)
+        def add(file, what, rate):
+            rates[file][what] = max(rates[file].get(what, 0), rate)
+        bench = sys.argv[2:] or ["cargo", "bench", "-q", "-p", "plimsoll-data", "--bench", "tables", "--"]
+        bench += [path(file) + (":line" if file == "text.csv" else "") for file in files]
         for _ in range(ROUNDS):
+            lines = subprocess.run(bench, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+            found = [re.search(r"opened at (\S+) MB/s, read at (\S+) MB/s", line) for line in lines]
+            for file, rate in zip(files, filter(None, found), strict=True):
+                add(file, "opening", float(rate[1]))
+                add(file, "Plimsoll", float(rate[2]))
             for file in files:
-                path = os.path.join(folder, file)
-                column = ":line" if file == "text.csv" else ""
-                bench = ["cargo", "bench", "-q", "-p", "plimsoll-data", "--bench", "tables", "--", path + column]
-                out = subprocess.run(bench, capture_output=True, text=True, check=True).stdout
-                add(file, "Plimsoll", float(re.search(r"read at (\d+) MB/s", out)[1]))
-                for program, read in zip(["polars", "pandas"], READERS[file.split(".")[1]]):
-                    if file != "text.csv":
-                        add(file, program, os.path.getsize(path) / 1e6 / seconds(lambda: read(path)))
-        print("| file | size | Plimsoll | polars | pandas |\n|---|---|---|---|---|")
+                if file != "text.csv":
+                    for program, read in zip(["polars", "pandas"], READERS[file.split(".")[1]]):
+                        add(file, program, os.path.getsize(path(file)) / 1e6 / seconds(lambda: read(path(file))))
+        print("| file | size | Plimsoll | of polars | polars | pandas | opening in Plimsoll |\n|---|---|---|---|---|---|---|")
         for file in files:
-            rate = lambda program: f"{rates[file][program]:.0f} MB/s" if program in rates[file] else "–"
-            size = os.path.getsize(os.path.join(folder, file)) / 1e6
-            print(f"| {file} | {size:.0f} MB | {rate('Plimsoll')} | {rate('polars')} | {rate('pandas')} |", flush=True)
+            rate = lambda what: f"{rates[file][what]:,.0f} MB/s" if what in rates[file] else "–"
+            ratio = f"{rates[file]['Plimsoll'] / rates[file]['polars']:.2f}" if "polars" in rates[file] else "–"
+            size = os.path.getsize(path(file)) / 1e6
+            print(f"| {file} | {size:.0f} MB | {rate('Plimsoll')} | {ratio} | {rate('polars')} | {rate('pandas')} | {rate('opening')} |", flush=True)
 
 main()

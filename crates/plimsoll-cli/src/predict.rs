@@ -101,13 +101,14 @@ impl Writer<'_> {
         let fitted = model.preprocessing().clone();
         self.table = Table::new(first, model.classes().to_vec(), &fitted.targets, self.top);
         let spooled = Spooled::of(inputs)?;
-        model.predict_as(&Inputs::Files(spooled.paths.clone()), |piece, row_name, kinds| {
+        let predicted = model.predict_as(&Inputs::Files(spooled.paths.clone()), |piece, row_name, kinds| {
             self.add(piece, kinds, &|row| match &spooled.file {
                 // The name of the temporary file says nothing.
                 Some(file) if row_name(row) == file.display().to_string() => "-".to_string(),
                 _ => row_name(row),
             });
-        })?;
+        });
+        predicted.map_err(|error| spooled.named(error.into()))?;
         Ok(("new".to_string(), fitted))
     }
 
@@ -144,6 +145,14 @@ struct Spooled {
 }
 
 impl Spooled {
+    /// An error that names standard input instead of the temporary file.
+    fn named(&self, error: anyhow::Error) -> anyhow::Error {
+        match self.file.as_ref().map(|file| file.display().to_string()) {
+            Some(file) if error.to_string().contains(&file) => anyhow::anyhow!(error.to_string().replace(&file, "standard input")),
+            _ => error,
+        }
+    }
+
     fn of(paths: Vec<PathBuf>) -> Result<Spooled> {
         let is_standard = |path: &PathBuf| path.as_os_str() == "-";
         if !paths.iter().any(is_standard) {

@@ -23,26 +23,33 @@ pub fn observe_progress(observer: fn(&Progress<'_>)) {
     _ = OBSERVER.set(observer);
 }
 
-/// Units between two reports.
+/// Bytes and rows between two reports.
 const STEP: u64 = 1 << 20;
+const ROWS: u64 = 1 << 14;
 
 /// Reports a pass in steps.
 pub(crate) struct Reporter<'p> {
     task: &'static str,
     path: &'p Path,
     total: u64,
+    step: u64,
     next: u64,
 }
 
 impl<'p> Reporter<'p> {
     pub fn new(task: &'static str, path: &'p Path, total: u64) -> Reporter<'p> {
-        Reporter { task, path, total, next: STEP }
+        Reporter { task, path, total, step: STEP, next: STEP }
+    }
+
+    /// Reports rows instead of bytes.
+    pub fn rows(task: &'static str, path: &'p Path, total: u64) -> Reporter<'p> {
+        Reporter { step: ROWS, next: ROWS, task, path, total }
     }
 
     #[inline]
     pub fn at(&mut self, done: u64) {
         if done >= self.next {
-            self.next = done + STEP;
+            self.next = done + self.step;
             if let Some(observer) = OBSERVER.get() {
                 observer(&Progress { task: self.task, path: self.path, done: done.min(self.total), total: self.total });
             }
@@ -53,7 +60,7 @@ impl<'p> Reporter<'p> {
 impl Drop for Reporter<'_> {
     fn drop(&mut self) {
         // The end is reported only where the beginning was.
-        if self.next > STEP
+        if self.next > self.step
             && let Some(observer) = OBSERVER.get()
         {
             observer(&Progress { task: self.task, path: self.path, done: self.total, total: self.total });

@@ -54,7 +54,7 @@ fn a_first_value_that_is_missing_or_infinite_loses_no_column() {
     let strict = |text: &str| Dataset::csv(file(folder.path(), "f.csv", text), &CsvSpec::new().targets(["y"])).err().unwrap();
     assert_eq!(
         strict("a,b,y\n1,,0\n3,4,1\n").to_string().rsplit_once('/').unwrap().1,
-        "f.csv, line 2: column `b` is empty; fill it in, or leave the row or the column out"
+        "f.csv, line 2: column `b` is empty; fill missing values (`missing`), or leave the row or the column out"
     );
     assert_eq!(
         strict("a;b;z\n1;2;0\n").to_string().rsplit_once('/').unwrap().1,
@@ -172,12 +172,12 @@ fn bad_tables_are_refused_with_the_line() {
     cannot open none.csv: No such file or directory (os error 2)
     t.csv, line 1: there is nothing here; the first line names the columns
     t.csv, line 1: there are no rows after the names of the columns
-    t.csv, line 4: column `b` is empty; fill it in, or leave the row or the column out
+    t.csv, line 4: column `b` is empty; fill missing values (`missing`), or leave the row or the column out
     t.csv, line 3: column `b` is nan, which nothing can be trained on; leave the row out
     t.csv, line 3: column `b` is "four", which is no number; choose another column or correct the row
     t.csv, line 3: it has 1 fields where the first line names 2 columns; correct it
     t.csv, line 3: it has 3 fields where the first line names 2 columns; correct it
-    t.csv, line 4: column `b` is empty; fill it in, or leave the row or the column out
+    t.csv, line 4: column `b` is empty; fill missing values (`missing`), or leave the row or the column out
     t.csv, line 3: column `b` is "4\n5,6\n7,8\n", which is no number; choose another column or correct the row
     t.csv, line 1: no column is left to train on; name some as features
     t.csv, line 1: there is no column `c`; the columns are a, b

@@ -79,7 +79,7 @@ fn what_is_wrong_is_told_with_its_place() {
     insta::assert_snapshot!(complaints.join("\n"), @"
     snappy.parquet cannot be read as Parquet: it has no column `hlaf`; its columns are half, name, third, few, even, whole, pairs
     snappy.parquet cannot be read as Parquet: it has 3 groups of rows, and 2..9 were asked for
-    holes.parquet, row 1 (the first is 0): column `half` is empty; fill it in, or leave the row or the column out
+    holes.parquet, row 1 (the first is 0): column `half` is empty; fill missing values (`missing`), or leave the row or the column out
     cut.parquet cannot be read as Parquet: it is no Parquet file, or its end is cut off
     start.parquet cannot be read as Parquet: it is no Parquet file, or its end is cut off
     end.parquet cannot be read as Parquet: its end cannot be read; the file is damaged or cut off, copy or write it again

@@ -4,8 +4,11 @@
 //! `UPDATE_DOCS=1 cargo test -p plimsoll-data --test tables`.
 
 use collect::column;
+use plimsoll_core::Bytes;
 use plimsoll_data::ops::fill;
-use plimsoll_data::source::{ArrowSpec, ColumnKind, ColumnOptions, Csv, CsvSpec, Fill, Missing, ParquetSpec, TableSpec};
+use plimsoll_data::source::{
+    ArrowSpec, ColumnKind, ColumnOptions, Csv, CsvSpec, Encode, Fill, Missing, ParquetSpec, TableSpec, VocabularyOptions,
+};
 use plimsoll_data::{DataError, Dataset};
 use serde_json::Value;
 use std::fs;
@@ -147,4 +150,41 @@ fn tables_are_read_as_their_writers_report_or_refused_in_words() {
         return;
     }
     assert!(found == list, "docs/tables.md has another list; write it again with UPDATE_DOCS=1");
+}
+
+#[test]
+fn categories_counted_while_columns_are_inferred_are_those_of_a_pass_over_the_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("table.csv");
+    // Ties, a category that is a number, missing values, a bad row.
+    let good = "n,c,d,y\n1,b,1,p\n2,a,x,q\n3,a,x,p\n4,c,1,q\n5,b,x,p\n6,c,x,p\n";
+    for (text, lenient) in [(good.to_string(), false), (good.replace("4,c", "4,"), false), (good.replace("3,a", "?,a"), true)] {
+        fs::write(&path, text).unwrap();
+        let spec = CsvSpec::from(TableSpec::new().targets(["y"]));
+        let table = Csv::open(&path, &if lenient { spec.lenient() } else { spec }).unwrap();
+        let counted_again = table.fitted_to(&|_| true).unwrap();
+        assert_eq!(table.fitted(), counted_again.fitted());
+    }
+}
+
+#[test]
+fn fitting_is_a_stage_of_the_plan_within_its_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("table.csv");
+    let rows: String = (0..4000).map(|row| format!("unique{row} common{} word,{}\n", row % 3, row % 2)).collect();
+    fs::write(&path, format!("line,y\n{rows}")).unwrap();
+    let fitting = |bytes: Bytes| {
+        let vocabulary = VocabularyOptions { max_tokens: Some(5), ..VocabularyOptions::default() };
+        let encode = Encode::Vectorize { tokens: Default::default(), vocabulary, output: Default::default(), length: Some(3) };
+        let line = ColumnOptions { kind: Some(ColumnKind::Text), encode: Some(encode), ..ColumnOptions::default() };
+        let spec = TableSpec::new().targets(["y"]).column("line", line).fitting_memory(bytes);
+        let table = Csv::open(&path, &CsvSpec::from(spec)).unwrap();
+        let plan = table.clone().dataset().unwrap().batch(8).plan(None).unwrap();
+        let stage = plan.stages().iter().find(|(name, _)| name == "fitting").map(|(_, bytes)| *bytes);
+        (table.fitted(), stage.expect("fitting has memory of its own"))
+    };
+    let ((whole, all), (pruned, few)) = (fitting(Bytes::mib(8)), fitting(Bytes::kib(64)));
+    // Tokens that occurred once are dropped beyond the limit, which leaves the frequent ones.
+    assert_eq!(whole, pruned);
+    assert!(all > Bytes::kib(200) && few <= Bytes::kib(256) && few > Bytes::ZERO, "{all} {few}");
 }

@@ -94,12 +94,15 @@ impl Preprocessing {
     /// What is used of it, in words.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
+        let columns_are = |count: usize| if count == 1 { "1 column is".to_string() } else { format!("{count} columns are") };
         let encoded = self.columns.iter().filter(|column| column.categories().is_some()).count();
         if encoded > 0 {
-            notes.push(format!("{encoded} columns are encoded with the categories and vocabularies of the training rows"));
+            notes.push(format!("{} encoded with the categories and vocabularies of the training rows", columns_are(encoded)));
         }
-        if !self.scales.is_empty() {
-            notes.push(format!("{} columns are standardized with the mean and deviation of the training rows", self.scales.len()));
+        // Categories, Booleans and classes are not.
+        let scaled = self.scales.iter().filter(|scale| (scale.mean, scale.std) != (0.0, 1.0)).count();
+        if scaled > 0 {
+            notes.push(format!("{} standardized with the mean and deviation of the training rows", columns_are(scaled)));
         }
         if !self.target_scales().is_empty() {
             notes.push("predictions are in the units of the file; losses are of standardized values".to_string());

@@ -122,6 +122,11 @@ pub(crate) trait Stage: Any + Send + Sync {
         None
     }
 
+    /// Calls `visit` with the text of a column of its files for every row, in order; returns whether there is such a column.
+    fn visit_column(&self, _name: &str, _visit: &mut dyn FnMut(&[u8])) -> Result<bool, DataError> {
+        Ok(false)
+    }
+
     /// What the files of its rows are read for.
     fn file_use(&self, inputs: &[Dataset]) -> FileUse {
         merge_use(inputs.iter().map(|input| input.source.file_use()))

@@ -10,6 +10,7 @@ use crate::block::{BlockLayout, column_bytes};
 use crate::cache::{CHECK, Cache};
 use crate::dataset::{CachedRows, Dataset, Holding, Node, Recipe, StreamBudget};
 use crate::memory::ALIGNMENT;
+use crate::source::FITTING;
 use crate::stages::PackedImages;
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
@@ -243,6 +244,7 @@ fn holdings_with(recipe: &Recipe, geometry: Geometry, stream: Vec<Holding>) -> R
         }
     };
     hold(recipe.source.held_name().into(), recipe.source.held_bytes());
+    hold(FITTING.into(), recipe.source.fitting_bytes());
     if resident {
         hold("rows in memory".into(), recipe.source.resident_bytes());
     }

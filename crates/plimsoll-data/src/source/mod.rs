@@ -68,6 +68,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// The name of the memory for fitting columns in plans.
+pub(crate) const FITTING: &str = "fitting";
+
 /// Rows with random access. A row must depend only on its index, so that any order and any number of threads read the
 /// same rows. Values are converted to the schema's dtypes while they are written to `out`.
 pub trait Source: Send + Sync {
@@ -123,6 +126,11 @@ pub trait Source: Send + Sync {
     /// The name of that memory in the plan.
     fn held_name(&self) -> &'static str {
         "names"
+    }
+
+    /// Memory that fitting the columns of a table took when it was opened, beyond what is held since.
+    fn fitting_bytes(&self) -> Bytes {
+        self.parts().iter().map(|part| part.fitting_bytes()).sum()
     }
 
     /// Bytes of all rows in memory, for a source that is faster with them loaded; zero for others.

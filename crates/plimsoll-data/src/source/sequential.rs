@@ -46,6 +46,9 @@ impl<T: RowIterator + ?Sized> RowIterator for Box<T> {
 /// Hashes everything that the rows depend on.
 pub(crate) type Identity = Arc<dyn Fn(&mut dyn Hasher) -> Result<(), DataError> + Send + Sync>;
 
+/// Calls a function with the text of a column for every row, in order; returns whether there is such a column.
+pub(crate) type ColumnVisitor = Arc<dyn Fn(&str, &mut dyn FnMut(&[u8])) -> Result<bool, DataError> + Send + Sync>;
+
 /// A source without random access.
 #[derive(Clone)]
 pub(crate) struct SequentialSource {
@@ -56,10 +59,14 @@ pub(crate) struct SequentialSource {
     pub rows: Option<u64>,
     /// Memory for reading, without the row being written.
     pub held: Bytes,
+    /// Memory of fitting its columns when it was opened, beyond what is held since.
+    pub fitting: Bytes,
     /// `None` if user code produces the rows.
     pub identity: Option<Identity>,
     /// What is known about its files.
     pub facts: TableFacts,
+    /// Reads one column of its files, if they have any.
+    pub columns: Option<ColumnVisitor>,
     /// Opens it for one thread.
     pub open: Arc<dyn Fn() -> Box<dyn RowIterator> + Send + Sync>,
 }
@@ -76,8 +83,10 @@ impl SequentialSource {
             schema,
             rows: None,
             held,
+            fitting: Bytes::ZERO,
             identity: None,
             facts: TableFacts::default(),
+            columns: None,
             open: Arc::new(move || Box::new(open())),
         }
     }
@@ -95,6 +104,19 @@ impl SequentialSource {
     /// Sets what is known about its files.
     pub fn with_facts(self, facts: TableFacts) -> SequentialSource {
         SequentialSource { facts, ..self }
+    }
+
+    /// Sets the memory of fitting its columns.
+    pub fn with_fitting(self, fitting: Bytes) -> SequentialSource {
+        SequentialSource { fitting, ..self }
+    }
+
+    /// Sets how one column of its files is read.
+    pub fn with_columns(
+        self,
+        visit: impl Fn(&str, &mut dyn FnMut(&[u8])) -> Result<bool, DataError> + Send + Sync + 'static,
+    ) -> SequentialSource {
+        SequentialSource { columns: Some(Arc::new(visit)), ..self }
     }
 
     /// Sets the number of rows of an epoch.

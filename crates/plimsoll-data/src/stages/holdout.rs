@@ -78,9 +78,12 @@ impl Dataset {
                 format!("a split ({}) needs the number of rows, and how many {} has is unknown", spec.describe(), self.describe());
             return Err(DataError::Stage(problem + "; validate on other data"));
         };
-        let plain = self.node.is_none() && self.stages.iter().all(|stage| stage.index_step().is_none());
-        let parts = split::split(rows, spec, &|visit| if plain { self.source.classes(visit) } else { Ok(false) }, &|column, visit| {
-            if plain { self.source.visit_column(column, visit) } else { Ok(false) }
+        let whole = self.stages.iter().all(|stage| stage.index_step().is_none());
+        let classes = |visit: &mut dyn FnMut(i64)| if whole && self.node.is_none() { self.source.classes(visit) } else { Ok(false) };
+        let parts = split::split(rows, spec, &classes, &|column, visit| match &self.node {
+            _ if !whole => Ok(false),
+            Some(node) => node.stage.visit_column(column, visit),
+            None => self.source.visit_column(column, visit),
         })?;
         let then = |which: &str, part: SplitPart| self.clone().then(HoldoutPart { part, name: format!("{which}({})", spec.describe()) });
         Ok(Splits {

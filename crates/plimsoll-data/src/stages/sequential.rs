@@ -1,7 +1,7 @@
 //! Sequential sources as data sets.
 
 use crate::dataset::{BlockIterator, Dataset, Holding, Opening, Stage, StreamBudget};
-use crate::source::{Elements, FileUse, Generator, SequentialSource, TableFacts, Tensor};
+use crate::source::{Elements, FITTING, FileUse, Generator, SequentialSource, TableFacts, Tensor};
 use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::hash::Hasher;
@@ -58,6 +58,10 @@ impl Stage for ReadSource {
         self.0.facts.file_use.clone()
     }
 
+    fn visit_column(&self, name: &str, visit: &mut dyn FnMut(&[u8])) -> Result<bool, DataError> {
+        self.0.columns.as_ref().map_or(Ok(false), |columns| columns(name, visit))
+    }
+
     fn facts(&self) -> Option<&TableFacts> {
         Some(&self.0.facts)
     }
@@ -74,7 +78,8 @@ impl Stage for ReadSource {
     }
 
     fn holdings(&self, _inputs: &[Dataset], _row: Bytes, _budget: StreamBudget) -> Result<Vec<Holding>, DataError> {
-        Ok(vec![Holding::here(self.describe(), self.0.held)])
+        let fitting = Some(Holding::here(FITTING, self.0.fitting)).filter(|fitting| fitting.bytes > Bytes::ZERO);
+        Ok(std::iter::once(Holding::here(self.describe(), self.0.held)).chain(fitting).collect())
     }
 
     fn open(&self, inputs: &Opening<'_>) -> Result<Box<dyn BlockIterator>, DataError> {

@@ -15,8 +15,16 @@ use std::collections::{HashMap, HashSet};
 /// The index of a column that is not used.
 pub(crate) const UNUSED: u32 = u32::MAX;
 
-/// The rows that columns are fitted on: calls a function with the index and the cells of each.
-pub(crate) type FitRows<'r> = dyn FnMut(&mut dyn FnMut(u64, &RowBuffer) -> Result<(), String>) -> Result<(), DataError> + 'r;
+/// A pass over the rows that columns are fitted to: is given which of the used columns are wanted, and calls a function with
+/// the index and the cells of each row.
+pub(crate) type FitPass<'r> = dyn FnMut(&[bool], &mut dyn FnMut(u64, &RowBuffer) -> Result<(), String>) -> Result<(), DataError> + 'r;
+
+/// The rows that columns are fitted to.
+pub(crate) struct FitRows<'p, 'r> {
+    pub pass: &'p mut FitPass<'r>,
+    /// Whether they are the rows that the columns were inferred over, none of which is malformed.
+    pub all: bool,
+}
 
 /// The columns that are read, by their positions in the file, and their roles.
 #[derive(Clone, Debug)]
@@ -181,7 +189,7 @@ impl Chosen {
         names: &ColumnNames,
         format: &CellFormat,
         series: bool,
-        rows: &mut FitRows<'_>,
+        rows: FitRows<'_, '_>,
     ) -> Result<(Columns, Bytes), ColumnsError> {
         let name = |index: u32| spec.renamed(names.get(self.used[index as usize] as usize));
         let integers = self.integer_labels(spec, names, series)?;
@@ -204,25 +212,41 @@ impl Chosen {
             let scale = scales.as_ref().map(|scales| scales.get(name).copied());
             fittings.push(self.fitting(spec, name, found, label, integers[index as usize], self.weight == Some(index), scale, format)?);
         }
-        let mut bytes = Bytes::ZERO;
         let counting = fittings.iter().filter_map(|fitting| fitting.as_ref().err()).filter(|fitting| fitting.counts_values()).count();
-        fittings.iter_mut().filter_map(|fitting| fitting.as_mut().err()).for_each(|fitting| fitting.share_memory(counting));
-        if fittings.iter().any(|fitting| fitting.as_ref().is_err_and(Fitting::needs_rows)) {
-            let result = rows(&mut |row, cells| {
-                let named = |column: usize, problem: String| format!("column `{}` {problem}", name(column as u32));
-                // A row that cannot be read counts for no column.
-                for (column, cell) in cells.iter() {
-                    let checked = fittings[column].as_ref().map_or_else(|fitting| fitting.check(cell), |_| Ok(()));
-                    checked.map_err(|problem| named(column, problem))?;
+        fittings.iter_mut().filter_map(|fitting| fitting.as_mut().err()).for_each(|fitting| fitting.share_memory(spec.fitting.0, counting));
+        let found = |column: usize| self.inferred[column].as_ref();
+        let fitting_of = |fitting: &Result<FittedColumn, Fitting>, column: usize, is: &dyn Fn(&Fitting, &Inferred) -> bool| {
+            fitting.as_ref().err().zip(found(column)).is_some_and(|(fitting, found)| is(fitting, found))
+        };
+        let checked: Vec<bool> =
+            fittings.iter().enumerate().map(|(column, fitting)| fitting_of(fitting, column, &Fitting::checks_cells)).collect();
+        let mut counted: Vec<bool> =
+            fittings.iter().enumerate().map(|(column, fitting)| fitting_of(fitting, column, &|fitting, _| fitting.needs_rows())).collect();
+        // A row that cannot be read counts for no column, so categories that were counted over all rows are right only if
+        // all of them can be.
+        if rows.all && !checked.contains(&true) {
+            for (column, fitting) in fittings.iter_mut().enumerate() {
+                if let (Err(fitting), Some(found)) = (fitting, found(column)) {
+                    counted[column] &= !fitting.take_counts(found);
                 }
-                cells.iter().try_for_each(|(column, cell)| match &mut fittings[column] {
-                    Err(fitting) if fitting.needs_rows() => fitting.add(cell, row).map_err(|problem| named(column, problem)),
-                    _ => Ok(()),
+            }
+        }
+        if counted.contains(&true) {
+            let wanted: Vec<bool> = checked.iter().zip(&counted).map(|(checked, counted)| *checked || *counted).collect();
+            let result = (rows.pass)(&wanted, &mut |row, cells| {
+                let named = |column: usize, problem: String| format!("column `{}` {problem}", name(column as u32));
+                for (column, cell) in cells.iter().filter(|(column, _)| checked[*column]) {
+                    let read = fittings[column].as_ref().map_or_else(|fitting| fitting.check(cell), |_| Ok(()));
+                    read.map_err(|problem| named(column, problem))?;
+                }
+                cells.iter().filter(|(column, _)| counted[*column]).try_for_each(|(column, cell)| match &mut fittings[column] {
+                    Err(fitting) => fitting.add(cell, row).map_err(|problem| named(column, problem)),
+                    Ok(_) => Ok(()),
                 })
             });
             result.map_err(ColumnsError::Data)?;
-            bytes = fittings.iter().filter_map(|fitting| fitting.as_ref().err()).map(Fitting::bytes).sum();
         }
+        let bytes = fittings.iter().filter_map(|fitting| fitting.as_ref().err()).map(Fitting::bytes).sum();
         let fitted = fittings.into_iter().map(|fitting| fitting.or_else(Fitting::finish)).collect::<Result<Vec<_>, String>>()?;
         let encoders: Vec<Encoder> = fitted.into_iter().map(|column| Encoder::new(column, format.clone())).collect();
         let group = |name: &str, columns: &[u32], label: bool| Group { name: name.to_string(), columns: columns.to_vec(), label };

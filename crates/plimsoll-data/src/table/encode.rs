@@ -22,6 +22,18 @@ pub(crate) enum Cell<'c> {
     TooLong(usize),
 }
 
+impl Cell<'_> {
+    /// Calls `with` with its text, which is empty for a missing value.
+    pub fn with_text(&self, with: impl FnOnce(&[u8])) {
+        match self {
+            Cell::Text(text) => with(text),
+            Cell::Number(value) => with(value.to_string().as_bytes()),
+            Cell::List(list) => with(list.as_flattened()),
+            Cell::Missing | Cell::TooLong(_) => with(b""),
+        }
+    }
+}
+
 /// What a format does with the text of cells.
 #[derive(Clone, Debug)]
 pub(crate) struct CellFormat {
@@ -66,6 +78,31 @@ pub(crate) enum Direct {
     Standardized(f64, f64),
     /// As i32.
     Integer,
+}
+
+impl Direct {
+    /// Encodes numbers to words, and returns whether all of them could be.
+    pub fn encode<'w>(self, numbers: &[f64], out: impl Iterator<Item = &'w mut [u8; WORD]>) -> bool {
+        let mut good = true;
+        match self {
+            Direct::Integer => out.zip(numbers).for_each(|(out, number)| {
+                let integer = *number as i32;
+                good &= f64::from(integer) == *number;
+                *out = integer.to_ne_bytes();
+            }),
+            Direct::Number => out.zip(numbers).for_each(|(out, number)| {
+                let number = *number as f32;
+                good &= number.is_finite();
+                *out = number.to_ne_bytes();
+            }),
+            Direct::Standardized(mean, std) => out.zip(numbers).for_each(|(out, number)| {
+                let number = ((number - mean) / std) as f32;
+                good &= number.is_finite();
+                *out = number.to_ne_bytes();
+            }),
+        }
+        good
+    }
 }
 
 /// A column and what encoding it takes.
@@ -223,7 +260,7 @@ impl Encoder {
             Some(Fill::Text(text)) => {
                 self.format.number(text.as_bytes()).ok_or_else(|| format!("is missing, and its fill {text:?} is no number"))
             }
-            None => Err("is empty; fill it in, or leave the row or the column out".into()),
+            None => Err("is empty; fill missing values (`missing`), or leave the row or the column out".into()),
         }
     }
 
@@ -299,7 +336,7 @@ impl Encoder {
     pub fn check(&self, cell: Cell<'_>, fills: bool) -> Result<(), String> {
         match (&self.column.encoding, self.column.kind) {
             (Encoding::Normalize { .. } | Encoding::Integer, ColumnKind::Number | ColumnKind::Boolean | ColumnKind::Date) => {
-                let missing = "is empty; fill it in, or leave the row or the column out";
+                let missing = "is empty; fill missing values (`missing`), or leave the row or the column out";
                 let value = self.number(cell)?;
                 if value.is_none_or(f64::is_nan) && !fills { Err(missing.into()) } else { Ok(()) }
             }
@@ -416,17 +453,25 @@ impl Encoder {
         Ok(())
     }
 
+    /// Whether a cell is encoded as the index of the one in its elements.
+    pub fn is_expanded(&self) -> bool {
+        matches!(
+            &self.column.encoding,
+            Encoding::Lookup { output: Output::OneHot, .. }
+                | Encoding::Hash { output: Output::OneHot, .. }
+                | Encoding::Discretize { output: Output::OneHot, .. }
+        )
+    }
+
     /// Writes the elements of an encoded cell.
     #[inline]
     pub fn expand(&self, words: &[[u8; WORD]], out: &mut [[u8; WORD]]) {
-        match &self.column.encoding {
-            Encoding::Lookup { output: Output::OneHot, .. }
-            | Encoding::Hash { output: Output::OneHot, .. }
-            | Encoding::Discretize { output: Output::OneHot, .. } => {
+        match self.is_expanded() {
+            true => {
                 out.fill([0; WORD]);
                 out[i32::from_ne_bytes(words[0]) as usize] = 1f32.to_ne_bytes();
             }
-            _ => out.copy_from_slice(&words[..out.len()]),
+            false => out.copy_from_slice(&words[..out.len()]),
         }
     }
 }

@@ -3,14 +3,14 @@
 use super::bpe::BytePairs;
 use super::column::{ColumnKind, Encoding, Fill, FittedColumn, TextOutput};
 use super::encode::{Cell, CellFormat, Encoder};
+use super::infer::Inferred;
 use super::spec::{Encode, Missing, VocabularySpec};
 use super::text::Tokenization;
 use super::tokens::TokenSet;
 use crate::DataError;
 use plimsoll_core::Bytes;
 
-/// The memory for the distinct values of all columns while they are fitted, and the minimum of one column.
-const MOST_BYTES: Bytes = Bytes::mib(32);
+/// The minimum memory for the distinct values of a column.
 const LEAST_BYTES: Bytes = Bytes::kib(32);
 
 /// Values that quantiles are taken of at a time.
@@ -33,8 +33,6 @@ pub(crate) struct Fitting {
     mean: f64,
     squares: f64,
     values: Counts,
-    /// Whether tokens were dropped.
-    pruned: bool,
     quantiles: Quantiles,
     documents: u64,
     longest: usize,
@@ -52,6 +50,8 @@ struct Counts {
     /// In how many rows, and the last of them.
     documents: Vec<(u64, u64)>,
     full: bool,
+    /// The most bytes that there were at once.
+    peak: Bytes,
 }
 
 impl Counts {
@@ -61,7 +61,9 @@ impl Counts {
                 debug_assert_eq!(at, self.counts.len());
                 self.counts.push(1);
                 self.documents.push((1, row));
-                self.full |= self.bytes() > self.limit;
+                let bytes = self.bytes();
+                self.full |= bytes > self.limit;
+                self.peak = self.peak.max(bytes);
             }
             Some((at, false)) => {
                 self.counts[at] += 1;
@@ -88,6 +90,7 @@ impl Counts {
         }
         // Without anything to drop, it stays full.
         kept.full = kept.bytes() > kept.limit;
+        kept.peak = self.peak.max(self.bytes() + kept.bytes());
         *self = kept;
     }
 
@@ -212,8 +215,7 @@ impl Fitting {
             count: 0.0,
             mean: 0.0,
             squares: 0.0,
-            values: Counts { limit: MOST_BYTES, ..Counts::default() },
-            pruned: false,
+            values: Counts { limit: LEAST_BYTES, ..Counts::default() },
             quantiles: Quantiles::default(),
             documents: 0,
             longest: 0,
@@ -265,16 +267,44 @@ impl Fitting {
         matches!(self.encode, Encode::Lookup(..) | Encode::Vectorize { .. }) || self.wants_most_frequent()
     }
 
-    /// Sets the memory for distinct values, as one of so many columns that count them.
-    pub fn share_memory(&mut self, columns: usize) {
-        self.values.limit = Bytes(MOST_BYTES.0 / columns.max(1) as u64).max(LEAST_BYTES);
+    /// Sets the memory for distinct values, as one of so many columns that count them in `all`.
+    pub fn share_memory(&mut self, all: Bytes, columns: usize) {
+        self.values.limit = Bytes(all.0 / columns.max(1) as u64).max(LEAST_BYTES);
     }
 
-    /// Memory of what was seen. Dropping tokens takes both the old and the new ones for a moment.
+    /// The most memory that was used at once. Dropping tokens takes both the old and the new ones for a moment.
     pub fn bytes(&self) -> Bytes {
         let quantiles = self.quantiles.values.capacity() * 4 + self.quantiles.summary.capacity() * 8;
-        let pruned = if self.pruned { self.values.limit } else { Bytes::ZERO };
-        self.values.bytes().max(pruned) + pruned + Bytes((quantiles + self.scratch.capacity()) as u64)
+        self.values.peak + Bytes((quantiles + self.scratch.capacity()) as u64)
+    }
+
+    /// Whether cells have to be checked, given what was inferred: a column that was read as another kind, or has values
+    /// that cannot be read.
+    pub fn checks_cells(&self, found: &Inferred) -> bool {
+        let column = &self.parser.column;
+        let as_inferred = found.kind == Some(column.kind) && column.format.is_none() && found.valid;
+        let filled = found.missing == 0 || self.missing != Missing::Error;
+        (self.is_number() || self.is_integers()) && !(as_inferred && filled)
+    }
+
+    /// Takes categories as they were counted while the column was inferred; `false` if they have to be counted again.
+    pub fn take_counts(&mut self, found: &Inferred) -> bool {
+        let (Some(texts), Some(counts)) = (&found.texts, &found.counts) else { return false };
+        let Encode::Lookup(wanted, _) = &self.encode else { return false };
+        if self.is_integers() || wanted.given.is_some() {
+            return false;
+        }
+        for (text, count) in texts.iter().zip(counts) {
+            self.values.add(text.as_bytes(), 0);
+            if let Some(last) = self.values.counts.last_mut() {
+                *last = *count;
+            }
+        }
+        let fits = !self.values.full;
+        if !fits {
+            self.values = Counts { limit: self.values.limit, ..Counts::default() };
+        }
+        fits
     }
 
     /// Whether a cell can be read.
@@ -370,7 +400,6 @@ impl Fitting {
         });
         if values.full {
             values.prune();
-            self.pruned = true;
         }
         self.longest = self.longest.max(count);
     }

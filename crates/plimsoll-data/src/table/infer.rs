@@ -29,7 +29,9 @@ pub(crate) struct Inference {
     lists: u64,
     fractions: bool,
     first_is_number: Option<bool>,
+    /// Distinct texts, and how often each occurred.
     texts: TokenSet,
+    counts: Vec<u64>,
     /// Whether there are more texts than `most`.
     many: bool,
     most: usize,
@@ -67,6 +69,10 @@ pub(crate) struct Inferred {
     pub reason: &'static str,
     /// The distinct texts, sorted, if there are not too many.
     pub texts: Option<Vec<String>>,
+    /// How often each of them occurred, if every cell is a text.
+    pub counts: Option<Vec<u64>>,
+    /// Whether every cell with a value can be read as its kind.
+    pub valid: bool,
     pub shortest_list: usize,
     pub longest_list: usize,
 }
@@ -145,7 +151,7 @@ impl Inference {
             if format.is_missing_number(trimmed) {
                 return self.add_missing();
             }
-            self.commas += u64::from(parse::number_with(trimmed, b',').is_some());
+            self.commas += u64::from(trimmed.contains(&b',') && parse::number_with(trimmed, b',').is_some());
             if self.first_text.is_none() {
                 self.first_text = Some((self.line, quoted(text)));
             }
@@ -161,9 +167,16 @@ impl Inference {
         self.present += 1;
         self.first_is_number.get_or_insert(false);
         if !self.many {
-            self.many = self.texts.insert(text).is_none() || self.texts.len() > self.most || self.texts.bytes() > MOST_BYTES;
+            match self.texts.insert(text) {
+                Some((at, false)) => self.counts[at] += 1,
+                Some((_, true)) => {
+                    self.counts.push(1);
+                    self.many = self.texts.len() > self.most || self.texts.bytes() > MOST_BYTES;
+                }
+                None => self.many = true,
+            }
             if self.many {
-                self.texts = TokenSet::default();
+                (self.texts, self.counts) = (TokenSet::default(), Vec::new());
             }
         }
     }
@@ -172,7 +185,8 @@ impl Inference {
     pub fn first_problem(&self, kind: Option<ColumnKind>, strict: bool, integer: bool) -> Option<(u64, String)> {
         let declared = kind;
         let kind = kind.or(self.finish().kind)?;
-        let missing = || Some((self.first_missing?, "is empty; fill it in, or leave the row or the column out".to_string()));
+        let missing =
+            || Some((self.first_missing?, "is empty; fill missing values (`missing`), or leave the row or the column out".to_string()));
         let infinite = || {
             let (line, text) = self.first_infinite.as_ref().filter(|(_, text)| strict || !text.eq_ignore_ascii_case("nan"))?;
             Some((*line, format!("is {text}, which nothing can be trained on; leave the row out")))
@@ -223,9 +237,19 @@ impl Inference {
             () => (Some(ColumnKind::Text), false, "text"),
         };
         let sorted = || {
-            let mut texts: Vec<String> = self.texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
+            let texts = self.texts.iter().map(|text| String::from_utf8_lossy(text).into_owned());
+            let mut texts: Vec<(String, u64)> = texts.zip(self.counts.iter().copied()).collect();
             texts.sort_unstable();
-            texts
+            texts.into_iter().unzip()
+        };
+        let (texts, counts): (Vec<String>, Vec<u64>) = if self.many { Default::default() } else { sorted() };
+        let only_texts =
+            self.missing == 0 && self.numbers == 0 && self.lists == 0 && self.texts.iter().all(|text| str::from_utf8(text).is_ok());
+        let valid = match kind {
+            Some(ColumnKind::Number) => self.numbers == self.present && self.first_infinite.is_none(),
+            Some(ColumnKind::Boolean) => self.booleans == self.present,
+            Some(ColumnKind::Date) => self.dates == self.present,
+            _ => true,
         };
         Inferred {
             kind,
@@ -233,7 +257,9 @@ impl Inference {
             missing: self.missing,
             by_default,
             reason,
-            texts: (!self.many).then(sorted),
+            texts: (!self.many).then_some(texts),
+            counts: (!self.many && only_texts).then_some(counts),
+            valid,
             shortest_list: self.shortest_list,
             longest_list: self.longest_list,
         }

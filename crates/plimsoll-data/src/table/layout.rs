@@ -14,9 +14,23 @@ pub(crate) struct Columns {
     /// Words of an encoded row.
     pub words: usize,
     outputs: Vec<OutputColumn>,
+    /// Where the words of an encoded row go in a row of all outputs.
+    pieces: Vec<Piece>,
     /// How many of the outputs are inputs of the model; labels and weights follow.
     pub inputs: usize,
 }
+
+/// Words of an encoded row, and where they go.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    from: u32,
+    to: u32,
+    /// Words to copy; `None` for the index of a one-hot category.
+    copied: Option<u32>,
+}
+
+/// Rows that are expanded at a time, while they are in the processor's nearest cache.
+const TILE: usize = 32;
 
 /// Columns of the table that form one column of rows.
 pub(crate) struct Group {
@@ -62,17 +76,18 @@ impl Columns {
         let count = groups.len();
         groups.extend(labels);
         groups.extend(weight.map(|weight| Group { name: "weight".into(), columns: vec![weight], label: true }));
-        let mut columns = Columns { encoders, offsets, words, outputs: Vec::new(), inputs: count };
+        let mut columns = Columns { encoders, offsets, words, outputs: Vec::new(), pieces: Vec::new(), inputs: count };
         for group in groups {
             let output = columns.output(group)?;
             columns.outputs.push(output);
         }
+        columns.pieces = columns.pieces();
         Ok(columns)
     }
 
     /// No columns.
     pub fn empty() -> Columns {
-        Columns { encoders: Vec::new(), offsets: Vec::new(), words: 0, outputs: Vec::new(), inputs: 0 }
+        Columns { encoders: Vec::new(), offsets: Vec::new(), words: 0, outputs: Vec::new(), pieces: Vec::new(), inputs: 0 }
     }
 
     fn output(&self, group: Group) -> Result<OutputColumn, String> {
@@ -188,6 +203,53 @@ impl Columns {
         }
     }
 
+    fn pieces(&self) -> Vec<Piece> {
+        let (mut pieces, mut to): (Vec<Piece>, usize) = (Vec::new(), 0);
+        for output in &self.outputs {
+            for &column in &output.columns {
+                let (encoder, from) = (&self.encoders[column as usize], self.offsets[column as usize]);
+                let width = encoder.width + usize::from(output.ragged);
+                let copied = (!encoder.is_expanded()).then_some(width as u32);
+                match (pieces.last_mut(), copied) {
+                    (Some(Piece { from: before, to: place, copied: Some(count) }), Some(more))
+                        if (*before + *count, *place + *count) == (from as u32, to as u32) =>
+                    {
+                        *count += more;
+                    }
+                    _ => pieces.push(Piece { from: from as u32, to: to as u32, copied }),
+                }
+                to += width;
+            }
+        }
+        pieces.shrink_to_fit();
+        pieces
+    }
+
+    /// Writes whole rows, whose outputs follow each other, from encoded ones.
+    pub fn put_rows(&self, words: &[[u8; WORD]], out: &mut [[u8; WORD]]) {
+        let width = self.widths().sum::<usize>();
+        if self.is_whole_row() {
+            return out.copy_from_slice(words);
+        }
+        let has_categories = self.pieces.iter().any(|piece| piece.copied.is_none());
+        for (words, out) in words.chunks(TILE * self.words).zip(out.chunks_mut(TILE * width)) {
+            if has_categories {
+                out.fill([0; WORD]);
+            }
+            for piece in &self.pieces {
+                let (from, to) = (piece.from as usize, piece.to as usize);
+                let rows = words.chunks_exact(self.words).zip(out.chunks_exact_mut(width));
+                match piece.copied {
+                    Some(1) => rows.for_each(|(words, out)| out[to] = words[from]),
+                    Some(count) => {
+                        rows.for_each(|(words, out)| out[to..][..count as usize].copy_from_slice(&words[from..][..count as usize]))
+                    }
+                    None => rows.for_each(|(words, out)| out[to + i32::from_ne_bytes(words[from]) as usize] = 1f32.to_ne_bytes()),
+                }
+            }
+        }
+    }
+
     /// Words of each output column of a row.
     pub fn widths(&self) -> impl Iterator<Item = usize> + '_ {
         self.outputs.iter().map(Columns::output_words)
@@ -198,6 +260,7 @@ impl Columns {
         let outputs: usize = self.outputs.iter().map(|output| size_of_val(&output.columns[..]) + size_of::<OutputColumn>()).sum();
         self.encoders.iter().map(|encoder| encoder.held() + (encoder.column.name.len() + 8).next_multiple_of(16).max(32)).sum::<usize>()
             + size_of_val(&self.offsets[..])
+            + size_of_val(&self.pieces[..])
             + outputs
     }
 

@@ -12,6 +12,10 @@ pub(crate) fn number(text: &[u8]) -> Option<f64> {
         [b'+', rest @ ..] => (false, rest),
         all => (false, all),
     };
+    // Words are rejected at once; only `inf` and `nan` are numbers.
+    if !matches!(digits.first(), Some(b'0'..=b'9' | b'.' | b'i' | b'I' | b'n' | b'N')) {
+        return None;
+    }
     let (mut mantissa, mut count, mut at, mut fraction) = (0u64, 0usize, 0usize, 0usize);
     while let Some(digit) = digits.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10) {
         mantissa = mantissa.wrapping_mul(10).wrapping_add(u64::from(digit));

@@ -2,6 +2,7 @@
 
 use super::column::{ColumnKind, ColumnScale, Fill, FittedColumn, Output, TextOutput};
 use super::text::Tokenization;
+use plimsoll_core::Bytes;
 use std::path::PathBuf;
 
 /// Which columns of a table are read, and how they become the inputs and labels of a row.
@@ -30,6 +31,24 @@ pub struct TableSpec {
     pub(crate) standardize: Option<Standardize>,
     pub(crate) scales: Option<Vec<ColumnScale>>,
     pub(crate) fitted: Vec<FittedColumn>,
+    pub(crate) fitting: FittingMemory,
+}
+
+/// The memory for the distinct values of all columns while they are fitted. It is no property of the rows, so it is not part
+/// of the text that identifies them.
+#[derive(Clone, Copy)]
+pub(crate) struct FittingMemory(pub Bytes);
+
+impl Default for FittingMemory {
+    fn default() -> FittingMemory {
+        FittingMemory(Bytes::mib(32))
+    }
+}
+
+impl std::fmt::Debug for FittingMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FittingMemory")
+    }
 }
 
 /// What happens to missing values.
@@ -239,6 +258,13 @@ impl TableSpec {
     /// Reads columns as they were fitted in training. Columns that are no features there are not read.
     pub fn fitted(mut self, columns: impl IntoIterator<Item = FittedColumn>) -> TableSpec {
         self.fitted = columns.into_iter().collect();
+        self
+    }
+
+    /// Limits the memory for the distinct values of all columns while they are fitted, 32 MiB by default. Beyond it, rare
+    /// tokens of texts are dropped, and categories are refused.
+    pub fn fitting_memory(mut self, bytes: Bytes) -> TableSpec {
+        self.fitting = FittingMemory(bytes);
         self
     }
 

@@ -4,6 +4,7 @@ use super::short::Short;
 use super::sources::{Opened, SourceKind};
 use super::stages::{self, Defaults, Stage};
 use crate::error::{Error, Result};
+use crate::nn::Model;
 use crate::preprocessing::Preprocessing;
 use crate::reader::Reader;
 use crate::spec::HeldOut;
@@ -27,7 +28,7 @@ pub(super) fn synthetic_rows(root: &Reader<'_>) -> Result<Option<u64>> {
 /// The vocabulary and the context length of the text that is trained on.
 pub(super) fn text(root: &Reader<'_>, folder: &Path) -> Result<(Vocabulary, usize)> {
     let opened = match root.section("data")? {
-        Some(data) => SourceKind::of(&data)?.map(|kind| kind.open(&data, folder, false, None)).transpose()?,
+        Some(data) => SourceKind::of(&data)?.map(|kind| kind.open(&data, folder, false, None, None)).transpose()?,
         None => None,
     };
     match opened.and_then(|opened| opened.text) {
@@ -41,7 +42,7 @@ pub(super) fn text(root: &Reader<'_>, folder: &Path) -> Result<(Vocabulary, usiz
 /// The rows to train on and those to validate on.
 #[cfg(test)]
 pub(super) fn datasets(root: &Reader<'_>, folder: &Path, batch: Option<usize>, seed: u64) -> Result<(Dataset, Option<Dataset>)> {
-    open(root, folder, batch, seed, None).map(|parts| (parts.training, parts.validation))
+    open(root, folder, batch, seed, None, None).map(|parts| (parts.training, parts.validation))
 }
 
 /// The data of a run.
@@ -54,8 +55,15 @@ pub(super) struct RunData {
 }
 
 /// The rows to train on, to validate on and to test on. With fitted preprocessing, columns, statistics and classes are those
-/// of a trained model.
-pub(super) fn open(root: &Reader<'_>, folder: &Path, batch: Option<usize>, seed: u64, fitted: Option<&Preprocessing>) -> Result<RunData> {
+/// of a trained model. `host` is the budget that columns are fitted within.
+pub(super) fn open(
+    root: &Reader<'_>,
+    folder: &Path,
+    batch: Option<usize>,
+    seed: u64,
+    fitted: Option<&Preprocessing>,
+    host: Option<Bytes>,
+) -> Result<RunData> {
     let Some(data) = root.section("data")? else {
         return Err(root.missing("data", "a table that says what to train on, such as source = \"digits\""));
     };
@@ -76,7 +84,7 @@ pub(super) fn open(root: &Reader<'_>, folder: &Path, batch: Option<usize>, seed:
     };
 
     let lenient = data.value("ignore_errors").is_some() || stages::leave_out_errors(&data);
-    let opened = kind.open(&data, folder, lenient, fitted)?;
+    let opened = kind.open(&data, folder, lenient, fitted, host)?;
     data.finish()?;
     let (training, held_out, mut test, how) = split(&opened, kind, own_validation, holdout, folder, lenient)?;
     if let Some(table) = own_test {
@@ -99,6 +107,24 @@ pub(super) fn open(root: &Reader<'_>, folder: &Path, batch: Option<usize>, seed:
         Stages::Short(short) => short.training(training, checked, mask_of)?,
     };
     Ok(RunData { training, validation, test, how })
+}
+
+/// Refuses a table that gives several inputs to a model that reads one: the others would have no effect.
+pub(super) fn refuse_unread_inputs(root: &Reader<'_>, rows: &Dataset, model: &Model) -> Result<()> {
+    let ([input], Some(data)) = (model.inputs(), root.section("data")?) else { return Ok(()) };
+    let schema = rows.output_schema()?;
+    let named = data.value("inputs").and_then(Value::as_table);
+    let of_table = |name: &str| named.is_some_and(|named| named.contains_key(name)) || rows.file_use().used.iter().any(|used| used == name);
+    let inputs = schema.columns().iter().map(|column| column.name.as_str()).filter(|name| *name == "x" || of_table(name));
+    let inputs: Vec<String> = inputs.map(|name| format!("`{name}`")).collect();
+    if inputs.len() < 2 || input != "x" {
+        return Ok(());
+    }
+    Err(Error::Config(format!(
+        "the table gives the inputs {}, and the model reads one; name them in `model.inputs`, encode indices as numbers \
+         (`output = \"one_hot\"`), or `drop` the columns",
+        inputs.join(", ")
+    )))
 }
 
 /// The pixel values of the classes of masks; empty if they are class indices.

@@ -28,7 +28,7 @@ pub(crate) enum RawInputs {
 }
 
 /// The keys of a table that choose rows or labels, which new data does not have.
-const ROWS_AND_LABELS: [&str; 6] = ["target", "rows", "split", "row_groups", "holdout", "fold"];
+const ROWS_AND_LABELS: [&str; 8] = ["target", "outputs", "sample_weight", "rows", "split", "row_groups", "holdout", "fold"];
 
 impl Config {
     /// The model and the settings of a run, without its data.
@@ -88,11 +88,20 @@ impl Config {
     fn open_table(&self, kind: &SourceKind, table: &Reader<'_>, path: &Path) -> Result<Dataset> {
         let mut keys: Table = table.entries().map(|(key, value, _)| (key.to_string(), value.clone())).collect();
         ROWS_AND_LABELS.iter().for_each(|key| _ = keys.remove(*key));
+        // The features are known, and new data need not have the columns that were dropped or are labels.
+        if let Some(fitted) = self.fitted.as_ref().filter(|fitted| !fitted.features.is_empty()) {
+            keys.remove("drop");
+            for key in ["types", "columns"] {
+                if let Some(Value::Table(options)) = keys.get_mut(key) {
+                    options.retain(|name, _| fitted.features.iter().any(|feature| feature == name));
+                }
+            }
+        }
         keys.insert("path".into(), Value::String(path.to_string_lossy().into_owned()));
         let whole = Table::from_iter([("data".to_string(), Value::Table(keys))]);
         let root = Reader::root(&whole);
         let data = root.section("data")?.expect("just made");
-        Ok(kind.open(&data, Path::new(""), false, self.fitted.as_ref())?.training)
+        Ok(kind.open(&data, Path::new(""), false, self.fitted.as_ref(), None)?.training)
     }
 }
 

@@ -182,7 +182,7 @@ impl Config {
         let keys = spec.read(&root, &self.folder)?;
         let synthetic = data::synthetic_rows(&root)?;
         let given = match synthetic {
-            None => Some(data::open(&root, &self.folder, keys.batch, spec.seed, self.fitted.as_ref())?),
+            None => Some(data::open(&root, &self.folder, keys.batch, spec.seed, self.fitted.as_ref(), spec.budget.host)?),
             Some(_) => None,
         };
         let layers::Described { model, network, imported } = layers::model(&root, &self.folder)?;
@@ -211,6 +211,9 @@ impl Config {
                 (network.synthetic(rows.unwrap_or(1))?.batch(keys.batch.unwrap_or(32)), None)
             }
         };
+        if synthetic.is_none() && self.input_kind()? == sources::InputKind::Table {
+            data::refuse_unread_inputs(&root, &data, &model)?;
+        }
         root.finish()?;
         if let (Some(micro_batch), Some(batch)) = (spec.micro_batch, data.batch_size())
             && micro_batch > batch
@@ -248,7 +251,7 @@ impl Config {
         let root = Reader::root(&self.table);
         let mut spec = RunSpec::default();
         let keys = spec.read(&root, &self.folder)?;
-        let data = data::open(&root, &self.folder, keys.batch, spec.seed, self.fitted.as_ref())?.training;
+        let data = data::open(&root, &self.folder, keys.batch, spec.seed, self.fitted.as_ref(), spec.budget.host)?.training;
         root.value("model");
         root.finish()?;
         Ok(Pipeline::new(data, spec.budget.host))

@@ -44,7 +44,7 @@ pub fn schema() -> Value {
     let keys = record(|| {
         let root = Reader::root(&table);
         let _ = RunSpec::default().read(&root, Path::new(""));
-        let _ = data::open(&root, Path::new(""), None, 0, None);
+        let _ = data::open(&root, Path::new(""), None, 0, None, None);
         let _ = layers::model(&root, Path::new(""));
     });
     let mut tables = by_table(keys);

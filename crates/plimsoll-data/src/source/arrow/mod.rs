@@ -11,7 +11,7 @@ mod rows;
 mod schema;
 mod values;
 
-use super::columnar::{BlockRows, CellReader, FittedRows, TableOpening, held_bytes};
+use super::columnar::{BlockRows, CellReader, FittedRows, TableOpening, fitting_bytes, held_bytes, visit_cells};
 use super::{SequentialSource, files, identify_open};
 use crate::DataError;
 use crate::table::{ColumnKind, ColumnsError, TableSpec};
@@ -100,7 +100,8 @@ impl ArrowSpec {
         let facts = opening.facts(&chosen, &columns);
         let schema = columns.schema_with_classes()?;
         let longest_text = opening.longest_text;
-        let block = BlockRows::<ArrowReader>::bytes(&columns, longest_text, rows) + held_bytes(&columns, fitting);
+        let block = BlockRows::<ArrowReader>::bytes(&columns, longest_text, rows) + held_bytes(&columns);
+        let fitting = fitting_bytes(&columns, fitting);
         let held = reading_bytes(&files) + block as u64;
         let name = super::named("arrow", files.iter().map(|file| file.file.path.as_path()));
         let (known, spec, fitted) = (Arc::clone(&files), format!("{self:?}"), format!("{:?}", facts.fitted));
@@ -111,7 +112,9 @@ impl ArrowSpec {
         };
         let columns = Arc::new(columns);
         let open = move || BlockRows::new(ArrowReader::new(&files), &columns, longest_text);
-        Ok(SequentialSource::new(name, schema, Bytes(held), open).identified(identity).with_rows(rows).with_facts(facts))
+        let paths = paths.to_vec();
+        let source = SequentialSource::new(name, schema, Bytes(held), open).identified(identity).with_rows(rows).with_facts(facts);
+        Ok(source.with_fitting(fitting).with_columns(move |name, visit| visit_column(&paths, name, visit)))
     }
 }
 
@@ -139,6 +142,18 @@ fn sizes(
         opened.extend(Arc::into_inner(files).into_iter().flatten().map(|projected| projected.file));
     }
     Ok(all)
+}
+
+/// Calls `visit` with the text of a column for every row.
+fn visit_column(paths: &[PathBuf], name: &str, visit: &mut dyn FnMut(&[u8])) -> Result<bool, DataError> {
+    for path in paths {
+        let file = ArrowFile::open(path)?;
+        if !file.schema.columns().iter().any(|leaf| leaf.name == name && leaf.info().cells.is_ok()) {
+            return Ok(false);
+        }
+        sizes(&mut vec![file], &[name.to_string()], |reader, _, _| visit_cells(reader, visit))?;
+    }
+    Ok(true)
 }
 
 /// Columns by name.

@@ -181,14 +181,15 @@ impl ArrowReader {
 }
 
 impl CellReader for ArrowReader {
-    fn row(&mut self, cells: &mut RowBuffer) -> Result<bool, DataError> {
+    fn row(&mut self, wanted: Option<&[bool]>, cells: &mut RowBuffer) -> Result<bool, DataError> {
         if self.next == self.rows {
             (self.rows, self.next) = (self.load()?, 0);
             if self.rows == 0 {
                 return Ok(false);
             }
         }
-        self.columns.iter().enumerate().for_each(|(at, column)| cells.push(at, column.cell(self.next)));
+        let columns = self.columns.iter().enumerate().filter(|(at, _)| wanted.is_none_or(|wanted| wanted[*at]));
+        columns.for_each(|(at, column)| cells.push(at, column.cell(self.next)));
         self.next += 1;
         Ok(true)
     }

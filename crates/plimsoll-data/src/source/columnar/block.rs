@@ -33,8 +33,8 @@ pub(in crate::source) struct Block {
     words: Vec<[u8; WORD]>,
     /// For each column how its numbers become words, if that takes no more than numbers.
     direct: Vec<Option<Direct>>,
-    /// For each column that is a category, the words of the texts of its dictionary.
-    categories: Vec<Option<Listed>>,
+    /// For each column that is a category or takes no more than numbers, the words of its dictionary.
+    listed: Vec<Option<Listed>>,
     /// The errors of rows.
     errors: Vec<(usize, DataError)>,
     /// The error that ends the group of rows after the block.
@@ -47,7 +47,9 @@ struct Listed {
     /// Which dictionary.
     dictionary: u64,
     words: Vec<[u8; WORD]>,
-    /// The texts that cannot be encoded, and why.
+    /// Whether all numbers could be encoded.
+    valid: bool,
+    /// The texts that could not, and why.
     refused: Vec<(u32, String)>,
 }
 
@@ -66,39 +68,41 @@ impl Block {
     pub fn put_numbers(&mut self, column: usize, first: usize, numbers: &[f64], refuse: impl Fn(usize, String) -> DataError) {
         let (width, offset) = (self.table.words, self.table.offsets[column]);
         let out = self.words[first * width + offset..].iter_mut().step_by(width);
-        let mut good = true;
-        match self.direct[column] {
-            Some(Direct::Integer) => out.zip(numbers).for_each(|(out, number)| {
-                let integer = *number as i32;
-                good &= f64::from(integer) == *number;
-                *out = integer.to_ne_bytes();
-            }),
-            Some(Direct::Number) => out.zip(numbers).for_each(|(out, number)| {
-                let number = *number as f32;
-                good &= number.is_finite();
-                *out = number.to_ne_bytes();
-            }),
-            Some(Direct::Standardized(mean, std)) => out.zip(numbers).for_each(|(out, number)| {
-                let number = ((number - mean) / std) as f32;
-                good &= number.is_finite();
-                *out = number.to_ne_bytes();
-            }),
-            None => unreachable!("the column takes more than numbers"),
-        }
+        let good = self.direct[column].is_some_and(|direct| direct.encode(numbers, out));
         if !good {
             numbers.iter().enumerate().for_each(|(at, number)| self.put_cell(column, first + at, Cell::Number(*number), &refuse));
         }
     }
 
+    /// Encodes the numbers of a dictionary of a column that is [direct](Self::is_direct), unless it is the last one, and
+    /// returns their words; `None` if one of them is invalid, so that its rows have to be found.
+    pub fn list_numbers(&mut self, column: usize, dictionary: u64, numbers: &[f64]) -> Option<&[[u8; WORD]]> {
+        let (direct, listed) = (self.direct[column]?, self.listed[column].as_mut()?);
+        if listed.dictionary != dictionary {
+            listed.dictionary = dictionary;
+            resize_to(&mut listed.words, numbers.len());
+            listed.words.resize(numbers.len(), [0; WORD]);
+            listed.valid = direct.encode(numbers, listed.words.iter_mut());
+        }
+        listed.valid.then_some(&listed.words)
+    }
+
+    /// Writes encoded numbers of consecutive rows.
+    pub fn put_words(&mut self, column: usize, first: usize, words: &[[u8; WORD]]) {
+        let (width, offset) = (self.table.words, self.table.offsets[column]);
+        let out = self.words[first * width + offset..].iter_mut().step_by(width);
+        out.zip(words).for_each(|(out, word)| *out = *word);
+    }
+
     /// Whether texts of a column become one word each.
     pub fn is_category(&self, column: usize) -> bool {
-        self.categories[column].is_some()
+        self.direct[column].is_none() && self.listed[column].is_some()
     }
 
     /// Encodes the texts of a dictionary, unless it is the last one.
     pub fn list_words<'t>(&mut self, column: usize, dictionary: u64, texts: usize, text: impl Fn(usize) -> &'t [u8]) {
         let encoder = &self.table.encoders[column];
-        let Some(listed) = self.categories[column].as_mut().filter(|listed| listed.dictionary != dictionary) else { return };
+        let Some(listed) = self.listed[column].as_mut().filter(|listed| listed.dictionary != dictionary) else { return };
         listed.dictionary = dictionary;
         listed.refused.clear();
         resize_to(&mut listed.words, texts);
@@ -114,7 +118,7 @@ impl Block {
     /// Encodes texts of consecutive rows by their indices in the dictionary of [`list_words`](Self::list_words).
     pub fn put_indices(&mut self, column: usize, first: usize, indices: &[u32], refuse: impl Fn(usize, String) -> DataError) {
         let (width, offset) = (self.table.words, self.table.offsets[column]);
-        let Some(listed) = &self.categories[column] else { return };
+        let Some(listed) = &self.listed[column] else { return };
         let out = self.words[first * width + offset..].iter_mut().step_by(width);
         out.zip(indices).for_each(|(out, index)| *out = listed.words[*index as usize]);
         if listed.refused.is_empty() {
@@ -160,7 +164,11 @@ impl<R: BlockReader> BlockRows<R> {
             text: vec![0; Block::text_bytes(table, longest_text)],
             words: vec![[0; WORD]; BLOCK * table.words],
             direct: table.encoders.iter().map(|encoder| encoder.direct()).collect(),
-            categories: table.encoders.iter().map(|encoder| encoder.is_category().then(Listed::default)).collect(),
+            listed: table
+                .encoders
+                .iter()
+                .map(|encoder| (encoder.is_category() || encoder.direct().is_some()).then(Listed::default))
+                .collect(),
             errors: Vec::new(),
             damage: None,
             table: Arc::clone(table),
@@ -188,18 +196,18 @@ impl<R: BlockReader> RowIterator for BlockRows<R> {
         self.reader.begin();
         (self.next, self.rows, self.block.damage) = (0, 0, None);
         self.block.errors.clear();
-        self.block.categories.iter_mut().flatten().for_each(|listed| listed.dictionary = 0);
+        self.block.listed.iter_mut().flatten().for_each(|listed| listed.dictionary = 0);
         Ok(())
     }
 
     fn rows(&mut self, out: &mut [u8], row_bytes: usize) -> Result<usize, Fault> {
         let ready = (self.rows - self.next).min(out.len() / row_bytes.max(1));
-        if ready == 0 || !self.whole || !self.block.errors.is_empty() {
+        if ready == 0 || !self.block.errors.is_empty() {
             return Ok(usize::from(self.row(&mut out[..row_bytes])?));
         }
         let width = self.block.table.words;
         let words = &self.block.words[self.next * width..][..ready * width];
-        out[..ready * row_bytes].copy_from_slice(words.as_flattened());
+        self.block.table.put_rows(words, out[..ready * row_bytes].as_chunks_mut().0);
         self.next += ready;
         Ok(ready)
     }

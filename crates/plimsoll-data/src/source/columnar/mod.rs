@@ -10,7 +10,8 @@ use super::{FileUse, TableFacts};
 use crate::DataError;
 use crate::progress::Reporter;
 use crate::table::{
-    Cell, CellFormat, Chosen, ColumnKind, ColumnNames, Columns, ColumnsError, Encoding, Inference, RowBuffer, TableSpec, candidates,
+    Cell, CellFormat, Chosen, ColumnKind, ColumnNames, Columns, ColumnsError, Encoding, FitRows, Inference, RowBuffer, TableSpec,
+    candidates,
 };
 use plimsoll_core::Bytes;
 use std::path::Path;
@@ -28,8 +29,9 @@ pub(super) struct ColumnInfo {
 
 /// One pass over the rows of files.
 pub(super) trait CellReader {
-    /// Adds the cells of the next row; `false` after the last.
-    fn row(&mut self, cells: &mut RowBuffer) -> Result<bool, DataError>;
+    /// Adds the cells of the wanted columns of the next row, and of all columns by default; `false` after the last. Every
+    /// row wants the same columns.
+    fn row(&mut self, wanted: Option<&[bool]>, cells: &mut RowBuffer) -> Result<bool, DataError>;
 }
 
 /// The rows that columns are fitted to.
@@ -115,9 +117,9 @@ impl<'s> TableOpening<'s> {
         rows: u64,
         mut add: impl FnMut(&mut Self, u64, usize, Cell<'_>),
     ) -> Result<(), DataError> {
-        let mut reporter = Reporter::new("reading", path, rows);
+        let mut reporter = Reporter::rows("reading", path, rows);
         let (mut cells, mut row) = (RowBuffer::default(), 0);
-        while reader.row({
+        while reader.row(None, {
             cells.clear();
             &mut cells
         })? {
@@ -151,10 +153,10 @@ impl<'s> TableOpening<'s> {
         to: Option<&FittedRows>,
         (path, rows): (&Path, u64),
     ) -> Result<(Columns, Bytes), ColumnsError> {
-        let mut each = |sink: &mut dyn FnMut(u64, &RowBuffer) -> Result<(), String>| {
-            let mut reporter = Reporter::new("fitting", path, rows);
+        let mut pass = |wanted: &[bool], sink: &mut dyn FnMut(u64, &RowBuffer) -> Result<(), String>| {
+            let mut reporter = Reporter::rows("fitting", path, rows);
             let (mut cells, mut row) = (RowBuffer::default(), 0);
-            while reader.row({
+            while reader.row(Some(wanted), {
                 cells.clear();
                 &mut cells
             })? {
@@ -167,7 +169,8 @@ impl<'s> TableOpening<'s> {
             }
             Ok(())
         };
-        chosen.columns(self.spec, &self.names, &CellFormat::default(), false, &mut each)
+        let rows = FitRows { pass: &mut pass, all: to.is_none() };
+        chosen.columns(self.spec, &self.names, &CellFormat::default(), false, rows)
     }
 
     /// What is known about the files once the columns are fitted.
@@ -195,13 +198,30 @@ impl<'s> TableOpening<'s> {
     }
 }
 
-/// Memory of the columns with what was fitted, or of fitting them, and of lists while they are encoded.
-pub(super) fn held_bytes(columns: &Columns, fitting: Bytes) -> usize {
+/// Calls `visit` with the cells of the only column of a reader, as texts.
+pub(super) fn visit_cells(reader: &mut dyn CellReader, visit: &mut dyn FnMut(&[u8])) -> Result<(), DataError> {
+    let mut cells = RowBuffer::default();
+    while reader.row(None, {
+        cells.clear();
+        &mut cells
+    })? {
+        cells.iter().for_each(|(_, cell)| cell.with_text(&mut *visit));
+    }
+    Ok(())
+}
+
+/// Memory of fitting columns, beyond what they hold since.
+pub(super) fn fitting_bytes(columns: &Columns, fitting: Bytes) -> Bytes {
+    fitting.saturating_sub(Bytes(columns.held() as u64))
+}
+
+/// Memory of the columns with what was fitted, and of lists while they are encoded.
+pub(super) fn held_bytes(columns: &Columns) -> usize {
     let bytes = columns.encoders.iter().map(|encoder| match encoder.column.encoding {
         Encoding::List { length, .. } => length * 8 * 2,
         _ => 0,
     });
-    columns.held().max(fitting.get()) + bytes.sum::<usize>()
+    columns.held() + bytes.sum::<usize>()
 }
 
 /// A half-precision number.

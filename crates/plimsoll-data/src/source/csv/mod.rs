@@ -158,10 +158,12 @@ impl Csv {
         }
         let (rows, identity) = (self.rows.end - self.rows.start, self.clone());
         let name = self.describe();
-        let (schema, facts) = (self.schema.clone(), self.facts());
+        let (schema, facts, fitting) = (self.schema.clone(), self.facts(), self.table.fitting_beyond_held());
         let held = Bytes((self.table.held() + stream::held(&self.table)) as u64);
         let source = SequentialSource::new(name, schema, held, move || stream::CsvRows::new(&self.table, self.rows.clone()));
-        let source = source.with_rows(rows).with_facts(facts);
+        let of_columns = identity.clone();
+        let source = source.with_rows(rows).with_facts(facts).with_fitting(fitting);
+        let source = source.with_columns(move |name, visit| of_columns.visit_column(name, visit));
         Ok(Ok(source.identified(move |hash| identity.fingerprint(0..0, hash).map(drop))))
     }
 
@@ -272,6 +274,10 @@ impl Source for Csv {
         PARSER_CODE + Bytes(self.table.held() as u64)
     }
 
+    fn fitting_bytes(&self) -> Bytes {
+        self.table.fitting_beyond_held()
+    }
+
     fn resident_bytes(&self) -> Bytes {
         if self.spec.lenient {
             return Bytes::ZERO;
@@ -310,9 +316,17 @@ impl Source for Csv {
     }
 
     fn visit_column(&self, name: &str, visit: &mut dyn FnMut(&[u8])) -> Result<bool, DataError> {
+        if self.spec.json_lines {
+            return self.table.visit_key(name, |row, text| {
+                let (rows, stride) = (&self.rows, self.stride());
+                if rows.contains(&row) && (row - rows.start).is_multiple_of(stride) && (row - rows.start) / stride < self.len {
+                    visit(text);
+                }
+            });
+        }
         // The value of a window is that of its first row.
         let (mut found, mut row, stride) = (false, 0, self.stride());
-        for file in self.table.files.iter().filter(|_| !self.spec.json_lines) {
+        for file in self.table.files.iter() {
             let mut at = None;
             each_record_of(&file.path, self.table.delimiter(), |line, fields| {
                 let Some(column) = at else {

@@ -10,7 +10,7 @@ use super::syntax::Syntax;
 use crate::DataError;
 use crate::progress::Reporter;
 use crate::table::{
-    Cell, CellFormat, Chosen, ColumnNames, Columns, ColumnsError, Inference, RowBuffer, TokenSet, UNUSED, WORD, candidates,
+    Cell, CellFormat, Chosen, ColumnNames, Columns, ColumnsError, FitRows, Inference, RowBuffer, TokenSet, UNUSED, WORD, candidates,
 };
 use plimsoll_core::Bytes;
 use std::fs::File;
@@ -114,17 +114,20 @@ impl TextTable {
         };
         drop(scan.seen);
         let rows = table.part(&spec.part)?;
-        table.fit(spec, &format, &|row| rows.contains(&row))?;
+        let all = scan.uneven.is_none() && rows == (0..table.rows);
+        table.fit(spec, &format, &|row| rows.contains(&row), all)?;
         table.chosen.map = Vec::new();
         Ok(table)
     }
 
-    /// Fits the columns to some rows.
-    fn fit(&mut self, spec: &CsvSpec, format: &CellFormat, keep: &dyn Fn(u64) -> bool) -> Result<(), DataError> {
+    /// Fits the columns to some rows; `all` if those are all, and none is malformed.
+    fn fit(&mut self, spec: &CsvSpec, format: &CellFormat, keep: &dyn Fn(u64) -> bool, all: bool) -> Result<(), DataError> {
         let path = Arc::clone(&self.files[0].path);
         let (this, lenient) = (&*self, spec.lenient);
-        let mut rows = |sink: &mut dyn FnMut(u64, &RowBuffer) -> Result<(), String>| this.each_row(keep, lenient, sink);
-        let fitted = self.chosen.columns(&spec.table, &self.names, format, spec.window.is_some(), &mut rows);
+        let mut pass =
+            |wanted: &[bool], sink: &mut dyn FnMut(u64, &RowBuffer) -> Result<(), String>| this.each_row(keep, lenient, wanted, sink);
+        let rows = FitRows { pass: &mut pass, all };
+        let fitted = self.chosen.columns(&spec.table, &self.names, format, spec.window.is_some(), rows);
         let (columns, bytes) = fitted.map_err(|error| match error {
             ColumnsError::Problem(problem) => DataError::csv(&path, 1, problem),
             ColumnsError::Data(error) => error,
@@ -137,15 +140,16 @@ impl TextTable {
     pub fn refit(&self, spec: &CsvSpec, keep: &dyn Fn(u64) -> bool) -> Result<TextTable, DataError> {
         let mut table = self.clone();
         let format = self.columns.encoders.first().map(|encoder| encoder.format().clone()).unwrap_or_default();
-        table.fit(spec, &format, keep)?;
+        table.fit(spec, &format, keep, false)?;
         Ok(table)
     }
 
-    /// Calls `sink` with the cells of the kept rows of all files. With `lenient`, rows that cannot be read are skipped.
+    /// Calls `sink` with the wanted cells of the kept rows of all files. With `lenient`, rows that cannot be read are skipped.
     fn each_row(
         &self,
         keep: &dyn Fn(u64) -> bool,
         lenient: bool,
+        wanted: &[bool],
         sink: &mut dyn FnMut(u64, &RowBuffer) -> Result<(), String>,
     ) -> Result<(), DataError> {
         let (mut memory, mut extra) = (vec![0; PIECE + self.field], vec![0; self.extra_bytes()]);
@@ -161,7 +165,11 @@ impl TextTable {
                     continue;
                 }
                 cells.clear();
-                let read = self.record(&mut records, file, &mut extra, &mut |column, cell| cells.push(column, cell))?;
+                let read = self.record(&mut records, file, &mut extra, &mut |column, cell| {
+                    if wanted[column] {
+                        cells.push(column, cell);
+                    }
+                })?;
                 let done = read.and_then(|()| sink(row, &cells));
                 if let (Err(problem), false) = (done, lenient) {
                     return Err(DataError::csv(&file.path, place.line, problem));
@@ -169,6 +177,33 @@ impl TextTable {
             }
         }
         Ok(())
+    }
+
+    /// Calls `visit` with the index of every row of JSON lines and the text of a key, which is empty where the key is missing;
+    /// returns whether a row has it.
+    pub fn visit_key(&self, name: &str, mut visit: impl FnMut(u64, &[u8])) -> Result<bool, DataError> {
+        let (mut memory, mut lists) = (vec![0; PIECE + self.field], vec![[0; 8]; self.lists]);
+        let (mut found, mut text) = (false, Vec::new());
+        for file in self.files.iter() {
+            let mut records = file.scanner(self.syntax.delimiter(), &mut memory)?;
+            for row in file.first_row..file.first_row + file.rows {
+                if records.next_record()?.is_none() {
+                    break;
+                }
+                text.clear();
+                if let Ok(line) = records.line()? {
+                    // A line that cannot be read is reported when the row is.
+                    _ = json::object(line, &mut lists, &mut |key, cell| {
+                        if key == name.as_bytes() {
+                            found = true;
+                            cell.with_text(|value| text.extend_from_slice(value));
+                        }
+                    });
+                }
+                visit(row, &text);
+            }
+        }
+        Ok(found)
     }
 
     /// The files in a few words.
@@ -186,7 +221,12 @@ impl TextTable {
         self.chosen.unused.iter().map(|(at, reason)| (self.names.get(*at as usize), *reason))
     }
 
-    /// Bytes of the index: the columns with what was fitted, or what fitting them took, and the offsets of rows.
+    /// Memory of fitting the columns, beyond what they hold since.
+    pub fn fitting_beyond_held(&self) -> Bytes {
+        self.fitting.saturating_sub(Bytes(self.columns.held() as u64))
+    }
+
+    /// Bytes of the index: the columns with what was fitted, and the offsets of rows.
     pub fn held(&self) -> usize {
         let files = self
             .files
@@ -194,8 +234,7 @@ impl TextTable {
             .map(|file| size_of::<CsvFile>() + size_of_val(&file.map[..]) + size_of_val(&file.places[..]) + file.path.as_os_str().len());
         let roles = size_of_val(&self.chosen.features[..]) + size_of_val(&self.chosen.targets[..]) + size_of_val(&self.chosen.used[..]);
         let names = self.names.held() + self.used_names.bytes().get() + size_of_val(&self.chosen.unused[..]);
-        // Fitting was over before the rows are read, so its memory is planned, not added.
-        names + self.columns.held().max(self.fitting.get()) + roles + files.sum::<usize>()
+        names + self.columns.held() + roles + files.sum::<usize>()
     }
 
     /// Bytes of scratch memory for reading rows, without those of the rows themselves.

@@ -55,15 +55,20 @@ impl Hybrid {
             }
             Current::Packed(count) => {
                 let here = CHUNK.min(*count);
-                // The last group may be cut.
-                let packed = (here.div_ceil(8) * self.width).min(bytes.len() - self.at);
-                unpack(&bytes[self.at..self.at + packed], self.width, chunk);
+                let groups = here.div_ceil(8);
+                unpack(&bytes[self.at..], self.width, groups, chunk);
                 *count -= here;
                 self.left -= here;
-                self.at += packed;
+                // The last group may be cut.
+                self.at = (self.at + groups * self.width).min(bytes.len());
                 Ok(Run::Each(&chunk[..here]))
             }
         }
+    }
+
+    /// Integers that were not returned yet.
+    pub fn left(&self) -> usize {
+        self.left
     }
 
     /// Whether all integers are this one, in one run.
@@ -119,27 +124,38 @@ pub(super) fn hybrid(bytes: &[u8], width: u32, count: usize, mut put: impl FnMut
 }
 
 /// Unpacks groups of eight integers; of an incomplete group at the end, the missing bytes are zero.
-fn unpack(packed: &[u8], width: usize, out: &mut [u32; CHUNK]) {
-    fn of<const WIDTH: usize>(packed: &[u8], out: &mut [u32; CHUNK]) {
-        for (group, out) in packed.chunks(WIDTH).zip(out.as_chunks_mut::<8>().0) {
-            // Eight bytes are loaded for each integer, which begins at most seven bits into them.
-            let mut bytes = [0; 40];
-            match <&[u8; WIDTH]>::try_from(group) {
-                Ok(group) => bytes[..WIDTH].copy_from_slice(group),
-                Err(_) => bytes[..group.len()].copy_from_slice(group),
+fn unpack(packed: &[u8], width: usize, groups: usize, out: &mut [u32; CHUNK]) {
+    fn of<const WIDTH: usize>(packed: &[u8], groups: usize, out: &mut [u32; CHUNK]) {
+        for (at, out) in out.as_chunks_mut::<8>().0.iter_mut().take(groups).enumerate() {
+            let start = at * WIDTH;
+            // Eight bytes are loaded for each integer, which begins at most seven bits into them; near the end of the page,
+            // from a copy.
+            match packed.get(start..start + WIDTH + 8) {
+                Some(bytes) => eight::<WIDTH>(bytes, out),
+                None => {
+                    let mut bytes = [0; 40];
+                    let rest = packed.get(start..).unwrap_or_default();
+                    let rest = &rest[..rest.len().min(WIDTH)];
+                    bytes[..rest.len()].copy_from_slice(rest);
+                    eight::<WIDTH>(&bytes[..WIDTH + 8], out);
+                }
             }
-            for (index, out) in out.iter_mut().enumerate() {
-                let (byte, bit) = (index * WIDTH / 8, index * WIDTH % 8);
-                let mut eight = [0; 8];
-                eight.copy_from_slice(&bytes[byte..byte + 8]);
-                *out = (u64::from_le_bytes(eight) >> bit & ((1 << WIDTH) - 1)) as u32;
-            }
+        }
+    }
+    #[inline(always)]
+    fn eight<const WIDTH: usize>(bytes: &[u8], out: &mut [u32; 8]) {
+        let bytes = &bytes[..WIDTH + 8];
+        for (index, out) in out.iter_mut().enumerate() {
+            let (byte, bit) = (index * WIDTH / 8, index * WIDTH % 8);
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[byte..byte + 8]);
+            *out = (u64::from_le_bytes(word) >> bit & ((1 << WIDTH) - 1)) as u32;
         }
     }
     macro_rules! widths {
         ($($width:literal)*) => {
             match width {
-                $($width => of::<$width>(packed, out),)*
+                $($width => of::<$width>(packed, groups, out),)*
                 _ => {}
             }
         };

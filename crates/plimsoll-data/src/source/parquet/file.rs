@@ -4,6 +4,7 @@ use super::codec;
 use super::footer::{Chunk, DATA, DATA_V2, DICTIONARY, Footer, Leaf, PageHeader};
 use super::numbers::ValueType;
 use super::thrift::Malformed;
+use super::values::AHEAD;
 use crate::DataError;
 use crate::source::columnar::BLOCK;
 use std::fs::File;
@@ -46,8 +47,9 @@ pub(super) struct PageLimits {
     packed: u64,
     unpacked: u64,
     values: u64,
-    /// Values that are decoded at once.
+    /// Values that are decoded at once, and words that are looked up ahead.
     decoded: u64,
+    ahead: u64,
     dictionary: u64,
     dictionary_bytes: u64,
     /// Memory of unpacking.
@@ -63,6 +65,7 @@ impl PageLimits {
             self.values = self.values.max(head.values);
             let in_parts = matches!(head.encoding, 0 | 2 | 8);
             self.decoded = self.decoded.max(if in_parts { head.values.min(BLOCK as u64) } else { head.values });
+            self.ahead = self.ahead.max(if matches!(head.encoding, 2 | 8) { head.values.min(AHEAD as u64) } else { 0 });
         }
         self.packed = self.packed.max(head.packed);
         self.unpacked = self.unpacked.max(head.unpacked).max(head.packed);
@@ -73,7 +76,8 @@ impl PageLimits {
         let mut with = *self;
         with.add(head, codec);
         let all = |limits: &PageLimits| {
-            (limits.packed, limits.unpacked, limits.values, limits.decoded, limits.dictionary, limits.dictionary_bytes)
+            let values = (limits.values, limits.decoded, limits.ahead, limits.dictionary);
+            (limits.packed, limits.unpacked, values, limits.dictionary_bytes)
         };
         all(&with) == all(self)
     }
@@ -84,6 +88,7 @@ impl PageLimits {
         self.unpacked = self.unpacked.max(other.unpacked);
         self.values = self.values.max(other.values);
         self.decoded = self.decoded.max(other.decoded);
+        self.ahead = self.ahead.max(other.ahead);
         self.dictionary = self.dictionary.max(other.dictionary);
         self.dictionary_bytes = self.dictionary_bytes.max(other.dictionary_bytes);
         self.codec = self.codec.max(other.codec);
@@ -94,8 +99,9 @@ impl PageLimits {
         let values = match column.value {
             // Indices or lengths, the dictionary with its words, and the current text where texts share prefixes.
             ValueType::Text => 8 * self.values + 8 * self.dictionary + self.dictionary_bytes + self.unpacked,
-            ValueType::Decimal(..) | ValueType::Boolean => 8 * self.dictionary + 24 * self.values,
-            _ => 8 * (self.decoded.max(BLOCK as u64) + self.dictionary),
+            ValueType::Decimal(..) | ValueType::Boolean => 12 * self.dictionary + 24 * self.values,
+            // Numbers, and the words of the dictionary and of the values ahead.
+            _ => 8 * (self.decoded.max(BLOCK as u64) + self.dictionary) + 4 * (self.dictionary + self.ahead),
         };
         let levels = self.values * (u64::from(column.leaf.defined > 0) + u64::from(column.leaf.repeated > 0));
         self.packed + self.unpacked + values + levels + (64 << 10)

@@ -13,7 +13,7 @@ mod rows;
 mod thrift;
 mod values;
 
-use super::columnar::{BlockRows, FittedRows, TableOpening, held_bytes};
+use super::columnar::{BlockRows, FittedRows, TableOpening, fitting_bytes, held_bytes, visit_cells};
 use super::{SequentialSource, files, identify_open};
 use crate::DataError;
 use crate::table::{ColumnsError, TableSpec};
@@ -89,7 +89,8 @@ impl ParquetSpec {
         let facts = opening.facts(&chosen, &columns);
         let schema = columns.schema_with_classes()?;
         let longest_text = opening.longest_text;
-        let block = BlockRows::<Reader>::bytes(&columns, longest_text, rows) + held_bytes(&columns, fitting);
+        let block = BlockRows::<Reader>::bytes(&columns, longest_text, rows) + held_bytes(&columns);
+        let fitting = fitting_bytes(&columns, fitting);
         let held = reading_bytes(&files) + block as u64;
         let name = super::named("parquet", files.iter().map(|file| file.path.as_path()));
         let (known, spec, fitted) = (Arc::clone(&files), format!("{self:?}"), format!("{:?}", facts.fitted));
@@ -100,7 +101,20 @@ impl ParquetSpec {
         };
         let columns = Arc::new(columns);
         let open = move || BlockRows::new(Reader::new(&files), &columns, longest_text);
-        Ok(SequentialSource::new(name, schema, Bytes(held), open).identified(identity).with_rows(rows).with_facts(facts))
+        let (spec, paths) = (self.clone(), paths.to_vec());
+        let source = SequentialSource::new(name, schema, Bytes(held), open).identified(identity).with_rows(rows).with_facts(facts);
+        Ok(source.with_fitting(fitting).with_columns(move |name, visit| spec.visit_column(&paths, name, visit)))
+    }
+
+    /// Calls `visit` with the text of a column for every row.
+    fn visit_column(&self, paths: &[PathBuf], name: &str, visit: &mut dyn FnMut(&[u8])) -> Result<bool, DataError> {
+        for path in paths {
+            let (mut file, footer) = ParquetFile::open(path)?;
+            let Some(leaf) = footer.leaves.iter().position(|leaf| leaf.name == name && leaf.repeated == 0) else { return Ok(false) };
+            file.project(&footer, self.groups(&footer), &[leaf])?;
+            visit_cells(&mut Reader::new(&Arc::new(vec![file])), visit)?;
+        }
+        Ok(true)
     }
 
     fn groups(&self, footer: &Footer) -> Range<usize> {

@@ -77,7 +77,7 @@ pub(super) fn unsupported(encoding: i64) -> String {
 }
 
 /// Adds the values of a dictionary by their indices.
-pub(super) fn look_up(run: Run<'_>, dictionary: &[f64], out: &mut Vec<f64>) -> Result<(), String> {
+pub(super) fn look_up<T: Copy>(run: Run<'_>, dictionary: &[T], out: &mut Vec<T>) -> Result<(), String> {
     match run {
         Run::Same(index, times) => {
             let value = *dictionary.get(index as usize).ok_or(UNLISTED)?;

@@ -136,13 +136,14 @@ impl Reader {
 }
 
 impl CellReader for Reader {
-    fn row(&mut self, cells: &mut RowBuffer) -> Result<bool, DataError> {
+    fn row(&mut self, wanted: Option<&[bool]>, cells: &mut RowBuffer) -> Result<bool, DataError> {
         if !self.advance() {
             return Ok(false);
         }
         let Reader { files, columns, unpacker, file, group, left } = self;
         let file = &files[*file];
-        for (at, (reader, column)) in columns.iter_mut().zip(&file.columns).enumerate() {
+        let all = columns.iter_mut().zip(&file.columns).enumerate();
+        for (at, (reader, column)) in all.filter(|(at, _)| wanted.is_none_or(|wanted| wanted[*at])) {
             reader.cell(file, column, *group, unpacker, |cell| cells.push(at, cell))?;
         }
         *left -= 1;
@@ -173,6 +174,23 @@ impl BlockReader for Reader {
                     break;
                 }
                 let run = reader.pages.left().min(rows - row);
+                if block.is_direct(at)
+                    && let Some((dictionary, numbers)) = reader.pages.listed_numbers()
+                    && let Some(listed) = block.list_numbers(at, dictionary, numbers)
+                {
+                    match reader.pages.words(run, listed) {
+                        Ok(words) => {
+                            block.put_words(at, row, words);
+                            row += words.len();
+                            continue;
+                        }
+                        Err(problem) => {
+                            let page = reader.page_at;
+                            (rows, block.damage) = (row, Some(file.broken(&column.leaf.name, page, problem)));
+                            break;
+                        }
+                    }
+                }
                 if block.is_direct(at)
                     && let Some(numbers) = reader.pages.numbers(run)
                 {

@@ -5,7 +5,11 @@ use super::encodings::{CHUNK, CUT, Hybrid, Run, delta, hybrid};
 use super::footer::{DICTIONARY, Leaf, PageHeader};
 use super::numbers::{UNLISTED, ValueType, look_up, numbers, plain, unsupported};
 use crate::source::columnar::resize_to;
-use crate::table::Cell;
+use crate::table::{Cell, WORD};
+
+/// Values of a dictionary that are looked up at a time. Columns are read in turn, so the dictionary of each has left the
+/// processor's cache when it is used again; with more values at a time, that happens less often.
+pub(super) const AHEAD: usize = 20 * CHUNK;
 
 /// How the texts of the page are stored.
 #[derive(Clone, Copy, PartialEq)]
@@ -48,6 +52,9 @@ pub(super) struct Pages {
     decoded: usize,
     /// How further numbers are decoded, if not all were at once.
     later: Later,
+    /// Encoded numbers of the page, the next one.
+    words: Vec<[u8; WORD]>,
+    next_word: usize,
     texts: Strings,
     first: Vec<u32>,
     second: Vec<u32>,
@@ -78,6 +85,8 @@ impl Pages {
             values: Vec::new(),
             decoded: 0,
             later: Later::Nothing,
+            words: Vec::new(),
+            next_word: 0,
             texts: Strings::Plain,
             first: Vec::new(),
             second: Vec::new(),
@@ -113,6 +122,35 @@ impl Pages {
         self.entry += numbers.len();
         self.next += numbers.len();
         Some(numbers)
+    }
+
+    /// The numbers of the dictionary, and which dictionary it is, counted from the first, if a page without missing values
+    /// or repetition has indices of numbers.
+    pub fn listed_numbers(&self) -> Option<(u64, &[f64])> {
+        let is_plain = !self.repeated && self.definitions.is_empty() && self.value != ValueType::Text;
+        (is_plain && matches!(self.later, Later::Indices(_))).then_some((self.dictionaries, &self.dictionary))
+    }
+
+    /// The same as [`numbers`](Self::numbers), where `listed` has the encoded numbers of the dictionary.
+    pub fn words(&mut self, count: usize, listed: &[[u8; WORD]]) -> Result<&[[u8; WORD]], String> {
+        if self.next_word == self.words.len() {
+            let Later::Indices(indices) = &mut self.later else { return Err(CUT.into()) };
+            resize_to(&mut self.words, AHEAD.min(self.entries));
+            self.next_word = 0;
+            let mut chunk = [0; CHUNK];
+            while self.words.len() + CHUNK.min(indices.left()) <= self.words.capacity() && indices.left() > 0 {
+                look_up(indices.next(&self.unpacked, &mut chunk)?, listed, &mut self.words)?;
+            }
+        }
+        let words = &self.words[self.next_word..];
+        let words = &words[..count.min(words.len())];
+        if words.is_empty() {
+            return Err(CUT.into());
+        }
+        self.next_word += words.len();
+        self.entry += words.len();
+        self.next += words.len();
+        Ok(words)
     }
 
     /// Decodes numbers until the next one is known.
@@ -300,8 +338,9 @@ impl Pages {
                 }
             }
         }
-        (self.decoded, self.later) = (0, Later::Nothing);
+        (self.decoded, self.later, self.next_word) = (0, Later::Nothing, 0);
         self.values.clear();
+        self.words.clear();
         let at = bytes.len() - rest.len();
         match self.value {
             ValueType::Text => return self.read_texts(head.encoding, bytes, rest, count),
@@ -380,4 +419,75 @@ fn read_levels(bytes: &[u8], most: u8, count: usize, out: &mut Vec<u8>) -> Resul
 fn all_are(bytes: &[u8], level: u8, count: usize) -> Result<bool, String> {
     let width = 8 - level.leading_zeros();
     Ok(count > 0 && Hybrid::new(width, count, 0)?.is_run_of(bytes, u32::from(level)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::footer::DATA;
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Pages with a dictionary of integers as f64, and a data page of indices of 12 bits, in one bit-packed run after a run of
+    /// one value.
+    fn pages(indices: &[u32], repeated: usize) -> Pages {
+        let leaf = Leaf { name: "n".into(), kind: 5, length: 0, defined: 0, element: 0, repeated: 0, logical: None };
+        let mut pages = Pages::new(&leaf, ValueType::F64);
+        let dictionary: Vec<u8> = (0..4096).flat_map(|number| f64::from(number * 3).to_le_bytes()).collect();
+        let mut packed = vec![12u8];
+        let varint = |mut number: usize, out: &mut Vec<u8>| {
+            while number >= 0x80 {
+                out.push(number as u8 | 0x80);
+                number >>= 7;
+            }
+            out.push(number as u8);
+        };
+        varint(repeated << 1, &mut packed);
+        packed.extend([7, 0]);
+        varint(indices.len().div_ceil(8) << 1 | 1, &mut packed);
+        let mut bits = vec![0u8; indices.len().div_ceil(8) * 12];
+        for (at, index) in indices.iter().enumerate() {
+            (0..12).filter(|bit| index >> bit & 1 == 1).for_each(|bit| bits[(at * 12 + bit) / 8] |= 1 << ((at * 12 + bit) % 8));
+        }
+        packed.extend(bits);
+        let head = |kind: i64, values: usize, bytes: &[u8]| PageHeader {
+            kind,
+            values: values as u64,
+            packed: bytes.len() as u64,
+            unpacked: bytes.len() as u64,
+            encoding: if kind == DATA { 8 } else { 0 },
+            ..PageHeader::default()
+        };
+        let unpacker = &mut Unpacker::default();
+        pages.read(&head(DICTIONARY, 4096, &dictionary), 0, &dictionary, unpacker).unwrap();
+        pages.read(&head(DATA, repeated + indices.len(), &packed), 0, &packed, unpacker).unwrap();
+        pages
+    }
+
+    proptest! {
+        #[test]
+        fn encoded_values_of_a_dictionary_are_its_values(
+            seed in any::<u32>(), count in 1usize..70_000, repeated in 1usize..30_000, each in 1usize..3000,
+        ) {
+            let indices: Vec<u32> = (0..count as u32).map(|at| at.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 20).collect();
+            let mut pages = pages(&indices, repeated);
+            let (number, dictionary) = pages.listed_numbers().unwrap();
+            prop_assert_eq!((number, dictionary.len()), (1, 4096));
+            let words: Vec<[u8; WORD]> = dictionary.iter().map(|value| (*value as f32).to_ne_bytes()).collect();
+            let mut found = Vec::new();
+            while pages.left() > 0 {
+                let some = pages.words(each, &words).unwrap();
+                prop_assert!(some.len() <= each);
+                found.extend(some.iter().map(|word| f32::from_ne_bytes(*word) as u32 / 3));
+            }
+            prop_assert!(pages.words(1, &words).is_err() && pages.words.capacity() <= AHEAD);
+            let expected: Vec<u32> = std::iter::repeat_n(7, repeated).chain(indices).collect();
+            prop_assert!(found == expected);
+        }
+    }
+
+    #[test]
+    fn an_index_beyond_the_dictionary_is_an_error() {
+        let mut pages = pages(&[5, 4000], 3);
+        assert_eq!(pages.words(5, &[[0; WORD]; 100]), Err(UNLISTED.to_string()));
+    }
 }

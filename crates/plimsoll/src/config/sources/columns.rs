@@ -3,6 +3,7 @@
 use super::SourceArgs;
 use crate::error::{Error, Result};
 use crate::reader::Reader;
+use plimsoll_core::Bytes;
 use plimsoll_data::source::{
     ColumnKind, ColumnOptions, Encode, Fill, Missing, Output, Standardize, TableSpec, TextOutput, TextSplit, TextStandardize, Tokenization,
     VocabularyOptions,
@@ -23,11 +24,18 @@ const KINDS: [(&str, (ColumnKind, Option<bool>)); 9] = [
     ("list", (ColumnKind::List, None)),
 ];
 
+/// The memory for the distinct values of columns while they are fitted, where the budget is large.
+const MOST_FITTING: Bytes = Bytes::mib(32);
+
 /// What the keys of a table ask for: columns and their roles, types, missing values, encodings.
 pub(super) fn table_spec(args: &SourceArgs<'_>) -> Result<TableSpec> {
     let table = args.table;
     // Rows can be inspected without labels; training requires them.
     let mut spec = TableSpec::new().targets(table.texts("target")?.unwrap_or_default());
+    if let Some(host) = args.host {
+        // Sets grow to twice their size, and dropping rare tokens takes that twice for a moment: half of the budget at most.
+        spec = spec.fitting_memory(MOST_FITTING.min(Bytes(host.0 / 8)));
+    }
     spec = spec.drop(table.texts("drop")?.unwrap_or_default());
     let select = table.texts("select")?;
     let features = table.texts("features")?;

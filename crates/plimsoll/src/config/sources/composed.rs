@@ -71,14 +71,14 @@ fn parts(args: &SourceArgs<'_>) -> Result<Vec<Dataset>> {
 
 /// The datasets of `parts`, and their weights where they have any.
 fn weighted_parts(args: &SourceArgs<'_>, weighted: bool) -> Result<(Vec<Dataset>, Vec<f64>)> {
-    let SourceArgs { table: data, folder, lenient, fitted } = *args;
+    let SourceArgs { table: data, folder, lenient, fitted, host } = *args;
     let example = "a list of tables, such as [{ source = \"npy\", x = \"a.npy\" }, { source = \"npy\", x = \"b.npy\" }]";
     let tables = data.sections("parts")?.filter(|parts| !parts.is_empty()).ok_or_else(|| data.missing("parts", example))?;
     // Names of columns are those of all parts together.
     let fitted = fitted.map(|fitted| Preprocessing { features: Vec::new(), ..fitted.clone() });
     let (mut parts, mut weights) = (Vec::new(), Vec::new());
     for table in tables {
-        let rows = SourceKind::required(&table)?.open(&table, folder, lenient, fitted.as_ref())?.training;
+        let rows = SourceKind::required(&table)?.open(&table, folder, lenient, fitted.as_ref(), host)?.training;
         let rows = match stages::read(&table, Defaults { folder, seed: 0, batch_of_run: None, batch_of_data: None, batch: 32 })? {
             Some(list) => stages::apply(&list, rows, None)?,
             None => maps(&table, 0)?.iter().fold(rows, |rows, (column, op)| rows.map(column, [Arc::clone(op)])),

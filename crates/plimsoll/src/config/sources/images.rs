@@ -22,7 +22,7 @@ pub(super) const IMAGE_FOLDER: SourceKind = SourceKind {
         let (classes, folder) = (training.class_names(), args.folder.to_path_buf());
         Ok(Opened::new(training).with_validation(move |table| {
             let Some(table) = table else { return Ok(None) };
-            image_folder(&SourceArgs { table, folder: &folder, lenient: false, fitted: None }, Some(&classes)).map(Some)
+            image_folder(&SourceArgs { table, folder: &folder, lenient: false, fitted: None, host: None }, Some(&classes)).map(Some)
         }))
     },
     from_path: Some(decoded),
@@ -45,7 +45,7 @@ pub(super) const IMAGE_MASKS: SourceKind = SourceKind {
         let inherited = args.table.text("suffix")?.map(str::to_string);
         Ok(Opened::new(training).with_validation(move |table| {
             let Some(table) = table else { return Ok(None) };
-            let args = SourceArgs { table, folder: &folder, lenient: false, fitted: None };
+            let args = SourceArgs { table, folder: &folder, lenient: false, fitted: None, host: None };
             let suffix = table.text("suffix")?.map(str::to_string).or_else(|| inherited.clone());
             open_masks(&args, suffix.as_deref().unwrap_or_default(), &classes).map(Some)
         }))

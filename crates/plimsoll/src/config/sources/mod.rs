@@ -14,6 +14,7 @@ use super::stages;
 use crate::error::Result;
 use crate::preprocessing::Preprocessing;
 use crate::reader::{Reader, choose};
+use plimsoll_core::Bytes;
 use plimsoll_data::Dataset;
 use plimsoll_data::source::Text;
 use std::path::{Path, PathBuf};
@@ -63,6 +64,8 @@ pub(super) struct SourceArgs<'a> {
     pub lenient: bool,
     /// The columns, statistics and classes of a trained model.
     pub fitted: Option<&'a Preprocessing>,
+    /// The host budget of the run, if it has one.
+    pub host: Option<Bytes>,
 }
 
 /// The source kinds, in the order in which the documentation and error messages list them.
@@ -146,8 +149,15 @@ impl SourceKind {
     }
 
     /// Opens what a table describes; `lenient` if bad rows are skipped by a later stage.
-    pub fn open(&self, table: &Reader<'_>, folder: &Path, lenient: bool, fitted: Option<&Preprocessing>) -> Result<Opened> {
-        let opened = (self.open)(&SourceArgs { table, folder, lenient: lenient || stages::leave_out_errors(table), fitted })?;
+    pub fn open(
+        &self,
+        table: &Reader<'_>,
+        folder: &Path,
+        lenient: bool,
+        fitted: Option<&Preprocessing>,
+        host: Option<Bytes>,
+    ) -> Result<Opened> {
+        let opened = (self.open)(&SourceArgs { table, folder, lenient: lenient || stages::leave_out_errors(table), fitted, host })?;
         // Validation data without statistics of its own has the columns of the training data.
         let fitted = fitted.cloned().unwrap_or_else(|| Preprocessing::of(&opened.training));
         Ok(Opened { fitted: Some(fitted), ..opened })
@@ -158,9 +168,9 @@ impl SourceKind {
     pub fn validation(&self, opened: &Opened, table: Option<&Reader<'_>>, folder: &Path, lenient: bool) -> Result<Option<Dataset>> {
         let other = table.map(SourceKind::of).transpose()?.flatten().filter(|other| other.name != self.name);
         match (table, other, &opened.validation) {
-            (Some(table), Some(other), _) => Ok(Some(other.open(table, folder, lenient, None)?.training)),
+            (Some(table), Some(other), _) => Ok(Some(other.open(table, folder, lenient, None, None)?.training)),
             (_, None, Some(validation)) => validation(table),
-            (Some(table), None, None) => Ok(Some(self.open(table, folder, lenient, opened.fitted.as_ref())?.training)),
+            (Some(table), None, None) => Ok(Some(self.open(table, folder, lenient, opened.fitted.as_ref(), None)?.training)),
             (None, ..) => Ok(None),
         }
     }
