@@ -5,7 +5,8 @@
     tools/models_check.py target/release/plimsoll onnx-out resnet50   one check, one network
 
 Everything ends with the tables of docs/models.md, which UPDATE_DOCS=1 writes there. With a file in $MODELS_CHECK_RECORDS, a run that was
-interrupted continues after the models that are recorded there, if the program is the same to the byte.
+interrupted continues after the models that are recorded there, if the program is the same to the byte; `tables` as the check only writes
+the tables.
 
 Checks: onnx-out, keras-training, keras-in, keras-out, safetensors-in. Each runs in a Python environment of pinned packages, which is made
 once, outside of the repository (in $MODELS_CHECK_VENVS, or the user's cache folder). A line per model: max|difference| / max|reference|
@@ -20,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import models_tables
 
 # Packages of each environment; torch brings libraries of several gigabytes.
 ENVIRONMENTS = {
@@ -527,46 +530,6 @@ def safetensors_in(program, names):
     return results.missed
 
 
-# --- the tables of docs/models.md ---
-
-def tables(program):
-    """Markdown: networks of the zoo with other programs, then models of Keras."""
-    by_check = {}
-    for record in recorded():
-        by_check.setdefault(record["check"], {})[record["name"]] = record
-
-    def short(difference):
-        return "failed" if difference is None else f"{difference:.0e}".replace("e-0", "e-")
-
-    def cell(check, name):
-        found = by_check.get(check, {}).get(name)
-        return short(found["difference"]) if found else "–"
-
-    def library(model):
-        adjusted = model[model.index(" ("):] if " (" in model else ""
-        return model.split()[0] + adjusted
-
-    lines = ["| network | ONNX Runtime | Keras | weights of |", "|---|---|---|---|"]
-    foreign = by_check.get("safetensors-in", {})
-    for entry in json.loads(run(program, "zoo", "--json")):
-        name = entry["name"]
-        weights = [f"{library(model)} {cell('safetensors-in', model)}" for model, found in foreign.items() if found["note"] == name]
-        lines.append(f"| `{name}` | {cell('onnx-out', name)} | {cell('keras-out', name)} | {', '.join(weights) or '–'} |")
-    lines += ["", "| model of Keras | predictions | losses of 20 steps | from float64: here | Keras | |", "|---|---|---|---|---|---|"]
-    for name in by_check.get("keras-in", {}):
-        training = by_check.get("keras-training", {}).get(name, {})
-        ours, keras = map(short, training.get("exact") or (None, None)) if training else ("–", "–")
-        title = name if " " in name else f"`{name}`"
-        cells = [title, cell("keras-in", name), cell("keras-training", name), ours, keras, training.get("note", "")]
-        lines.append(f"| {' | '.join(cells)} |")
-    print("\n" + "\n".join(lines))
-    if os.environ.get("UPDATE_DOCS"):
-        document = Path(__file__).parent.parent / "docs" / "models.md"
-        before, rest = document.read_text().split("<!-- models-check -->\n")
-        after = rest.split("<!-- end of models-check -->")[1]
-        document.write_text(before + "<!-- models-check -->\n" + "\n".join(lines) + "\n<!-- end of models-check -->" + after)
-
-
 def main():
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -579,11 +542,12 @@ def main():
     failed = False
     with tempfile.NamedTemporaryFile() as records:
         os.environ.setdefault(RECORDS, records.name)
-        for check in wanted or CHECKS:
+        for check in CHECKS if not wanted else [check for check in wanted if check != "tables"]:
             command = [environment(CHECKS[check]), __file__, program, check, *names]
             failed |= subprocess.run(command, env={**os.environ, INSIDE: "1"}).returncode != 0
-        if not wanted:
-            tables(program)
+        if not wanted or "tables" in wanted:
+            networks = [entry["name"] for entry in json.loads(run(program, "zoo", "--json"))]
+            models_tables.write(recorded(), networks, update=bool(os.environ.get("UPDATE_DOCS")))
     sys.exit(failed)
 
 
