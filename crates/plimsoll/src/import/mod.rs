@@ -149,9 +149,14 @@ fn extension(path: &Path) -> String {
     path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase()
 }
 
-/// Whether a path is a model of another program, by its name; also one that [`import`] refuses with what to do instead.
+/// Whether a path is a model that can be imported, by its name.
 pub(crate) fn is_importable(path: &Path) -> bool {
-    matches!(extension(path).as_str(), "keras" | "h5" | "hdf5" | "json" | "onnx" | "safetensors") || is_pickle(path)
+    matches!(extension(path).as_str(), "keras" | "h5" | "hdf5" | "json" | "onnx")
+}
+
+/// Whether a path is a model of another program, by its name; also one that [`import`] refuses with what to do instead.
+pub(crate) fn is_foreign(path: &Path) -> bool {
+    is_importable(path) || is_pickle(path) || extension(path) == "safetensors"
 }
 
 /// Whether a path is a checkpoint of PyTorch, by its name.

@@ -283,7 +283,9 @@ fn check_rows(model: &str, inputs: &[ImportedInput], schema: &Schema) -> Result<
         }
         if *found != input.row && *found != last {
             let (name, row) = (&input.name, &input.row);
-            return Err(Error::Config(format!("the rows have the shape {found:?}, but `{name}` of {model} takes rows of the shape {row:?}")));
+            return Err(Error::Config(format!(
+                "the rows have the shape {found:?}, but `{name}` of {model} takes rows of the shape {row:?}"
+            )));
         }
     }
     Ok(())
