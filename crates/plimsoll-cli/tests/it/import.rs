@@ -129,3 +129,43 @@ fn training_continues_from_the_state_of_the_optimizer() {
         }
     }
 }
+
+#[test]
+fn files_that_are_no_models_are_refused_with_what_to_do() {
+    let sandbox = Sandbox::new("import-no-models");
+    sandbox.write("x.npy", npy(&[2, 3], std::iter::repeat_n(0.5, 6)));
+    sandbox.write("model.pt", b"PK\x03\x04 a pickle".to_vec());
+    sandbox.write("weights.safetensors", b"\x02\0\0\0\0\0\0\0{}".to_vec());
+    let predict = |file: &str| sandbox.fail(&["predict", file, "--input", "x.npy", "--out", "y.npy"]).1;
+    for command in [&["plan", "model.pt"][..], &["train", "model.pt"], &["import", "model.pt"], &["convert", "model.pt", "model.onnx"]] {
+        let error = sandbox.fail(command).1;
+        assert!(error.contains("is a PyTorch checkpoint") && error.contains("save_file(torch.load("), "{command:?}: {error}");
+    }
+    assert!(predict("model.pt").contains("model.pt is a PyTorch checkpoint"));
+    for error in [sandbox.fail(&["plan", "weights.safetensors"]).1, predict("weights.safetensors")] {
+        assert!(error.contains("weights.safetensors has weights and no network. Name the network too: `plimsoll train --zoo"), "{error}");
+    }
+    std::fs::copy(model("images.keras"), sandbox.path("images.onnx")).unwrap();
+    let error = predict("images.onnx");
+    assert!(error.contains("images.onnx is not an ONNX model but an archive, as Keras writes them; if"), "{error}");
+    // Data of a model that lies in another file.
+    std::fs::copy(model("../onnx/channels_last.onnx"), sandbox.path("alone.onnx")).unwrap();
+    let error = predict("alone.onnx");
+    assert!(error.contains("cannot import alone.onnx: its data is in `channels_last.onnx.data`, which cannot be read"), "{error}");
+    assert!(error.contains("copy it into the folder of the model"), "{error}");
+}
+
+#[test]
+fn rows_of_another_shape_than_the_model_takes_are_refused() {
+    let sandbox = Sandbox::new("import-shapes");
+    let predict = |file: PathBuf| sandbox.fail(&["predict", &file.display().to_string(), "--input", "x.npy", "--out", "y.npy"]).1;
+    // Convolutions could be computed for images of any size.
+    for shape in [vec![2, 8, 8, 4], vec![2, 9, 7, 3], vec![2, 5]] {
+        sandbox.write("x.npy", npy(&shape, std::iter::repeat_n(0.5, shape.iter().product())));
+        let (error, row) = (predict(model("images.keras")), &shape[1..]);
+        assert!(error.contains(&format!("the rows have the shape {row:?}, but `input_layer_5` of ")), "{error}");
+        assert!(error.contains("images.keras takes rows of the shape [9, 7, 4]"), "{error}");
+    }
+    sandbox.write("x.npy", npy(&[2, 5], std::iter::repeat_n(0.5, 10)));
+    assert!(predict(model("../onnx/residual.onnx")).contains("takes rows of the shape [3, 12, 8]"));
+}

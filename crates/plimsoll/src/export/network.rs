@@ -51,7 +51,7 @@ impl TrainedNetwork {
             return TrainedNetwork::imported(path);
         }
         if !path.is_dir() {
-            let what = "name a run folder, or a model of Keras (.keras, .h5)";
+            let what = "name a run folder, or a model of Keras (.keras, .h5) or ONNX (.onnx)";
             return Err(Error::Config(format!("{} is neither a run folder nor a model that can be read; {what}", path.display())));
         }
         let weights = path.join("weights.safetensors");

@@ -26,6 +26,7 @@ use plimsoll_formats::onnx::OnnxModel;
 use plimsoll_formats::source::Region;
 pub(crate) use safetensors::open as open_safetensors;
 use std::fs::File;
+use std::io::{Read, Seek};
 use std::path::Path;
 use std::sync::Arc;
 pub(crate) use weights::{Assembly, ImportedWeights, load_matching_weights, load_weights, load_weights_and_optimizer};
@@ -143,21 +144,53 @@ pub(crate) fn importable_keras(config: serde_json::Value) -> Result<(), Vec<Stri
     keras::model(&saved).map(|_| ())
 }
 
-/// Whether a path is a model of another program, by its name.
+/// The extension of a path in lower case.
+fn extension(path: &Path) -> String {
+    path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase()
+}
+
+/// Whether a path is a model that can be imported, by its name.
 pub(crate) fn is_importable(path: &Path) -> bool {
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
-    matches!(extension.as_str(), "keras" | "h5" | "hdf5" | "json" | "onnx")
+    matches!(extension(path).as_str(), "keras" | "h5" | "hdf5" | "json" | "onnx")
+}
+
+/// Whether a path is a model of another program, by its name; also one that [`import`] refuses with what to do instead.
+pub(crate) fn is_foreign(path: &Path) -> bool {
+    is_importable(path) || is_pickle(path) || extension(path) == "safetensors"
+}
+
+/// Whether a path is a checkpoint of PyTorch, by its name.
+fn is_pickle(path: &Path) -> bool {
+    matches!(extension(path).as_str(), "pt" | "pth" | "bin" | "ckpt")
 }
 
 /// PyTorch's own checkpoints are refused, with the line that converts one.
 pub(crate) fn refuse_pickles(path: &Path) -> Result<()> {
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
-    if matches!(extension.as_str(), "pt" | "pth" | "bin" | "ckpt") {
+    if is_pickle(path) {
         return Err(Error::Config(format!(
             "{} is a PyTorch checkpoint, a pickle that can run code when it is read. Convert it: python -c \"import torch; from \
              safetensors.torch import save_file; save_file(torch.load('{0}', weights_only=True), 'model.safetensors')\"",
             path.display()
         )));
+    }
+    Ok(())
+}
+
+/// Files that are no models, or are models of another kind than their name says, are refused with what to do.
+fn refuse_others(path: &Path, mut file: &File) -> Result<()> {
+    let name = path.display();
+    if extension(path) == "safetensors" {
+        return Err(Error::Config(format!(
+            "{name} has weights and no network. Name the network too: `plimsoll train --zoo NAME --weights {name}`, or `weights` of `[train]` \
+             in a configuration"
+        )));
+    }
+    let failed = |source| Error::Io { action: "read", path: path.to_path_buf(), source };
+    let mut head = Vec::new();
+    file.take(4).read_to_end(&mut head).and_then(|_| file.rewind()).map_err(failed)?;
+    if extension(path) == "onnx" && (head == b"PK\x03\x04" || head == b"\x89HDF") {
+        let (kind, right) = if head[0] == b'P' { ("an archive, as Keras writes them", "keras") } else { ("an HDF5 file", "h5") };
+        return Err(Error::Config(format!("{name} is not an ONNX model but {kind}; if it is a model of Keras, rename it to .{right}")));
     }
     Ok(())
 }
@@ -171,13 +204,17 @@ pub fn import(path: &Path) -> Result<Imported> {
     };
     refuse_pickles(path)?;
     let file = File::open(path).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
+    refuse_others(path, &file)?;
     let region = Region::file(file).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
     let imported = match path.extension() {
         Some(extension) if extension.eq_ignore_ascii_case("onnx") => {
             let folder = path.parent().unwrap_or(Path::new(""));
             let mut external = |name: &str| {
                 let file = File::open(folder.join(name)).and_then(Region::file);
-                file.map_err(|error| FormatError::Damaged(format!("its data is in `{name}`, which cannot be read: {error}")))
+                file.map_err(|error| {
+                    let what = "copy it into the folder of the model, under this name";
+                    FormatError::Unsupported(format!("its data is in `{name}`, which cannot be read ({error}); {what}"))
+                })
             };
             let saved = OnnxModel::open(region, &mut external).map_err(about)?;
             let title = path.file_stem().map_or("model".to_string(), |stem| stem.to_string_lossy().into_owned());

@@ -148,6 +148,7 @@ impl RunPlan {
         let most: Vec<String> = holders.iter().take(MAX_LAYERS).map(|(name, size)| format!("{name} {size}")).collect();
         let others = match holders.len().saturating_sub(MAX_LAYERS) {
             0 => String::new(),
+            1 => " · 1 more layer".to_string(),
             others => format!(" · {others} more layers"),
         };
         (!most.is_empty()).then(|| most.join(" · ") + &others)

@@ -8,6 +8,7 @@ pub use mask_file::write_mask;
 
 use crate::config::{Config, InputKind, RawInputs};
 use crate::error::{Error, Result};
+use crate::import::ImportedInput;
 use crate::nn::Model;
 use crate::output_kind::{OutputKind, binary, top};
 use crate::preprocessing::Preprocessing;
@@ -155,6 +156,7 @@ impl Predictor {
         let kind = if image.is_some() { InputKind::Images } else { InputKind::Arrays };
         let (spec, weights) = (config.model_spec()?, path.to_path_buf());
         let load: LoadWeights = Box::new(move |trainer| trainer.load_weights(&weights));
+        let (name, inputs) = (path.display().to_string(), imported.inputs);
         let prepare: Prepare = Box::new(move |raw| {
             let rows = match (raw, image) {
                 (RawInputs::Images(files), Some((height, width, channels))) => {
@@ -172,6 +174,7 @@ impl Predictor {
                     ));
                 }
             };
+            check_rows(&name, &inputs, &rows.output_schema()?)?;
             Ok(if rows.batch_size().is_some() { rows } else { rows.batch(32) })
         });
         Ok(Predictor { spec, kind, load, prepare, fitted: Preprocessing::default(), opened: None })
@@ -268,4 +271,22 @@ impl Predictor {
         }
         Ok(&mut self.opened.as_mut().expect("just opened").trainer)
     }
+}
+
+/// That rows have the shapes that a model of another program was saved with; images may have their channels last.
+fn check_rows(model: &str, inputs: &[ImportedInput], schema: &Schema) -> Result<()> {
+    for input in inputs {
+        let Some(index) = schema.index_of(&input.column) else { continue };
+        let (found, mut last) = (&schema.columns()[index].shape, input.row.clone());
+        if input.channels_first {
+            last.rotate_left(1);
+        }
+        if *found != input.row && *found != last {
+            let (name, row) = (&input.name, &input.row);
+            return Err(Error::Config(format!(
+                "the rows have the shape {found:?}, but `{name}` of {model} takes rows of the shape {row:?}"
+            )));
+        }
+    }
+    Ok(())
 }

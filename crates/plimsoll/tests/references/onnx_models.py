@@ -185,6 +185,45 @@ def floats(*shape):
     return RANDOM.standard_normal(shape).astype(np.float32)
 
 
+def heads():
+    """Attention as two products around a softmax: scores divided by a number, then scaled queries and keys of another length."""
+    random = np.random.default_rng(8)
+
+    def several(x, name, length, perm):
+        """Heads of a projection."""
+        return [
+            helper.make_node("MatMul", [x, f"{name}.weight"], [f"{name}.flat"]),
+            helper.make_node("Reshape", [f"{name}.flat", f"shape.{length}"], [f"{name}.split"]),
+            helper.make_node("Transpose", [f"{name}.split"], [name], perm=perm),
+        ]
+
+    nodes = [
+        *several("input", "q", 6, [0, 2, 1, 3]), *several("input", "k", 6, [0, 2, 3, 1]), *several("input", "v", 6, [0, 2, 1, 3]),
+        helper.make_node("MatMul", ["q", "k"], ["scores"]),
+        helper.make_node("Div", ["scores", "root"], ["scaled"]),
+        helper.make_node("Softmax", ["scaled"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "v"], ["heads"]),
+        helper.make_node("Transpose", ["heads"], ["rows"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["rows", "joined"], ["x"]),
+        helper.make_node("Slice", ["x", "zero", "four", "one"], ["short"]),
+        *several("x", "q2", 6, [0, 2, 1, 3]), *several("short", "k2", 4, [0, 2, 3, 1]), *several("short", "v2", 4, [0, 2, 1, 3]),
+        helper.make_node("Mul", ["q2", "half"], ["half queries"]),
+        helper.make_node("MatMul", ["half queries", "k2"], ["scores2"]),
+        helper.make_node("Softmax", ["scores2"], ["weights2"]),
+        helper.make_node("MatMul", ["weights2", "v2"], ["heads2"]),
+        helper.make_node("Transpose", ["heads2"], ["rows2"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["rows2", "joined"], ["output"]),
+    ]
+    numbers = {f"{name}.weight": random.standard_normal((8, 8)).astype(np.float32) for name in ("q", "k", "v", "q2", "k2", "v2")}
+    lists = {"shape.6": [0, 6, 2, 4], "shape.4": [0, 4, 2, 4], "joined": [0, 6, 8], "zero": [0], "four": [4], "one": [1]}
+    weights = {**numbers, **{name: np.array(value) for name, value in lists.items()}}
+    weights |= {"root": np.array(2.0, np.float32), "half": np.array(0.5, np.float32)}
+    value = helper.make_tensor_value_info
+    shapes = [value("input", TensorProto.FLOAT, ["n", 6, 8])], [value("output", TensorProto.FLOAT, ["n", 6, 8])]
+    given = {"input": random.standard_normal((3, 6, 8)).astype(np.float32)}
+    by_hand("heads.onnx", nodes, *shapes, weights, given, "attention as two products around a softmax")
+
+
 def main():
     OUT.mkdir(exist_ok=True)
     image = torch.randn(2, 3, 12, 8)
@@ -240,6 +279,7 @@ def main():
         [value("hidden", TensorProto.FLOAT, ["n", 3]), value("mean", TensorProto.FLOAT, ["n"])],
         {"w": floats(4, 3), "axes": np.array([1])}, {"left": floats(3, 4), "right": floats(3, 4)}, "two inputs and outputs, shared weights",
     )
+    heads()
     # What cannot be imported.
     nodes = [
         helper.make_node("NonZero", ["input"], ["a"], name="places"),

@@ -69,6 +69,7 @@ impl Importer {
             current: self.current.clone(),
             file_batch: None,
             fused_bias: HashMap::new(),
+            split_attentions: HashMap::new(),
             constants_kept: 0,
             opset: self.opset,
         };

@@ -8,6 +8,7 @@ mod fold;
 mod layer;
 mod layout;
 mod ops;
+mod split_attention;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -21,6 +22,7 @@ use plimsoll_core::shape::{Dim, Shape, TensorType};
 use plimsoll_core::{Bytes, DType, Graph, GraphError, ValueId};
 use plimsoll_formats::onnx::{Dim as FileDim, Node, OnnxModel, ValueInfo};
 use plimsoll_formats::tensor::{DType as FileType, Tensor};
+use split_attention::SplitAttention;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use values::{Computed, Constant, Found, LARGEST_CONSTANT, Numbers, Value, Weight, is_identity};
@@ -74,6 +76,8 @@ pub(super) struct Importer {
     file_batch: Option<usize>,
     /// Bias nodes that the product before them includes, by the name of that product's output.
     fused_bias: HashMap<String, FusedBias>,
+    /// Attentions of several steps, by the product that ends them.
+    split_attentions: HashMap<String, SplitAttention>,
     constants_kept: usize,
     opset: i64,
 }
@@ -131,6 +135,7 @@ impl Importer {
             current: String::new(),
             file_batch: None,
             fused_bias: HashMap::new(),
+            split_attentions: HashMap::new(),
             constants_kept: 0,
             opset,
         })
@@ -236,6 +241,7 @@ impl Importer {
     /// Maps all nodes; everything that cannot be imported is added to `problems`.
     fn nodes(&mut self, saved: &OnnxModel, problems: &mut Vec<String>) {
         self.find_biases(&saved.graph.nodes);
+        self.find_attentions(&saved.graph.nodes);
         for node in &saved.graph.nodes {
             self.opset = saved.opsets.get(&node.domain).copied().unwrap_or(self.opset);
             let Some(mapping) = ops::find(node) else {

@@ -54,6 +54,24 @@ fn repeated(i: &mut Importer, x: &Computed, times: usize) -> Found<Computed> {
     })
 }
 
+/// Fused attention of queries, keys and values of `[batch, heads, length, depth]`.
+pub(in super::super) fn attended(i: &mut Importer, parts: [&Computed; 3], op: Attention) -> Found<Computed> {
+    // As in memory: heads side by side.
+    let order = [0, 2, 1, 3];
+    let (q, k, v) = (i.ordered(parts[0], &order)?, i.ordered(parts[1], &order)?, i.ordered(parts[2], &order)?);
+    let y = i.node("attention", &[&q, &k, &v], move |g, x| {
+        let mut flat = |x: ValueId| {
+            let dims = g.shape(x).dims().to_vec();
+            g.reshape(x, Shape::new([dims[0], dims[1], (dims[2].factor() * dims[3].factor()).into()]))
+        };
+        let inputs = [flat(x[0])?, flat(x[1])?, flat(x[2])?];
+        let y = g.add(Op::Attention(op.clone()), &inputs)?[0];
+        let shape = g.shape(x[0]).clone();
+        g.reshape(y, shape)
+    })?;
+    Ok(y.laid_out(order.to_vec()))
+}
+
 fn attention(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     let (q, k, v) = (i.computed(&c.input(0)?)?, i.computed(&c.input(1)?)?, i.computed(&c.input(2)?)?);
     let joined_heads = q.order.len() == 3;
@@ -82,19 +100,7 @@ fn attention(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     let output = match plain && (!causal || length == keys) {
         true => {
             let op = Attention { heads: count, kv_heads: kept, causal, scale: scale.to_bits(), packing: Packing::Separate, dropout: None };
-            let order = [0, 2, 1, 3];
-            let (q, k, v) = (i.ordered(&q, &order)?, i.ordered(&k, &order)?, i.ordered(&v, &order)?);
-            let y = i.node("attention", &[&q, &k, &v], move |g, x| {
-                let mut flat = |x: ValueId| {
-                    let dims = g.shape(x).dims().to_vec();
-                    g.reshape(x, Shape::new([dims[0], dims[1], (dims[2].factor() * dims[3].factor()).into()]))
-                };
-                let inputs = [flat(x[0])?, flat(x[1])?, flat(x[2])?];
-                let y = g.add(Op::Attention(op.clone()), &inputs)?[0];
-                let shape = g.shape(x[0]).clone();
-                g.reshape(y, shape)
-            })?;
-            (y.laid_out(order.to_vec()), None)
+            (attended(i, [&q, &k, &v], op)?, None)
         }
         false => {
             let times = count / kept;

@@ -29,6 +29,9 @@ fn matmul(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
         }
         return Ok(vec![y.into()]);
     }
+    if let Some(attended) = c.node.outputs.first().map(|output| i.split_attention(output, &b)).transpose()?.flatten() {
+        return Ok(vec![attended.into()]);
+    }
     let (a, b) = (i.computed(&a)?, i.computed(&b)?);
     Ok(vec![i.product(&a, &b)?.into()])
 }

@@ -19,6 +19,7 @@ mod trigonometry;
 use super::Importer;
 use super::call::Call;
 use super::values::{Found, Value};
+pub(super) use attention::attended;
 use plimsoll_formats::onnx::{Node, OnnxModel};
 
 /// Adds a node to the model and gives its outputs.

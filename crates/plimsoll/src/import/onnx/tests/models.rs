@@ -30,7 +30,7 @@ fn graph(imported: &Imported) -> Graph {
 fn imported_models_predict_what_onnxruntime_predicts() {
     let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1).unwrap());
     let cases = cases();
-    assert!(cases.len() >= 11);
+    assert!(cases.len() >= 12);
     let mut wrong = Vec::new();
     for case in &cases {
         let file = case["file"].as_str().unwrap();
@@ -80,6 +80,13 @@ fn no_transposes_are_left_between_convolutions() {
     }
     let graph = graph(&imported("channels_last.onnx"));
     assert_eq!(transposes(&graph), 0, "{graph}");
+}
+
+#[test]
+fn two_products_around_a_softmax_are_fused_attention() {
+    let graph = graph(&imported("heads.onnx"));
+    let count = |kind: fn(&Op) -> bool| graph.nodes().filter(|(_, node)| kind(&node.op)).count();
+    assert_eq!((count(|op| matches!(op, Op::Attention(_))), count(|op| matches!(op, Op::Reduce(_)))), (2, 0), "{graph}");
 }
 
 #[test]
