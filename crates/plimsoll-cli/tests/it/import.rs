@@ -134,8 +134,8 @@ fn training_continues_from_the_state_of_the_optimizer() {
 fn files_that_are_no_models_are_refused_with_what_to_do() {
     let sandbox = Sandbox::new("import-no-models");
     sandbox.write("x.npy", npy(&[2, 3], std::iter::repeat_n(0.5, 6)));
-    sandbox.write("model.pt", b"PK\x03\x04 a pickle".to_vec());
-    sandbox.write("weights.safetensors", b"\x02\0\0\0\0\0\0\0{}".to_vec());
+    sandbox.write("model.pt", b"PK\x03\x04 a pickle");
+    sandbox.write("weights.safetensors", b"\x02\0\0\0\0\0\0\0{}");
     let predict = |file: &str| sandbox.fail(&["predict", file, "--input", "x.npy", "--out", "y.npy"]).1;
     for command in [&["plan", "model.pt"][..], &["train", "model.pt"], &["import", "model.pt"], &["convert", "model.pt", "model.onnx"]] {
         let error = sandbox.fail(command).1;
