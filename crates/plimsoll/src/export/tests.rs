@@ -13,7 +13,7 @@ fn references() -> PathBuf {
 }
 
 fn unverified(opset: Opset) -> ExportOptions {
-    ExportOptions { opset, rows: 0 }
+    ExportOptions { opset, rows: 0, ..ExportOptions::default() }
 }
 
 fn read(path: &Path) -> OnnxModel {

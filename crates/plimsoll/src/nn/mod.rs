@@ -40,6 +40,7 @@ use plimsoll_core::{GraphError, Shape, ValueId};
 use std::sync::Arc;
 
 pub use activation::Activation;
+pub(crate) use fine_tune::matches_layer;
 pub use advanced_activations::{Elu, LeakyRelu, PRelu, ReLu};
 pub use attention::MultiHeadAttention;
 pub use build::{Functional, Sequential};
