@@ -27,10 +27,8 @@ impl TfliteModel {
             return unsupported(format!("the model has {} graphs; models with one graph are read", graphs.len()));
         }
         let graph = graphs.remove(0);
-        let buffers: Vec<Option<Region>> =
-            root.tables(4, "a buffer")?.iter().map(|buffer| buffer.region(0)).collect::<Result<_>>()?;
-        let tensors: Vec<TfliteTensor> =
-            graph.tables(0, "a tensor")?.iter().map(|table| tensor(table, &buffers)).collect::<Result<_>>()?;
+        let buffers: Vec<Option<Region>> = root.tables(4, "a buffer")?.iter().map(|buffer| buffer.region(0)).collect::<Result<_>>()?;
+        let tensors: Vec<TfliteTensor> = graph.tables(0, "a tensor")?.iter().map(|table| tensor(table, &buffers)).collect::<Result<_>>()?;
         let indices = |indices: Vec<i32>, what: &str, optional: bool| {
             let fits = |index: &i32| usize::try_from(*index).is_ok_and(|index| index < tensors.len()) || (optional && *index == -1);
             match indices.iter().find(|index| !fits(index)) {
@@ -65,7 +63,8 @@ impl TfliteModel {
             };
             metadata.insert(entry.text(0)?, bytes);
         }
-        let (inputs, outputs) = (indices(graph.ints(1)?, "the list of inputs", false)?, indices(graph.ints(2)?, "the list of outputs", false)?);
+        let (inputs, outputs) =
+            (indices(graph.ints(1)?, "the list of inputs", false)?, indices(graph.ints(2)?, "the list of outputs", false)?);
         let signature = match root.tables(7, "a signature")?.first() {
             Some(signature) => {
                 let (given, computed) = (signature.tables(0, "an input of a signature")?, signature.tables(1, "an output of a signature")?);

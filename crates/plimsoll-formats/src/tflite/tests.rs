@@ -16,12 +16,10 @@ fn model() -> TfliteModel {
     let mut state = TfliteTensor::computed("state", DType::F32, vec![1, 8]);
     state.variable = true;
     let scalar = TfliteTensor::computed("scalar", DType::F32, vec![]);
-    let options = [
-        ("padding", OptionValue::Byte(WindowPadding::Valid as u8)),
-        ("stride_w", OptionValue::Int(2)),
-        ("stride_h", OptionValue::Int(3)),
-    ];
-    let convolution = Operator { inputs: vec![0, 1, 2], outputs: vec![3], options: BTreeMap::from(options), ..Operator::new(BuiltinOp::Conv2d, 3) };
+    let options =
+        [("padding", OptionValue::Byte(WindowPadding::Valid as u8)), ("stride_w", OptionValue::Int(2)), ("stride_h", OptionValue::Int(3))];
+    let convolution =
+        Operator { inputs: vec![0, 1, 2], outputs: vec![3], options: BTreeMap::from(options), ..Operator::new(BuiltinOp::Conv2d, 3) };
     let gelu = Operator {
         inputs: vec![3, -1],
         outputs: vec![3],

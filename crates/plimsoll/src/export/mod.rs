@@ -24,8 +24,8 @@ use crate::preprocessing::Preprocessing;
 use crate::trainer::Trainer;
 pub(crate) use network::{Origin, TrainedNetwork};
 pub use onnx::Opset;
-pub use tflite::{SmallReport, TensorReport};
 use std::path::{Path, PathBuf};
+pub use tflite::{SmallReport, TensorReport};
 pub use verify::Verified;
 
 /// How to export.
@@ -215,9 +215,10 @@ impl ExportFormat {
             "keras" => Ok(ExportFormat::Keras),
             "safetensors" => Ok(ExportFormat::SafeTensors),
             "tflite" => Ok(ExportFormat::Tflite),
-            _ => {
-                Err(Error::Config(format!("{} should end in .onnx, .keras, .safetensors or .tflite, the formats that are written", path.display())))
-            }
+            _ => Err(Error::Config(format!(
+                "{} should end in .onnx, .keras, .safetensors or .tflite, the formats that are written",
+                path.display()
+            ))),
         }
     }
 

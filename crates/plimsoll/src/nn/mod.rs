@@ -40,7 +40,6 @@ use plimsoll_core::{GraphError, Shape, ValueId};
 use std::sync::Arc;
 
 pub use activation::Activation;
-pub(crate) use fine_tune::matches_layer;
 pub use advanced_activations::{Elu, LeakyRelu, PRelu, ReLu};
 pub use attention::MultiHeadAttention;
 pub use build::{Functional, Sequential};
@@ -50,6 +49,7 @@ pub use dense::Dense;
 pub use depthwise::{DepthwiseConv2D, SeparableConv2D};
 pub use dropout::{AlphaDropout, Dropout, SpatialDropout, StochasticDepth};
 pub use embedding::{ClassToken, Embedding, EmbeddingScores, TakeStep};
+pub(crate) use fine_tune::matches_layer;
 pub use init::Initializer;
 pub(crate) use keras::CallInput;
 pub use keras::{KerasElements, KerasLayer, KerasWeight};

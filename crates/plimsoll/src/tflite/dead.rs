@@ -26,7 +26,8 @@ pub(crate) fn remove_dead(model: &mut TfliteModel) {
     }
     let mut is_read = read.iter();
     model.tensors.retain(|_| *is_read.next().expect("one for each"));
-    let renumber = |tensors: &mut Vec<i32>| tensors.iter_mut().filter(|tensor| **tensor >= 0).for_each(|tensor| *tensor = index[*tensor as usize]);
+    let renumber =
+        |tensors: &mut Vec<i32>| tensors.iter_mut().filter(|tensor| **tensor >= 0).for_each(|tensor| *tensor = index[*tensor as usize]);
     for operator in &mut model.operators {
         renumber(&mut operator.inputs);
         renumber(&mut operator.outputs);

@@ -16,9 +16,7 @@ pub(crate) fn set_versions(model: &mut TfliteModel) {
 }
 
 fn version_of(operator: &Operator, model: &TfliteModel) -> i32 {
-    let dtype = |i: usize| {
-        operator.inputs.get(i).filter(|tensor| **tensor >= 0).map(|tensor| model.tensors[*tensor as usize].dtype)
-    };
+    let dtype = |i: usize| operator.inputs.get(i).filter(|tensor| **tensor >= 0).map(|tensor| model.tensors[*tensor as usize].dtype);
     let int8 = dtype(0) == Some(DType::I8);
     let weights = dtype(1) == Some(DType::I8);
     let pick = |quantized: bool, version: i32| if quantized { version } else { 1 };
@@ -45,6 +43,7 @@ fn version_of(operator: &Operator, model: &TfliteModel) -> i32 {
             let bias = operator.inputs.len() == 4;
             if bias { 3 } else { pick(weights, 2) }
         }
+        BuiltinOp::UnidirectionalSequenceLstm => pick(weights, 3),
         BuiltinOp::BatchMatmul => pick(int8, 2),
         BuiltinOp::Dequantize => match dtype(0) {
             Some(DType::F16) => 3,
@@ -53,7 +52,11 @@ fn version_of(operator: &Operator, model: &TfliteModel) -> i32 {
         BuiltinOp::Gather => pick(int8, 2),
         BuiltinOp::BroadcastTo => 2,
         BuiltinOp::ResizeNearestNeighbor | BuiltinOp::ResizeBilinear => {
-            if operator.integer("half_pixel_centers") != 0 { 3 } else { pick(int8, 2) }
+            if operator.integer("half_pixel_centers") != 0 {
+                3
+            } else {
+                pick(int8, 2)
+            }
         }
         BuiltinOp::Add
         | BuiltinOp::Sub

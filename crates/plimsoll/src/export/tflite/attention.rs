@@ -47,7 +47,8 @@ impl TfliteExporter<'_> {
         let shape = self.builder.shape(parts[0]).clone();
         let queries = self.builder.op(BuiltinOp::Mul, &[parts[0], scale], &[], shape.clone());
         let scores_shape = Shape::new([batch, kv_heads.into(), rows.into(), dims.keys.into()]);
-        let mut scores = self.builder.op(BuiltinOp::BatchMatmul, &[queries, parts[1]], &[("adj_y", OptionValue::Byte(1))], scores_shape.clone());
+        let mut scores =
+            self.builder.op(BuiltinOp::BatchMatmul, &[queries, parts[1]], &[("adj_y", OptionValue::Byte(1))], scores_shape.clone());
         if op.causal {
             let hidden = |row: usize, key: usize| if key <= row % dims.queries { 0.0 } else { HIDDEN };
             let mask = (0..rows).flat_map(|row| (0..dims.keys).map(move |key| hidden(row, key))).collect();

@@ -222,7 +222,8 @@ impl<'a> TfliteBuilder<'a> {
                 let shape = self.op_of(BuiltinOp::Shape, &[0], &options, &[(Stored::I32, Shape::fixed([rank]))]).remove(0);
                 let (begin, end) = (self.integers(&[0]), self.integers(&[1]));
                 let options = [("shrink_axis_mask", OptionValue::Int(1))];
-                let rows = self.op_of(BuiltinOp::StridedSlice, &[shape, begin, end, end], &options, &[(Stored::I32, Shape::scalar())]).remove(0);
+                let rows =
+                    self.op_of(BuiltinOp::StridedSlice, &[shape, begin, end, end], &options, &[(Stored::I32, Shape::scalar())]).remove(0);
                 self.batch = Some(rows);
                 rows
             }

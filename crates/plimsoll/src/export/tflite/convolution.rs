@@ -66,7 +66,8 @@ impl<'a> TfliteExporter<'a> {
         let (from, to) = (graph.shape(dy).bind(1), op.input.bind(1));
         let w = &op.window;
         let whole = |axis: usize, size: usize, stride: usize| stride * (from[axis] - 1) + size == to[axis];
-        let padding = if (w.pad_rows, w.pad_columns) == ((0, 0), (0, 0)) && whole(1, w.size.0, w.stride.0) && whole(2, w.size.1, w.stride.1) {
+        let padding = if (w.pad_rows, w.pad_columns) == ((0, 0), (0, 0)) && whole(1, w.size.0, w.stride.0) && whole(2, w.size.1, w.stride.1)
+        {
             WindowPadding::Valid
         } else if *w == Window::same(w.size, w.stride, w.dilation, (to[1], to[2])) {
             WindowPadding::Same

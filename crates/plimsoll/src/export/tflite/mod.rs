@@ -8,6 +8,8 @@ mod pointwise;
 mod recurrent;
 mod simplify;
 mod small;
+#[cfg(test)]
+mod tests;
 
 pub use small::{SmallReport, TensorReport};
 pub(super) use small::{open, write_small};
@@ -127,7 +129,11 @@ impl<'a> TfliteExporter<'a> {
                 let state = &graph.states()[id.0 as usize];
                 let shape = state.ty.shape.bind(1);
                 let order = (0..shape.len()).collect();
-                self.builder.weight(&state.name, &shape, Recipe::Weight { name: state.name.clone(), shape: shape.clone(), order, scale: None })
+                self.builder.weight(
+                    &state.name,
+                    &shape,
+                    Recipe::Weight { name: state.name.clone(), shape: shape.clone(), order, scale: None },
+                )
             }
             None => self.builder.place(value).expect("values are computed before they are read"),
         }

@@ -54,7 +54,13 @@ impl TfliteExporter<'_> {
     }
 
     /// `UNIDIRECTIONAL_SEQUENCE_LSTM`; the gates of both are input, forget, candidate, output.
-    fn lstm(&mut self, node: &Node, op: &Recurrent, operands: &RecurrentInputs<ValueId>, projection: &Projection) -> Result<(), ExportProblem> {
+    fn lstm(
+        &mut self,
+        node: &Node,
+        op: &Recurrent,
+        operands: &RecurrentInputs<ValueId>,
+        projection: &Projection,
+    ) -> Result<(), ExportProblem> {
         let graph = self.builder.graph;
         let units = op.units;
         let mut sequence = self.read(projection.sequence);
@@ -91,8 +97,7 @@ impl TfliteExporter<'_> {
         let none = |count: usize| vec![-1; count];
         let inputs = [vec![sequence as i32], input, recurrent, none(3), biases, none(2), states, none(4)].concat();
         let options = [("fused_activation_function", OptionValue::Byte(FusedActivation::Tanh as u8)), ("time_major", OptionValue::Byte(0))];
-        let mut result =
-            self.builder.op(BuiltinOp::UnidirectionalSequenceLstm, &[], &options, graph.shape(node.outputs[0]).clone());
+        let mut result = self.builder.op(BuiltinOp::UnidirectionalSequenceLstm, &[], &options, graph.shape(node.outputs[0]).clone());
         self.builder.operators.last_mut().expect("just added").inputs = inputs;
         if op.reverse {
             result = self.reversed(result);
@@ -196,7 +201,12 @@ impl TfliteExporter<'_> {
         let rank = self.builder.shape(all).rank();
         let axis = self.builder.integers_of(&[rank as i32 - 1], &[]);
         let shape = self.builder.shape(all).with(rank - 1, Dim::fixed(units));
-        self.builder.op_of(BuiltinOp::Split, &[axis, all], &[("num_splits", OptionValue::Int(count as i32))], &vec![(Stored::F32, shape); count])
+        self.builder.op_of(
+            BuiltinOp::Split,
+            &[axis, all],
+            &[("num_splits", OptionValue::Int(count as i32))],
+            &vec![(Stored::F32, shape); count],
+        )
     }
 
     fn apply(&mut self, op: BuiltinOp, x: TensorIndex) -> TensorIndex {

@@ -36,13 +36,18 @@ fn keep_dimensions(model: &mut TfliteModel) {
             continue;
         }
         let (middle, result) = (after.inputs[0], after.outputs[0]);
-        let Some(product) = producers.get(&middle).copied().filter(|at| model.operators[*at].op == BuiltinOp::FullyConnected) else { continue };
+        let Some(product) = producers.get(&middle).copied().filter(|at| model.operators[*at].op == BuiltinOp::FullyConnected) else {
+            continue;
+        };
         let rows = model.operators[product].inputs[0];
         let Some(before) = producers.get(&rows).copied().filter(|at| model.operators[*at].op == BuiltinOp::Reshape) else { continue };
         let input = model.operators[before].inputs[0];
         let (from, to) = (&model.tensors[input as usize], &model.tensors[result as usize]);
-        let same = from.shape.len() == to.shape.len() && from.shape.len() > 2 && from.shape[..from.shape.len() - 1] == to.shape[..to.shape.len() - 1];
-        let whole = model.tensors[rows as usize].shape.last() == from.shape.last() && model.tensors[middle as usize].shape.last() == to.shape.last();
+        let same = from.shape.len() == to.shape.len()
+            && from.shape.len() > 2
+            && from.shape[..from.shape.len() - 1] == to.shape[..to.shape.len() - 1];
+        let whole = model.tensors[rows as usize].shape.last() == from.shape.last()
+            && model.tensors[middle as usize].shape.last() == to.shape.last();
         if !same || !whole || readers[middle as usize] != 1 {
             continue;
         }
@@ -90,10 +95,11 @@ fn fuse_activations(model: &mut TfliteModel) {
         let (middle, result) = (model.operators[i].inputs[0], model.operators[i].outputs[0]);
         let Some(at) = producers.get(&middle).copied() else { continue };
         let before = &mut model.operators[at];
-        let has_one = matches!(
-            before.op,
-            BuiltinOp::Conv2d | BuiltinOp::DepthwiseConv2d | BuiltinOp::TransposeConv | BuiltinOp::FullyConnected | BuiltinOp::Add
-        ) || matches!(before.op, BuiltinOp::Sub | BuiltinOp::Mul | BuiltinOp::Div | BuiltinOp::AveragePool2d | BuiltinOp::MaxPool2d);
+        let has_one =
+            matches!(
+                before.op,
+                BuiltinOp::Conv2d | BuiltinOp::DepthwiseConv2d | BuiltinOp::TransposeConv | BuiltinOp::FullyConnected | BuiltinOp::Add
+            ) || matches!(before.op, BuiltinOp::Sub | BuiltinOp::Mul | BuiltinOp::Div | BuiltinOp::AveragePool2d | BuiltinOp::MaxPool2d);
         if !has_one || readers[middle as usize] != 1 || before.integer("fused_activation_function") != 0 || before.outputs != [middle] {
             continue;
         }

@@ -110,7 +110,9 @@ fn write(small: &SmallModel, path: &Path) -> Result<()> {
 
 /// The layer of a tensor: its name without the operator.
 fn layer_of(name: &str) -> &str {
-    let is_operator = |part: &str| BuiltinOp::ALL.iter().any(|op| part.strip_prefix(op.name()).is_some_and(|rest| rest.is_empty() || rest.starts_with('_')));
+    let is_operator = |part: &str| {
+        BuiltinOp::ALL.iter().any(|op| part.strip_prefix(op.name()).is_some_and(|rest| rest.is_empty() || rest.starts_with('_')))
+    };
     match name.rsplit_once('/') {
         Some((layer, part)) if is_operator(part) => layer,
         _ => name,
@@ -134,7 +136,12 @@ impl Calibration {
         let pipeline: Pipeline = config.pipeline()?;
         let interpreter = Interpreter::new(model);
         let inputs: u64 = model.inputs.iter().map(|input| 4 * model.tensors[*input as usize].elements()).sum();
-        let computed: u64 = model.operators.iter().flat_map(|operator| &operator.outputs).map(|tensor| 4 * model.tensors[*tensor as usize].elements()).sum();
+        let computed: u64 = model
+            .operators
+            .iter()
+            .flat_map(|operator| &operator.outputs)
+            .map(|tensor| 4 * model.tensors[*tensor as usize].elements())
+            .sum();
         // The comparison keeps the tensors of one row in single precision while it runs the smaller model.
         let beside = Bytes(2 * interpreter.bytes() + computed + (samples as u64 + 2) * inputs);
         let mut calibration = Calibration { ranges: vec![Range::default(); model.tensors.len()], samples: Vec::new(), rows: 0 };
@@ -164,7 +171,8 @@ impl Calibration {
         for row in &self.samples {
             compare(single, small, row, &mut errors, &mut outputs).map_err(Error::Config)?;
         }
-        let ranges: HashMap<&str, &Range> = single.tensors.iter().zip(&self.ranges).map(|(tensor, range)| (tensor.name.as_str(), range)).collect();
+        let ranges: HashMap<&str, &Range> =
+            single.tensors.iter().zip(&self.ranges).map(|(tensor, range)| (tensor.name.as_str(), range)).collect();
         let computed = small.operators.iter().flat_map(|operator| &operator.outputs).map(|tensor| &small.tensors[*tensor as usize]);
         let report = |tensor: &plimsoll_formats::tflite::TfliteTensor| {
             let name = tensor.name.strip_suffix("/int8").filter(|_| tensor.dtype == Stored::I8)?;

@@ -152,9 +152,7 @@ pub(super) fn unary(operator: &Operator) -> Option<Box<dyn Fn(f32) -> f32>> {
         BuiltinOp::Sign => |x| if x == 0.0 { 0.0 } else { x.signum() },
         BuiltinOp::HardSwish => |x| x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
         BuiltinOp::Elu => |x| if x < 0.0 { x.exp_m1() } else { x },
-        BuiltinOp::Gelu if operator.integer("approximate") != 0 => {
-            |x| 0.5 * x * (1.0 + (0.797_884_6 * (x + 0.044_715 * x * x * x)).tanh())
-        }
+        BuiltinOp::Gelu if operator.integer("approximate") != 0 => |x| 0.5 * x * (1.0 + (0.797_884_6 * (x + 0.044_715 * x * x * x)).tanh()),
         BuiltinOp::Gelu => |x| 0.5 * x * (1.0 + erf(f64::from(x) * std::f64::consts::FRAC_1_SQRT_2) as f32),
         BuiltinOp::LeakyRelu => {
             let alpha = operator.number("alpha");
@@ -238,7 +236,9 @@ mod tests {
 
     #[test]
     fn the_error_function_is_exact_to_single_precision() {
-        for (x, wanted) in [(0.0, 0.0), (0.5, 0.520_499_877_8), (-1.0, -0.842_700_792_9), (2.4, 0.999_311_486_1), (2.6, 0.999_763_965_6), (5.0, 1.0)] {
+        for (x, wanted) in
+            [(0.0, 0.0), (0.5, 0.520_499_877_8), (-1.0, -0.842_700_792_9), (2.4, 0.999_311_486_1), (2.6, 0.999_763_965_6), (5.0, 1.0)]
+        {
             assert!((erf(x) - wanted).abs() < 1e-9, "{x}: {}", erf(x));
         }
     }

@@ -60,7 +60,8 @@ impl<'a> Interpreter<'a> {
             operator.inputs.iter().chain(&operator.outputs).filter(|tensor| **tensor >= 0).map(|tensor| *tensor as usize).collect();
         named.sort_unstable();
         named.dedup();
-        let computed = |tensor: &usize| matches!(self.model.tensors[*tensor].contents, Contents::Computed) && !self.model.tensors[*tensor].variable;
+        let computed =
+            |tensor: &usize| matches!(self.model.tensors[*tensor].contents, Contents::Computed) && !self.model.tensors[*tensor].variable;
         named.into_iter().filter(computed).filter(move |tensor| self.last[*tensor] == Some(i))
     }
 

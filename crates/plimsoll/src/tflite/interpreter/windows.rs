@@ -16,7 +16,8 @@ struct Axis {
 
 impl Axis {
     fn new(operator: &Operator, letter: char, size: usize, length: usize, output: usize) -> Axis {
-        let (stride, dilation) = (if letter == 'h' { "stride_h" } else { "stride_w" }, if letter == 'h' { "dilation_h_factor" } else { "dilation_w_factor" });
+        let (stride, dilation) =
+            (if letter == 'h' { "stride_h" } else { "stride_w" }, if letter == 'h' { "dilation_h_factor" } else { "dilation_w_factor" });
         let stride = operator.integer(stride) as usize;
         let dilation = operator.integer(dilation).max(1) as usize;
         let reach = (size - 1) * dilation + 1;
@@ -52,7 +53,8 @@ pub(super) fn convolution(operator: &Operator, x: &Elements, kernel: &Elements, 
                     }
                 }
                 let of_group = filters / groups;
-                let filter = |filter: usize| dot(&patch, &kernel.numbers[filter * wide..][..wide]) + bias.map_or(0.0, |bias| bias.numbers[filter]);
+                let filter =
+                    |filter: usize| dot(&patch, &kernel.numbers[filter * wide..][..wide]) + bias.map_or(0.0, |bias| bias.numbers[filter]);
                 numbers.extend((group * of_group..(group + 1) * of_group).map(filter));
             }
         }

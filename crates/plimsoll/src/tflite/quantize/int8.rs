@@ -4,7 +4,7 @@ use super::parameters::{Range, symmetric};
 use super::{SmallModel, is_float_constant, weight_of};
 use crate::tflite::interpreter::constant;
 use plimsoll_formats::tensor::DType;
-use plimsoll_formats::tflite::{BuiltinOp, Operator, Quantization, TfliteModel};
+use plimsoll_formats::tflite::{BuiltinOp, Operator, Quantization, TfliteModel, TfliteTensor};
 use std::collections::{HashMap, HashSet};
 
 /// What is chosen for a model in int8.
@@ -49,6 +49,8 @@ fn scale_of(op: BuiltinOp) -> Scale {
         | BuiltinOp::Relu
         | BuiltinOp::Relu6
         | BuiltinOp::LeakyRelu => Scale::Own,
+        // That of its table, which is looked up with the other fixed ones.
+        BuiltinOp::Gather => Scale::Own,
         BuiltinOp::MaxPool2d
         | BuiltinOp::AveragePool2d
         | BuiltinOp::Reshape
@@ -129,8 +131,12 @@ struct Conversion<'a> {
     integers: HashMap<i32, i32>,
     /// Tensors that exist in single precision.
     floats: HashSet<i32>,
-    /// Weights by tensor, and constants of activations.
+    /// Weights by tensor.
     weights: HashMap<i32, i32>,
+    /// Constants beside activations by tensor, such as tables: they have all 256 integers.
+    constants: HashMap<i32, i32>,
+    /// Biases by tensor, scale of the input and weight.
+    biases: HashMap<(i32, u32, i32), i32>,
     /// Inputs of joined operators that need a scale of their own.
     apart: HashSet<i32>,
 }
@@ -146,6 +152,10 @@ impl<'a> Conversion<'a> {
         for operator in active() {
             if let Scale::Fixed(scale, zero) = scale_of(operator.op) {
                 groups.fixed[operator.outputs[0] as usize] = Some((scale, zero));
+            }
+            if operator.op == BuiltinOp::Gather {
+                let table = range_of(&model.tensors[operator.inputs[0] as usize])?.asymmetric();
+                groups.fixed[operator.outputs[0] as usize] = Some((table.scales[0], table.zero_points[0]));
             }
         }
         for operator in active().filter(|operator| scale_of(operator.op) == Scale::Shared) {
@@ -173,6 +183,8 @@ impl<'a> Conversion<'a> {
             integers: HashMap::new(),
             floats: HashSet::new(),
             weights: HashMap::new(),
+            constants: HashMap::new(),
+            biases: HashMap::new(),
             apart,
         };
         conversion.inputs(options.integer_io);
@@ -207,7 +219,10 @@ impl<'a> Conversion<'a> {
 
     /// A tensor in single precision.
     fn as_float(&mut self, index: i32) -> i32 {
-        if index >= 0 && !self.floats.contains(&index) && let Some(integer) = self.integers.get(&index).copied() {
+        if index >= 0
+            && !self.floats.contains(&index)
+            && let Some(integer) = self.integers.get(&index).copied()
+        {
             if integer == index {
                 // An input in int8 has no place in single precision.
                 let float = self.small.computed(index as usize, "/f32", DType::F32, None);
@@ -226,14 +241,13 @@ impl<'a> Conversion<'a> {
         if tensor.dtype != DType::F32 {
             return Ok(index);
         }
-        if let Some(found) = self.integers.get(&index).or_else(|| self.weights.get(&index)) {
+        if let Some(found) = self.integers.get(&index).or_else(|| self.constants.get(&index)) {
             return Ok(*found);
         }
         if is_float_constant(tensor) {
-            let mut range = Range::default();
-            range.observe(&constant(tensor)?.numbers);
-            let new = self.small.converted(index as usize, format!("{}/int8", tensor.name), DType::I8, Some(range.asymmetric()));
-            self.weights.insert(index, new);
+            let range = range_of(tensor)?;
+            let new = self.small.converted(index as usize, format!("{}/int8_constant", tensor.name), DType::I8, Some(range.asymmetric()));
+            self.constants.insert(index, new);
             return Ok(new);
         }
         let quantization = self.groups.quantization(index as usize);
@@ -273,7 +287,12 @@ impl<'a> Conversion<'a> {
             let whole = self.groups.quantization(operator.outputs[0] as usize);
             for at in 0..operator.inputs.len() {
                 if self.apart.contains(&operator.inputs[at]) {
-                    let moved = self.small.computed(written.inputs[at] as usize, &format!("/requantized_{}", self.small.model.tensors.len()), DType::I8, Some(whole.clone()));
+                    let moved = self.small.computed(
+                        written.inputs[at] as usize,
+                        &format!("/requantized_{}", self.small.model.tensors.len()),
+                        DType::I8,
+                        Some(whole.clone()),
+                    );
                     self.small.change(BuiltinOp::Quantize, written.inputs[at], moved);
                     written.inputs[at] = moved;
                 }
@@ -300,20 +319,37 @@ impl<'a> Conversion<'a> {
         Ok(new)
     }
 
-    /// A bias in int32, whose scales are the products of the operands' scales.
+    /// A bias in int32, whose scales are the products of the operands' scales. Behind another input it has other scales.
     fn bias(&mut self, index: i32, data: i32, weight: i32) -> i32 {
         let scale = |tensor: i32| self.small.model.tensors[tensor as usize].quantization.clone().expect("int8 has scales");
-        let (data, weight) = (scale(data), scale(weight));
-        let scales: Vec<f32> = weight.scales.iter().map(|scale| scale * data.scales[0]).collect();
+        let (data, weights) = (scale(data).scales[0], scale(weight).scales);
+        let key = (index, data.to_bits(), weight);
+        if let Some(known) = self.biases.get(&key) {
+            return *known;
+        }
+        let scales: Vec<f32> = weights.iter().map(|scale| scale * data).collect();
         let quantization = Quantization { zero_points: vec![0; scales.len()], scales, axis: 0 };
-        // The same bias behind another input has other scales.
         let name = format!("{}/int32_{}", self.model.tensors[index as usize].name, self.small.model.tensors.len());
-        self.small.converted(index as usize, name, DType::I32, Some(quantization))
+        let new = self.small.converted(index as usize, name, DType::I32, Some(quantization));
+        self.biases.insert(key, new);
+        new
     }
 }
 
+/// The range of a constant.
+fn range_of(tensor: &TfliteTensor) -> Result<Range, String> {
+    let mut range = Range::default();
+    range.observe(&constant(tensor)?.numbers);
+    if range.broken { Err(format!("the constant `{}` has a number that is not finite", tensor.name)) } else { Ok(range) }
+}
+
 /// Which operators are in int8. What stays in single precision is reported with the reason.
-fn chosen(model: &TfliteModel, ranges: &[Range], options: &Int8Options<'_>, float: &mut Vec<(String, String)>) -> Result<Vec<bool>, String> {
+fn chosen(
+    model: &TfliteModel,
+    ranges: &[Range],
+    options: &Int8Options<'_>,
+    float: &mut Vec<(String, String)>,
+) -> Result<Vec<bool>, String> {
     let mut problems = Vec::new();
     let mut integer: HashSet<i32> = model.inputs.iter().copied().collect();
     let mut quantized = Vec::with_capacity(model.operators.len());
@@ -367,6 +403,9 @@ fn float_because(
     }
     if (options.keep)(&result.name) {
         return Ok(Some("kept by a pattern".to_string()));
+    }
+    if operator.op == BuiltinOp::Gather && !is_float_constant(&model.tensors[operator.inputs[0] as usize]) {
+        return Ok(Some("its table is computed".to_string()));
     }
     let data = operator.inputs[usize::from(operator.op == BuiltinOp::Split)];
     if matches!(scale, Scale::Shared | Scale::Joined) && !integer.contains(&data) {

@@ -52,7 +52,8 @@ impl SmallModel {
     /// Adds a tensor that is computed, of the shape of another.
     fn computed(&mut self, like: usize, suffix: &str, dtype: DType, quantization: Option<Quantization>) -> i32 {
         let from = &self.model.tensors[like];
-        let tensor = TfliteTensor { name: format!("{}{suffix}", from.name), dtype, quantization, contents: Contents::Computed, ..from.clone() };
+        let tensor =
+            TfliteTensor { name: format!("{}{suffix}", from.name), dtype, quantization, contents: Contents::Computed, ..from.clone() };
         self.model.tensors.push(tensor);
         self.model.tensors.len() as i32 - 1
     }
@@ -60,6 +61,24 @@ impl SmallModel {
     /// Adds an operator of one tensor and one result.
     fn change(&mut self, op: BuiltinOp, from: i32, to: i32) {
         self.model.operators.push(Operator { inputs: vec![from], outputs: vec![to], ..Operator::new(op, 1) });
+    }
+
+    /// The eight kernels of an LSTM in int8, one scale each: all of them, or the operator stays as it is.
+    fn recurrent(&mut self, model: &TfliteModel, operator: &mut Operator, name: &str, keep: bool) -> Result<(), String> {
+        let kernels = operator.inputs[1..9].to_vec();
+        let large = kernels.iter().all(|kernel| *kernel >= 0 && model.tensors[*kernel as usize].elements() >= SMALLEST);
+        if keep || !large {
+            let why = if keep { "kept by a pattern" } else { "a kernel with fewer than 1024 weights" };
+            self.float.push((name.to_string(), why.to_string()));
+            return Ok(());
+        }
+        for (at, kernel) in kernels.into_iter().enumerate() {
+            let tensor = &model.tensors[kernel as usize];
+            let name = format!("{}/int8", tensor.name);
+            operator.inputs[1 + at] = self.converted(kernel as usize, name, DType::I8, Some(symmetric(tensor, None)?));
+        }
+        operator.options.insert("asymmetric_quantize_inputs", OptionValue::Byte(1));
+        Ok(())
     }
 
     fn finish(mut self) -> SmallModel {
@@ -74,7 +93,11 @@ fn write_as(tensor: &TfliteTensor, numbers: &[f32], out: &mut dyn Write) -> io::
     const PIECE: usize = 4 << 10;
     let inner = tensor.quantization.as_ref().map_or(1, |quantization| {
         let axis = quantization.axis as usize;
-        if quantization.scales.len() == 1 { numbers.len().max(1) } else { tensor.shape[axis + 1..].iter().map(|dim| *dim as usize).product() }
+        if quantization.scales.len() == 1 {
+            numbers.len().max(1)
+        } else {
+            tensor.shape[axis + 1..].iter().map(|dim| *dim as usize).product()
+        }
     });
     let mut bytes = Vec::with_capacity(4 * PIECE);
     for (piece, part) in numbers.chunks(PIECE).enumerate() {
@@ -143,6 +166,11 @@ pub(crate) fn to_dynamic(model: &TfliteModel, keep: &dyn Fn(&str) -> bool) -> Re
     for operator in &model.operators {
         let mut operator = operator.clone();
         let name = model.tensors[operator.outputs[0] as usize].name.clone();
+        if operator.op == BuiltinOp::UnidirectionalSequenceLstm {
+            small.recurrent(model, &mut operator, &name, keep(&name))?;
+            small.model.operators.push(operator);
+            continue;
+        }
         let weight = match (weight_of(operator.op), operator.op) {
             (Some(found), _) => Some(found),
             (None, BuiltinOp::Gather) => Some((0, 0)),
