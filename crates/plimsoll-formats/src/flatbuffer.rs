@@ -191,7 +191,7 @@ impl FlatFile {
             }
             Field::Longs(longs) => {
                 self.align(4);
-                if self.bytes.len() % 8 == 0 {
+                if self.bytes.len().is_multiple_of(8) {
                     self.bytes.extend([0; 4]);
                 }
                 let at = self.count(longs.len());

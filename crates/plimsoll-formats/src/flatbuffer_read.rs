@@ -33,7 +33,7 @@ impl<'a> TableReader<'a> {
         };
         let head = file.read(entries, 4, what)?;
         let length = u64::from(u16::from_le_bytes([head[0], head[1]]));
-        if length < 4 || length % 2 != 0 {
+        if length < 4 || !length.is_multiple_of(2) {
             return damaged(format!("{what} has a list of fields of {length} bytes"));
         }
         let bytes = file.read(entries + 4, length - 4, what)?;

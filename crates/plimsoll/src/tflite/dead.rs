@@ -18,12 +18,8 @@ pub(crate) fn remove_dead(model: &mut TfliteModel) {
     kept.reverse();
     model.operators = kept;
     let mut index = vec![-1; model.tensors.len()];
-    let mut next = 0;
-    for (new, is_read) in index.iter_mut().zip(&read).filter(|(_, is_read)| **is_read) {
-        debug_assert!(is_read);
-        *new = next;
-        next += 1;
-    }
+    let kept = index.iter_mut().zip(&read).filter(|(_, is_read)| **is_read);
+    kept.zip(0..).for_each(|((new, _), next)| *new = next);
     let mut is_read = read.iter();
     model.tensors.retain(|_| *is_read.next().expect("one for each"));
     let renumber =

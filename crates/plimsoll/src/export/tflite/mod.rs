@@ -61,7 +61,9 @@ pub(super) fn convert(network: &TrainedNetwork) -> Result<ConvertedTflite> {
         };
         let tensor = exporter.builder.tensor(&input.name, dtype, input.ty.shape.clone());
         inputs.push(tensor as i32);
-        value.map(|value| exporter.builder.define(value, tensor));
+        if let Some(value) = value {
+            exporter.builder.define(value, tensor);
+        }
     }
     for (_, node) in graph.nodes() {
         if exporter.builder.place(node.outputs[0]).is_some() || exporter.walk.folded.contains(&node.outputs[0]) {

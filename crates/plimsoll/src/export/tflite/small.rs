@@ -203,7 +203,7 @@ fn columns_of(network: &TrainedNetwork, model: &TfliteModel, schema: &Schema) ->
         };
         let column = &schema.columns()[at];
         let wanted: Vec<usize> = model.tensors[*tensor as usize].shape[1..].iter().map(|dim| *dim as usize).collect();
-        if column.shape.iter().copied().collect::<Vec<usize>>() != wanted {
+        if column.shape.to_vec() != wanted {
             return Err(format!("its column `{}` has the shape {:?}, but the model takes {wanted:?}", column.name, column.shape));
         }
         found.push(at);

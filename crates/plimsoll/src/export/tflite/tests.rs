@@ -56,7 +56,7 @@ impl Case {
 
     /// The error of an export that leaves nothing behind.
     fn refused(&self, result: crate::Result<Exported>) -> String {
-        let error = result.err().expect("it should be refused").to_string();
+        let error = result.expect_err("it should be refused").to_string();
         let name = |path: PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
         let left: Vec<String> = std::fs::read_dir(self.folder.path()).unwrap().map(|entry| name(entry.unwrap().path())).collect();
         assert!(left.iter().all(|name| name == "calibrate.toml"), "{left:?}");
