@@ -5,19 +5,19 @@ use crate::output::{print, say};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use plimsoll::config::Config;
-use plimsoll::{ExportOptions, Exported, Opset, Verified, export, export_zoo};
+use plimsoll::{ExportOptions, Exported, Opset, SmallReport, TfliteNumbers, Verified, export, export_zoo};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Write the trained network of a run as ONNX, Keras or safetensors
+/// Write the trained network of a run as ONNX, Keras, safetensors or TFLite
 #[derive(Args)]
 pub struct Export {
     /// Run folder, or a model of another program
     #[arg(required_unless_present = "zoo")]
     run: Option<PathBuf>,
 
-    /// File to write: .onnx, .keras or .safetensors
+    /// File to write: .onnx, .keras, .safetensors or .tflite
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
 
@@ -39,7 +39,7 @@ pub struct Convert {
     /// Model to read: .keras, .h5 or a run folder
     from: PathBuf,
 
-    /// File to write: .onnx, .keras or .safetensors
+    /// File to write: .onnx, .keras, .safetensors or .tflite
     to: PathBuf,
 
     #[command(flatten)]
@@ -55,6 +55,34 @@ struct Written {
     /// Sample rows on which the network and the file are compared; 0 compares nothing
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(0..=1024))]
     rows: u64,
+
+    /// TFLite: weights in half precision
+    #[arg(long, conflicts_with_all = ["dynamic", "int8"])]
+    f16: bool,
+
+    /// TFLite: weights of convolutions and products in int8, activations in single precision
+    #[arg(long, conflicts_with = "int8")]
+    dynamic: bool,
+
+    /// TFLite: weights and activations in int8
+    #[arg(long, requires = "calibrate")]
+    int8: bool,
+
+    /// Configuration whose training data gives the ranges of activations
+    #[arg(long, value_name = "CONFIG", requires = "int8")]
+    calibrate: Option<PathBuf>,
+
+    /// Rows of the calibration
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..), requires = "int8")]
+    calibrate_rows: u64,
+
+    /// Inputs and outputs in int8 too
+    #[arg(long, requires = "int8")]
+    int8_io: bool,
+
+    /// Layers that stay in single precision: a name, or a pattern with *
+    #[arg(long, value_name = "PATTERN")]
+    keep_float: Vec<String>,
 
     /// Print one JSON document
     #[arg(long)]
@@ -109,7 +137,15 @@ impl Written {
             OpsetArg::V18 => Opset::V18,
             OpsetArg::V23 => Opset::V23,
         };
-        ExportOptions { opset, rows: self.rows as usize }
+        let numbers = match (&self.calibrate, self.f16, self.dynamic) {
+            (Some(data), ..) => {
+                TfliteNumbers::Int8 { calibrate: data.clone(), rows: self.calibrate_rows as usize, integer_io: self.int8_io }
+            }
+            (None, true, _) => TfliteNumbers::Half,
+            (None, false, true) => TfliteNumbers::Dynamic,
+            (None, false, false) => TfliteNumbers::Single,
+        };
+        ExportOptions { opset, rows: self.rows as usize, numbers, keep_float: self.keep_float.clone() }
     }
 
     fn report(&self, exported: &Exported) -> Result<ExitCode> {
@@ -128,6 +164,8 @@ impl Written {
                 "inputs": inputs,
                 "outputs": exported.outputs,
                 "verified": verified,
+                "gzip_bytes": gzip_size(exported),
+                "int8": exported.small.as_ref().map(small_json),
             }))?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -140,7 +178,65 @@ impl Written {
             text += &format!("  input {name}: {ty}\n");
         }
         text += &format!("  outputs: {}\n  {}\n", exported.outputs.join(", "), exported.verified);
+        if let Some(small) = &exported.small {
+            text += &small_text(exported, small);
+        }
         say(&text)?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The bytes of a TFLite file after gzip, as in an application package.
+fn gzip_size(exported: &Exported) -> Option<u64> {
+    exported.small.as_ref().and_then(|small| small.gzip_bytes)
+}
+
+fn small_json(small: &SmallReport) -> serde_json::Value {
+    let tensor = |tensor: &plimsoll::TensorReport| {
+        json!({
+            "name": tensor.name,
+            "min": tensor.range.0,
+            "max": tensor.range.1,
+            "scale": tensor.scale,
+            "zero_point": tensor.zero_point,
+            "snr_db": tensor.snr,
+            "cosine": tensor.cosine,
+        })
+    };
+    let float = |(layer, why): &(String, String)| json!({ "layer": layer, "why": why });
+    json!({
+        "calibrated_rows": small.calibrated,
+        "single_precision_bytes": small.single_bytes,
+        "tensors": small.tensors.iter().map(tensor).collect::<Vec<_>>(),
+        "float": small.float.iter().map(float).collect::<Vec<_>>(),
+    })
+}
+
+/// Tensors that are listed on the screen; JSON has them all.
+const WORST: usize = 8;
+
+fn small_text(exported: &Exported, small: &SmallReport) -> String {
+    let bytes = std::fs::metadata(&exported.path).map_or(0, |file| file.len());
+    let smaller = small.single_bytes as f64 / bytes.max(1) as f64;
+    let mut text = format!("  {smaller:.1} times smaller than in single precision");
+    if let Some(gzip) = gzip_size(exported) {
+        text += &format!("; {} after gzip", plimsoll::Bytes(gzip));
+    }
+    text.push('\n');
+    if small.calibrated > 0 {
+        text += &format!("  calibrated on {} rows; tensors that lose most (--json lists all):\n", small.calibrated);
+        let mut worst: Vec<_> = small.tensors.iter().collect();
+        worst.sort_by(|a, b| a.snr.total_cmp(&b.snr));
+        for tensor in worst.iter().take(WORST) {
+            let (low, high) = tensor.range;
+            text += &format!("    {:<48} {low:>9.3} … {high:<9.3} SNR {:>5.1} dB, cosine {:.5}\n", tensor.name, tensor.snr, tensor.cosine);
+        }
+    }
+    let mut reasons: std::collections::BTreeMap<&str, Vec<&str>> = std::collections::BTreeMap::new();
+    small.float.iter().for_each(|(layer, why)| reasons.entry(why).or_default().push(layer));
+    for (why, layers) in reasons {
+        let more = if layers.len() > 3 { format!(" and {} more", layers.len() - 3) } else { String::new() };
+        text += &format!("  in single precision ({why}): {}{more}\n", layers[..layers.len().min(3)].join(", "));
+    }
+    text
 }

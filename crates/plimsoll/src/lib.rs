@@ -9,7 +9,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | values and errors | `suggest`, `named`, `system`, `precision`, `numerics`, `allow`, `infeasible`, `error`, `reader`, `files`, `stop`, `thumbnails` |
-//! | devices and files | `devices`, `offload_file`, `tensors`, `preprocessing`, `checkpoint`, `cost`, `image_scan`; `pipeline`: data without a model |
+//! | devices and files | `devices`, `offload_file`, `tensors`, `preprocessing`, `checkpoint`, `cost`, `image_scan`, `tflite`; `pipeline`: data without a model |
 //! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `zoo`, `import`, `history`, `callbacks` |
 //! | one description | `spec`: what the user wants, as plain data |
 //! | front end | `config`: TOML to a `RunSpec` |
@@ -64,6 +64,7 @@ mod stop;
 mod suggest;
 pub mod system;
 mod tensors;
+mod tflite;
 mod thumbnails;
 mod trained;
 mod trainer;
@@ -75,7 +76,7 @@ pub use checkpoint::Checkpoints;
 pub use class_report::{ClassReport, ClassScores};
 pub use devices::{Algorithms, DeviceSpec, convolutions, open_device, open_each_way};
 pub use error::{BadRow, Error, Result};
-pub use export::{ExportOptions, Exported, Opset, Verified, export, export_zoo};
+pub use export::{ExportOptions, Exported, Opset, SmallReport, TensorReport, TfliteNumbers, Verified, export, export_zoo};
 pub use fit::{Event, FirstBatch, Fit};
 pub use generate::{Generator, Sampling};
 pub use history::{Epoch, History};

@@ -22,6 +22,33 @@ fn a_trained_run_is_exported_to_every_format() {
 }
 
 #[test]
+fn a_trained_run_is_exported_to_tflite_with_smaller_numbers() {
+    let sandbox = Sandbox::new("export-tflite");
+    sandbox.succeed(&["train", "--quiet", "--epochs", "1", "--out", "run", "--no-calibrate"]);
+    let text = sandbox.succeed(&["export", "run", "--to", "digits.tflite"]);
+    assert!(text.starts_with("wrote digits.tflite (TFLite, ") && text.contains("greatest difference on 4 sample rows: "), "{text}");
+    let single = std::fs::metadata(sandbox.path("digits.tflite")).unwrap().len();
+    let text = sandbox.succeed(&["export", "run", "--to", "half.tflite", "--f16"]);
+    assert!(text.contains(" times smaller than in single precision; "), "{text}");
+    sandbox.succeed(&["export", "run", "--to", "dynamic.tflite", "--dynamic"]);
+
+    let int8 = ["export", "run", "--to", "int8.tflite", "--int8", "--calibrate", "run/config.toml", "--calibrate-rows", "16"];
+    let text = sandbox.succeed(&int8);
+    assert!(text.contains("  calibrated on 16 rows; tensors that lose most (--json lists all):\n"), "{text}");
+    let document = sandbox.json(&[&int8[..], &["--json", "--keep-float", "dense*"]].concat());
+    let bytes = document["bytes"].as_u64().unwrap();
+    assert!(bytes * 2 < single && document["gzip_bytes"].as_u64().unwrap() < bytes, "{document}");
+    let tensor = &document["int8"]["tensors"][0];
+    assert!(tensor["snr_db"].as_f64().unwrap() > 20.0 && tensor["cosine"].as_f64().unwrap() > 0.99, "{tensor}");
+    assert_eq!(document["int8"]["float"][0]["why"], "kept by a pattern");
+
+    let error = sandbox.fail(&["export", "run", "--to", "int8.tflite", "--int8"]).1;
+    assert!(error.contains("--calibrate <CONFIG>"), "{error}");
+    let error = sandbox.fail(&["export", "run", "--to", "model.onnx", "--f16"]).1;
+    assert!(error.contains("smaller ones are written to .tflite files"), "{error}");
+}
+
+#[test]
 fn exports_that_cannot_be_are_refused_with_a_reason() {
     let sandbox = Sandbox::new("export-refused");
     let error = sandbox.fail(&["export", "nowhere", "--to", "model.onnx"]).1;

@@ -1,16 +1,20 @@
-//! Trained networks as files of other programs: ONNX, Keras and safetensors.
+//! Trained networks as files of other programs: ONNX, Keras, safetensors and TFLite.
 //!
 //! An export holds one weight at a time in memory, beside the description of the network. What the format or its reader cannot express
 //! is an error before anything is written. The file is written in a folder of its own, where it and the network are run on the same
 //! sample rows; then it is moved to its place.
 
+mod fold;
 mod keras;
 mod network;
 mod onnx;
+mod recipe;
 mod safetensors;
 #[cfg(test)]
 mod tests;
+mod tflite;
 mod verify;
+mod walk;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -21,20 +25,46 @@ use crate::trainer::Trainer;
 pub(crate) use network::{Origin, TrainedNetwork};
 pub use onnx::Opset;
 use std::path::{Path, PathBuf};
+pub use tflite::{SmallReport, TensorReport};
 pub use verify::Verified;
 
 /// How to export.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ExportOptions {
     /// The operator set of ONNX files.
     pub opset: Opset,
     /// How many sample rows the network and the file are compared on; 0 compares nothing.
     pub rows: usize,
+    /// The numbers of TFLite files.
+    pub numbers: TfliteNumbers,
+    /// Layers that stay in single precision in TFLite files with smaller numbers: patterns in which `*` stands for any characters.
+    pub keep_float: Vec<String>,
+}
+
+/// The numbers of a TFLite file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum TfliteNumbers {
+    /// Everything in single precision.
+    #[default]
+    Single,
+    /// Weights in half precision.
+    Half,
+    /// Weights of convolutions and products in int8, activations in single precision.
+    Dynamic,
+    /// Weights and activations in int8.
+    Int8 {
+        /// A configuration whose training data gives the ranges of activations.
+        calibrate: PathBuf,
+        /// How many of its rows.
+        rows: usize,
+        /// Whether inputs and outputs of the file are int8 too.
+        integer_io: bool,
+    },
 }
 
 impl Default for ExportOptions {
     fn default() -> ExportOptions {
-        ExportOptions { opset: Opset::V18, rows: 4 }
+        ExportOptions { opset: Opset::V18, rows: 4, numbers: TfliteNumbers::Single, keep_float: Vec::new() }
     }
 }
 
@@ -53,9 +83,11 @@ pub struct Exported {
     pub outputs: Vec<String>,
     /// The comparison of the network and the file on sample rows.
     pub verified: Verified,
+    /// What a TFLite file with smaller numbers keeps and loses.
+    pub small: Option<SmallReport>,
 }
 
-/// Exports the trained network of a run folder, or a model of another program, to `.onnx`, `.keras` or `.safetensors`.
+/// Exports the trained network of a run folder, or a model of another program, to `.onnx`, `.keras`, `.safetensors` or `.tflite`.
 ///
 /// ```no_run
 /// use plimsoll::{ExportOptions, export};
@@ -118,6 +150,7 @@ fn check(network: &TrainedNetwork, to: &Path, format: ExportFormat, options: &Ex
         ExportFormat::Onnx => importable_onnx(&onnx::convert(network, options.opset).map_err(about(to))?.without_data()),
         ExportFormat::Keras => importable_keras(keras::configuration(network).map_err(about(to))?),
         ExportFormat::SafeTensors => Ok(()),
+        ExportFormat::Tflite => tflite::convert(network).map(|_| Ok(())).map_err(about(to))?,
     };
     match readable {
         Err(problems) if options.rows > 0 => {
@@ -130,13 +163,24 @@ fn check(network: &TrainedNetwork, to: &Path, format: ExportFormat, options: &Ex
 }
 
 fn export_network(network: &TrainedNetwork, to: &Path, format: ExportFormat, options: &ExportOptions) -> Result<Exported> {
+    if format != ExportFormat::Tflite && (options.numbers != TfliteNumbers::Single || !options.keep_float.is_empty()) {
+        return Err(Error::Config(format!("{} has one type of numbers: smaller ones are written to .tflite files", to.display())));
+    }
     check(network, to, format, options)?;
     let scratch = Scratch::beside(to, "export")?;
     let path = scratch.0.join(to.file_name().unwrap_or_default());
+    let mut small = None;
     let data = match format {
         ExportFormat::Onnx => onnx::convert(network, options.opset).and_then(|converted| converted.write(network, &path)),
         ExportFormat::Keras => keras::write(network, &path).map(|()| None),
         ExportFormat::SafeTensors => safetensors::write(network, &path).map(|()| None),
+        ExportFormat::Tflite => tflite::convert(network).and_then(|converted| {
+            if options.numbers == TfliteNumbers::Single {
+                return converted.write(network, &path).map(|()| None);
+            }
+            small = Some(tflite::write_small(network, &converted, &scratch.0.join("single.tflite"), &path, options)?);
+            Ok(None)
+        }),
     };
     let data = data.map_err(about(to))?;
     let verified = verify::compare(network, &path, format, options.rows)?;
@@ -150,6 +194,7 @@ fn export_network(network: &TrainedNetwork, to: &Path, format: ExportFormat, opt
         inputs: network.inputs.iter().map(|input| (input.name.clone(), input.ty.to_string())).collect(),
         outputs: network.model.outputs().map(str::to_string).collect(),
         verified,
+        small,
     })
 }
 
@@ -159,6 +204,7 @@ pub(crate) enum ExportFormat {
     Onnx,
     Keras,
     SafeTensors,
+    Tflite,
 }
 
 impl ExportFormat {
@@ -168,9 +214,11 @@ impl ExportFormat {
             "onnx" => Ok(ExportFormat::Onnx),
             "keras" => Ok(ExportFormat::Keras),
             "safetensors" => Ok(ExportFormat::SafeTensors),
-            _ => {
-                Err(Error::Config(format!("{} should end in .onnx, .keras or .safetensors, the formats that are written", path.display())))
-            }
+            "tflite" => Ok(ExportFormat::Tflite),
+            _ => Err(Error::Config(format!(
+                "{} should end in .onnx, .keras, .safetensors or .tflite, the formats that are written",
+                path.display()
+            ))),
         }
     }
 
@@ -179,6 +227,7 @@ impl ExportFormat {
             ExportFormat::Onnx => "ONNX",
             ExportFormat::Keras => "Keras",
             ExportFormat::SafeTensors => "safetensors",
+            ExportFormat::Tflite => "TFLite",
         }
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct TrainedNetwork {
     pub weights: ImportedWeights,
     /// Texts that belong to the model: fitted preprocessing, names of classes.
     pub metadata: BTreeMap<String, String>,
+    /// What preprocessing was fitted to.
+    pub fitted: Preprocessing,
     /// Where predictions of the network come from.
     pub origin: Origin,
 }
@@ -87,7 +89,7 @@ impl TrainedNetwork {
         }
         let model = spec.model.clone();
         let origin = Origin::Run { spec: Box::new(spec), weights: weights.to_path_buf() };
-        Ok(TrainedNetwork { model, inputs, weights: read, metadata, origin })
+        Ok(TrainedNetwork { model, inputs, weights: read, metadata, fitted: fitted.clone(), origin })
     }
 
     /// The network of a description with zeros for weights, to find out what a format can express.
@@ -100,7 +102,8 @@ impl TrainedNetwork {
             weights.insert(name, Assembly::Whole(zeros));
         }
         let origin = Origin::Run { spec: Box::new(spec.clone()), weights: PathBuf::new() };
-        Ok(TrainedNetwork { model: spec.model.clone(), inputs, weights, metadata: BTreeMap::new(), origin })
+        let fitted = Preprocessing::default();
+        Ok(TrainedNetwork { model: spec.model.clone(), inputs, weights, metadata: BTreeMap::new(), fitted, origin })
     }
 
     fn imported(path: &Path) -> Result<TrainedNetwork> {
@@ -117,7 +120,8 @@ impl TrainedNetwork {
         };
         let inputs = imported.inputs.iter().enumerate().map(input).collect();
         let metadata = BTreeMap::new();
-        Ok(TrainedNetwork { model: imported.model, inputs, weights: imported.weights, metadata, origin: Origin::File(path.to_path_buf()) })
+        let (fitted, origin) = (Preprocessing::default(), Origin::File(path.to_path_buf()));
+        Ok(TrainedNetwork { model: imported.model, inputs, weights: imported.weights, metadata, fitted, origin })
     }
 
     /// The types of the inputs.

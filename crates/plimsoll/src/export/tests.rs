@@ -13,7 +13,7 @@ fn references() -> PathBuf {
 }
 
 fn unverified(opset: Opset) -> ExportOptions {
-    ExportOptions { opset, rows: 0 }
+    ExportOptions { opset, rows: 0, ..ExportOptions::default() }
 }
 
 fn read(path: &Path) -> OnnxModel {
@@ -115,7 +115,7 @@ fn what_cannot_be_written_is_listed_at_once() {
     // All of them, before weights are drawn; nothing stays behind.
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     let error = export_zoo(&config, "model.pb".as_ref(), &ExportOptions::default()).unwrap_err().to_string();
-    assert_eq!(error, "model.pb should end in .onnx, .keras or .safetensors, the formats that are written");
+    assert_eq!(error, "model.pb should end in .onnx, .keras, .safetensors or .tflite, the formats that are written");
     let error = export(folder.path(), "model.onnx".as_ref(), &ExportOptions::default()).unwrap_err().to_string();
     assert!(error.starts_with("cannot read ") && error.contains("config.toml"), "{error}");
 }

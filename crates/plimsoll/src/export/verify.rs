@@ -1,13 +1,15 @@
 //! The network and the file it was written to, run on the same sample rows.
 
-use super::{ExportFormat, Origin, TrainedNetwork};
+use super::{ExportFormat, Origin, TrainedNetwork, tflite};
 use crate::error::{Error, Result};
 use crate::import::{import, is_importable};
 use crate::nn::Model;
+use crate::pipeline::Pipeline;
 use crate::spec::{FitSpec, RunSpec};
+use crate::tflite::Interpreter;
 use crate::trainer::{Predicted, Trainer};
-use plimsoll_core::DType;
 use plimsoll_core::shape::TensorType;
+use plimsoll_core::{Bytes, DType};
 use plimsoll_data::{Dataset, RandomSpec};
 use std::fmt;
 use std::path::Path;
@@ -46,7 +48,11 @@ pub(super) fn compare(network: &TrainedNetwork, path: &Path, format: ExportForma
         Origin::Run { spec, weights } => ((**spec).clone(), weights),
         Origin::File(path) => (RunSpec::default(), path),
     };
-    let columns: Vec<(String, TensorType)> = network.inputs.iter().map(|input| (input.column.clone(), input.ty.clone())).collect();
+    if format == ExportFormat::Tflite {
+        let wanted = predictions(&spec, network.model.clone(), network, &columns_of(network), weights, rows)?;
+        return compare_tflite(network, path, &spec, rows, &wanted);
+    }
+    let columns = columns_of(network);
     let read_back = match format {
         ExportFormat::SafeTensors => Some((network.model.clone(), columns.clone())),
         _ if is_importable(path) => {
@@ -89,6 +95,19 @@ fn predictions(
     weights: &Path,
     rows: usize,
 ) -> Result<Vec<Predicted>> {
+    let data = random_rows(network, columns, rows)?;
+    let mut trainer = Trainer::from(RunSpec { model, data: data.clone(), fit: FitSpec::default(), ..spec.clone() }).for_prediction();
+    trainer.load_weights(weights)?;
+    trainer.predict_all(&data)
+}
+
+/// The columns of the network's inputs.
+fn columns_of(network: &TrainedNetwork) -> Vec<(String, TensorType)> {
+    network.inputs.iter().map(|input| (input.column.clone(), input.ty.clone())).collect()
+}
+
+/// Random rows that depend on the inputs of the network only.
+fn random_rows(network: &TrainedNetwork, columns: &[(String, TensorType)], rows: usize) -> Result<Dataset> {
     let mut random = RandomSpec::new(rows as u64);
     for ((name, ty), input) in columns.iter().zip(&network.inputs) {
         let shape = ty.shape.bind(1)[1..].to_vec();
@@ -98,8 +117,30 @@ fn predictions(
             _ => random.floats(name, shape),
         };
     }
-    let data = Dataset::random(random)?.batch(rows);
-    let mut trainer = Trainer::from(RunSpec { model, data: data.clone(), fit: FitSpec::default(), ..spec.clone() }).for_prediction();
-    trainer.load_weights(weights)?;
-    trainer.predict_all(&data)
+    Ok(Dataset::random(random)?.batch(rows))
+}
+
+/// Runs a TFLite file on the rows that the network gave `wanted` for.
+fn compare_tflite(network: &TrainedNetwork, path: &Path, spec: &RunSpec, rows: usize, wanted: &[Predicted]) -> Result<Verified> {
+    let model = tflite::open(path)?;
+    let interpreter = Interpreter::new(&model);
+    let data = random_rows(network, &columns_of(network), rows)?;
+    let mut found: Vec<Vec<f32>> = vec![Vec::new(); wanted.len()];
+    let pipeline = Pipeline::new(data, spec.budget.host);
+    pipeline.for_each_row(rows, Bytes(interpreter.bytes()), "running the file", |_, row| {
+        let outputs = interpreter.run(row, |_, _| {}).map_err(Error::Config)?;
+        found.iter_mut().zip(outputs).for_each(|(all, output)| all.extend(output.numbers));
+        Ok(())
+    })?;
+    let largest = wanted.iter().flat_map(|output| &output.values).fold(0.0_f64, |most, value| most.max(f64::from(value.abs())));
+    let mut difference = 0.0_f64;
+    for (wanted, found) in wanted.iter().zip(&found) {
+        if wanted.values.len() != found.len() {
+            let name = &wanted.name;
+            return Err(Error::Config(format!("the file gives {} numbers for `{name}`, the network {}", found.len(), wanted.values.len())));
+        }
+        let differences = wanted.values.iter().zip(found).map(|(wanted, found)| f64::from((wanted - found).abs()));
+        difference = differences.fold(difference, |most, value| if value.is_nan() { f64::INFINITY } else { most.max(value) });
+    }
+    Ok(Verified::Measured { rows, difference: if largest > 0.0 { difference / largest } else { difference } })
 }

@@ -67,17 +67,7 @@ impl Model {
     pub fn trainable_matching(mut self, pattern: &str, trainable: bool) -> Result<Model, GraphError> {
         let mut found = false;
         for call in self.layers_mut() {
-            let mut name = call.name.as_str();
-            let matched = loop {
-                if matches(pattern, name) {
-                    break true;
-                }
-                match name.rsplit_once('/') {
-                    Some((block, _)) => name = block,
-                    None => break false,
-                }
-            };
-            if matched {
+            if matches_layer(pattern, &call.name) {
                 call.trainable = trainable;
                 found = true;
             }
@@ -90,6 +80,19 @@ impl Model {
         let more = if known.len() > 8 { ", …" } else { "" };
         known.truncate(8);
         Err(GraphError { scope: String::new(), what: format!("no layer matches `{pattern}`; the model has {}{more}", known.join(", ")) })
+    }
+}
+
+/// Whether a layer, or a block that it is in, matches a pattern with `*`.
+pub(crate) fn matches_layer(pattern: &str, mut name: &str) -> bool {
+    loop {
+        if matches(pattern, name) {
+            return true;
+        }
+        match name.rsplit_once('/') {
+            Some((block, _)) => name = block,
+            None => return false,
+        }
     }
 }
 

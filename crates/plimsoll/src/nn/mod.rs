@@ -49,6 +49,7 @@ pub use dense::Dense;
 pub use depthwise::{DepthwiseConv2D, SeparableConv2D};
 pub use dropout::{AlphaDropout, Dropout, SpatialDropout, StochasticDepth};
 pub use embedding::{ClassToken, Embedding, EmbeddingScores, TakeStep};
+pub(crate) use fine_tune::matches_layer;
 pub use init::Initializer;
 pub(crate) use keras::CallInput;
 pub use keras::{KerasElements, KerasLayer, KerasWeight};

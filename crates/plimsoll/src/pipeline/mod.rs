@@ -4,6 +4,7 @@ mod bench;
 mod explain;
 mod fill_cache;
 mod inspect;
+mod rows;
 
 use crate::error::{Error, Result};
 use crate::image_scan::scan_images;

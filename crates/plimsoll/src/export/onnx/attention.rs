@@ -67,7 +67,7 @@ impl Exporter<'_> {
         let seen = self.builder.transpose(&seen, &[0, 3, 1, 2, 4]);
         let result = self.builder.reshape_to(&seen, &[-1, dims.queries as i64, wide[0] as i64]);
         self.builder.define(node.outputs[0], ImageLayout::Plain, result);
-        if self.readers.contains_key(&node.outputs[1]) {
+        if self.walk.readers.contains_key(&node.outputs[1]) {
             return Err(ExportProblem::unsupported("the log-sum-exp of attention scores"));
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! The ONNX graph while it grows: nodes, names, initializers, and the layouts in which values exist.
 
-use super::recipe::Recipe;
+use super::Recipe;
 use plimsoll_core::{DType, Graph, Shape, ValueId};
 use plimsoll_formats::onnx::{Attribute, Node, WrittenTensor, code_of};
 use plimsoll_formats::tensor::{DType as Stored, Tensor};

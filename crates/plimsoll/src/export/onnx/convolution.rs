@@ -1,55 +1,16 @@
 //! Convolutions with the batch normalization, bias and activation behind them, and pooling.
 
 use super::builder::ImageLayout;
-use super::recipe::Recipe;
-use super::{ExportProblem, Exporter, fold};
-use plimsoll_core::expr::Expr;
+use super::{ExportProblem, Exporter, Recipe};
 use plimsoll_core::graph::Node;
 use plimsoll_core::ops::{Conv2d, Conv2dGradInput, Window};
-use plimsoll_core::{DType, Op, ValueId};
 use plimsoll_formats::onnx::Attribute;
 use plimsoll_formats::tensor::DType as Stored;
 
 /// Filters `[height, width, in, out]` as `[out, in, height, width]`.
 const FILTER: [usize; 4] = [3, 2, 0, 1];
 
-/// What follows a convolution or a product and can be computed with it.
-pub(super) struct Followed {
-    /// Factors of the output channels, to be multiplied into the weights.
-    pub scale: Option<Vec<f32>>,
-    /// The bias.
-    pub offset: Option<Vec<f32>>,
-    /// An expression of the result, such as an activation.
-    pub rest: Option<Expr>,
-    /// The value that all of it computes.
-    pub value: ValueId,
-}
-
 impl<'a> Exporter<'a> {
-    /// Follows a value through biases, batch normalizations and an activation that only it reads.
-    pub(super) fn followed(&mut self, mut value: ValueId, channels: usize) -> Result<Followed, ExportProblem> {
-        let graph = self.builder.graph;
-        let (mut scale, mut offset) = (vec![1.0; channels], vec![0.0; channels]);
-        let mut rest = None;
-        while rest.is_none() {
-            let Some(node) = self.only_reader(value) else { break };
-            let Op::Pointwise(op) = &node.op else { break };
-            let same = op.shape == *graph.shape(value) && op.dtypes == [DType::F32] && node.inputs.len() > 1;
-            let Some((at, constants)) = self.one_variable(node)?.filter(|(at, _)| same && node.inputs[*at] == value) else { break };
-            let Some(affine) = fold::affine(&op.expr, at, &constants, channels) else { break };
-            for (i, (scale, offset)) in scale.iter_mut().zip(&mut offset).enumerate() {
-                *scale *= affine.scale[i];
-                *offset = *offset * affine.scale[i] + affine.offset[i];
-            }
-            self.folded.insert(value);
-            (value, rest) = (node.outputs[0], affine.rest);
-        }
-        let narrow = |numbers: Vec<f64>| numbers.into_iter().map(|number| number as f32).collect::<Vec<f32>>();
-        let scaled = scale.iter().any(|scale| *scale != 1.0);
-        let shifted = offset.iter().any(|offset| *offset != 0.0);
-        Ok(Followed { scale: scaled.then(|| narrow(scale)), offset: shifted.then(|| narrow(offset)), rest, value })
-    }
-
     pub(super) fn convolution(&mut self, node: &'a Node, op: &Conv2d) -> Result<(), ExportProblem> {
         let graph = self.builder.graph;
         let filter = graph.shape(node.inputs[1]).bind(1);
@@ -65,7 +26,7 @@ impl<'a> Exporter<'a> {
             self.builder.define(node.outputs[0], ImageLayout::First, name);
             return Ok(());
         };
-        let followed = self.followed(node.outputs[0], filter[3])?;
+        let followed = self.walk.followed(node.outputs[0], filter[3])?;
         let recipe = Recipe::Weight { name: weight.clone(), shape: filter.clone(), order: FILTER.to_vec(), scale: followed.scale };
         let kernel = self.builder.weight(&weight, &moved, recipe);
         let name = match followed.offset {
@@ -111,7 +72,7 @@ impl<'a> Exporter<'a> {
     pub(super) fn max_pool(&mut self, node: &Node, w: &Window) -> Result<(), ExportProblem> {
         let graph = self.builder.graph;
         let input = self.builder.read(node.inputs[0], ImageLayout::First);
-        let reads_places = self.readers.contains_key(&node.outputs[1]);
+        let reads_places = self.walk.readers.contains_key(&node.outputs[1]);
         let mut names = self.builder.node_of("MaxPool", &[&input], &window(w), if reads_places { 2 } else { 1 });
         if reads_places {
             let (image, pooled) = (graph.shape(node.inputs[0]).bind(1), graph.shape(node.outputs[0]).bind(1));

@@ -4,24 +4,21 @@
 mod attention;
 mod builder;
 mod convolution;
-mod fold;
 mod pointwise;
-mod recipe;
 mod recurrent;
 
-use super::TrainedNetwork;
+use super::recipe::Recipe;
+use super::walk::{ExportProblem, GraphWalk};
+use super::{TrainedNetwork, fold};
 use crate::error::{Error, Result};
 use crate::files;
-use crate::import::ImportedWeights;
 use builder::{FIRST_AXIS, GraphBuilder, ImageLayout, stored};
-use fold::Constants;
 use plimsoll_core::graph::Node;
 use plimsoll_core::ops::{Gather, MatMul, Reshape};
 use plimsoll_core::passes::remove_dead;
 use plimsoll_core::{DType, Graph, Op, TensorType, ValueId};
 use plimsoll_formats::onnx::{self, Attribute, Dim, OnnxModel, ValueInfo, WriteOptions, WrittenTensor};
 use plimsoll_formats::tensor::{DType as Stored, Tensor};
-use recipe::Recipe;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -48,19 +45,6 @@ impl Opset {
 /// Weights of this many bytes and more are written to a file of their own: an ONNX file has at most 2 GiB.
 const EXTERNAL_FROM: u64 = (2 << 30) - (64 << 20);
 
-/// Why a node has no counterpart, or what failed.
-#[derive(Debug)]
-pub(super) enum ExportProblem {
-    Unsupported(String),
-    Failed(Error),
-}
-
-impl ExportProblem {
-    fn unsupported(what: &str) -> ExportProblem {
-        ExportProblem::Unsupported(what.to_string())
-    }
-}
-
 /// An ONNX model whose weights are not written yet.
 pub(super) struct Converted {
     model: OnnxModel,
@@ -69,14 +53,7 @@ pub(super) struct Converted {
 
 struct Exporter<'a> {
     builder: GraphBuilder<'a>,
-    weights: &'a ImportedWeights,
-    constants: Constants,
-    /// How many nodes read a value, outputs of the graph included.
-    readers: HashMap<ValueId, usize>,
-    /// Values inside of folded chains, which nothing else reads.
-    folded: HashSet<ValueId>,
-    /// The node that reads a value, where it is one.
-    reader: HashMap<ValueId, &'a Node>,
+    walk: GraphWalk<'a>,
 }
 
 /// Converts a network, or lists all nodes that ONNX has no counterpart for.
@@ -89,7 +66,7 @@ pub(super) fn convert(network: &TrainedNetwork, opset: Opset) -> Result<Converte
     let mut exporter = Exporter::new(&graph, &network.weights);
     let (mut inputs, mut problems) = (Vec::new(), Vec::new());
     for (_, node) in graph.nodes() {
-        if exporter.builder.is_defined(node.outputs[0]) || exporter.folded.contains(&node.outputs[0]) {
+        if exporter.builder.is_defined(node.outputs[0]) || exporter.walk.folded.contains(&node.outputs[0]) {
             continue;
         }
         if let Op::Input(id) = node.op {
@@ -248,21 +225,8 @@ fn value_info(name: &str, ty: &TensorType) -> ValueInfo {
 }
 
 impl<'a> Exporter<'a> {
-    fn new(graph: &'a Graph, weights: &'a ImportedWeights) -> Exporter<'a> {
-        let (mut readers, mut reader): (HashMap<ValueId, usize>, HashMap<ValueId, &Node>) = (HashMap::new(), HashMap::new());
-        for (_, node) in graph.nodes() {
-            for value in &node.inputs {
-                *readers.entry(*value).or_default() += 1;
-                reader.insert(*value, node);
-            }
-        }
-        graph.outputs().iter().for_each(|(_, value)| *readers.entry(*value).or_default() += 1);
-        Exporter { builder: GraphBuilder::new(graph), weights, constants: Constants::default(), folded: HashSet::new(), readers, reader }
-    }
-
-    /// The only node that reads a value, if it is one.
-    fn only_reader(&self, value: ValueId) -> Option<&'a Node> {
-        self.reader.get(&value).copied().filter(|_| self.readers.get(&value) == Some(&1))
+    fn new(graph: &'a Graph, weights: &'a crate::import::ImportedWeights) -> Exporter<'a> {
+        Exporter { builder: GraphBuilder::new(graph), walk: GraphWalk::new(graph, weights) }
     }
 
     /// The name of a value, weights included.
@@ -284,8 +248,7 @@ impl<'a> Exporter<'a> {
 
     /// The name of the weight that a value is.
     fn weight_name(&self, value: ValueId) -> Option<String> {
-        let graph = self.builder.graph;
-        graph.as_state(value).map(|id| graph.states()[id.0 as usize].name.clone())
+        self.walk.weight_name(value)
     }
 
     fn node(&mut self, node: &'a Node) -> Result<(), ExportProblem> {
@@ -361,7 +324,7 @@ impl<'a> Exporter<'a> {
     }
 
     fn is_state(&self, value: ValueId) -> bool {
-        self.builder.graph.as_state(value).is_some()
+        self.walk.is_state(value)
     }
 
     fn read_in(&mut self, value: ValueId, layout: ImageLayout) -> String {
@@ -402,7 +365,7 @@ impl<'a> Exporter<'a> {
             return Ok(());
         };
         let shape = graph.shape(b).bind(1);
-        let followed = self.followed(node.outputs[0], shape[1])?;
+        let followed = self.walk.followed(node.outputs[0], shape[1])?;
         let input = self.read(a);
         let kernel = Recipe::Weight { name: weight.clone(), shape: shape.clone(), order: vec![0, 1], scale: followed.scale };
         let kernel = self.builder.weight(&weight, &shape, kernel);

@@ -1,9 +1,7 @@
 //! Elementwise expressions and reductions of them as nodes.
 
 use super::builder::{FIRST_AXIS, GraphBuilder, ImageLayout, TO_FIRST, stored};
-use super::fold;
-use super::recipe::Recipe;
-use super::{ExportProblem, Exporter};
+use super::{ExportProblem, Exporter, Recipe, fold};
 use plimsoll_core::expr::{Binary, Expr, Term, TermId, Unary};
 use plimsoll_core::graph::Node;
 use plimsoll_core::ops::{Pointwise, Reduce, Reduction};
@@ -18,9 +16,6 @@ struct Emitted {
     /// Whether it is a condition rather than a number.
     is_bool: bool,
 }
-
-/// The position of the only input that is no constant, and the constants of the others.
-type OneVariable = (usize, Vec<Option<Vec<f64>>>);
 
 impl Exporter<'_> {
     /// An elementwise expression.
@@ -145,29 +140,12 @@ impl Exporter<'_> {
     fn affine_part(&mut self, node: &Node, op: &Pointwise) -> Result<Option<(usize, fold::AffinePart)>, ExportProblem> {
         let graph = self.builder.graph;
         let Some(channels) = op.shape.last().and_then(|dim| dim.as_fixed()) else { return Ok(None) };
-        let Some((at, constants)) = self.one_variable(node)? else { return Ok(None) };
+        let Some((at, constants)) = self.walk.one_variable(node)? else { return Ok(None) };
         if *graph.shape(node.inputs[at]) != op.shape || graph.ty(node.inputs[at]).dtype != DType::F32 || node.inputs.len() == 1 {
             return Ok(None);
         }
         let affine = fold::affine(&op.expr, at, &constants, channels);
         Ok(affine.map(|affine| (at, affine)))
-    }
-
-    /// Constants of all inputs but one, which is given by its position. Constants vary along the last axis only.
-    pub(super) fn one_variable(&mut self, node: &Node) -> Result<Option<OneVariable>, ExportProblem> {
-        let graph = self.builder.graph;
-        let mut variable = None;
-        let mut constants = Vec::with_capacity(node.inputs.len());
-        for (i, input) in node.inputs.iter().enumerate() {
-            let dims = graph.shape(*input).dims();
-            let by_channel = dims.iter().rev().skip(1).all(|dim| dim.as_fixed() == Some(1));
-            let found = if by_channel { self.constants.of(graph, self.weights, *input).map_err(ExportProblem::Failed)? } else { None };
-            if found.is_none() && variable.replace(i).is_some() {
-                return Ok(None);
-            }
-            constants.push(found);
-        }
-        Ok(variable.map(|at| (at, constants)))
     }
 
     /// An expression of one tensor, without coordinates.

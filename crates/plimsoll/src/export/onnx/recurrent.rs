@@ -1,8 +1,7 @@
 //! Recurrent layers: as `LSTM`, `GRU` and `RNN` of ONNX with their input projection; those with masks or given states, step by step.
 
 use super::builder::ImageLayout;
-use super::recipe::Recipe;
-use super::{ExportProblem, Exporter};
+use super::{ExportProblem, Exporter, Recipe};
 use plimsoll_core::graph::Node;
 use plimsoll_core::ops::{Activation, Cell, Recurrent, RecurrentInputs};
 use plimsoll_core::{Dim, Op, ValueId};
@@ -65,7 +64,7 @@ impl Exporter<'_> {
         let kernel = |exporter: &mut Exporter<'_>, value: ValueId| {
             let weight = exporter.weight_name(value).expect("looked at before");
             let rows = graph.shape(value).dims()[0].factor();
-            let recipe = Recipe::Gates { name: weight.clone(), rows, units, gates: gates.to_vec() };
+            let recipe = Recipe::Gates { name: weight.clone(), rows, units, of: gates.len(), gates: gates.to_vec() };
             exporter.builder.weight(&weight, &[1, wide, rows], recipe)
         };
         let (input_kernel, recurrent_kernel) = (kernel(self, projection.kernel), kernel(self, operands.kernel));
@@ -74,7 +73,7 @@ impl Exporter<'_> {
         for of in [Some(bias_name.clone()), operands.bias.and_then(|bias| self.weight_name(bias))] {
             match of {
                 Some(name) => {
-                    let numbers = self.weights.read(&name).map_err(ExportProblem::Failed)?;
+                    let numbers = self.walk.weights.read(&name).map_err(ExportProblem::Failed)?;
                     gates.iter().for_each(|gate| bias.extend_from_slice(&numbers[gate * units..][..units]));
                 }
                 None => bias.resize(bias.len() + wide, 0.0),
@@ -88,7 +87,7 @@ impl Exporter<'_> {
             Cell::Simple(Activation::Relu) => attributes.push(("activations", Attribute::Strings(vec!["Relu".to_string()]))),
             Cell::Lstm | Cell::Simple(Activation::Tanh) => {}
         }
-        let cell = node.outputs.get(2).filter(|value| self.readers.contains_key(value));
+        let cell = node.outputs.get(2).filter(|value| self.walk.readers.contains_key(value));
         let count = if cell.is_some() { 3 } else { 1 };
         let results = self.builder.node_of(name, &[&steps_first, &input_kernel, &recurrent_kernel, &bias], &attributes, count);
         let directions = self.builder.integers(&[1]);

@@ -10,8 +10,8 @@ pub(super) enum Recipe {
     /// A weight of this shape, its axes permuted; output axis `i` is input axis `order[i]`. `scale` multiplies along the last axis of the
     /// weight: a folded batch normalization.
     Weight { name: String, shape: Vec<usize>, order: Vec<usize>, scale: Option<Vec<f32>> },
-    /// Blocks of a recurrent kernel `[rows, gates · units]`: transposed, the gates in the order of ONNX.
-    Gates { name: String, rows: usize, units: usize, gates: Vec<usize> },
+    /// Blocks of a recurrent kernel `[rows, of · units]`: transposed, these gates in this order.
+    Gates { name: String, rows: usize, units: usize, of: usize, gates: Vec<usize> },
     /// Numbers in memory: folded biases and constants of expressions.
     Numbers(Vec<f32>),
 }
@@ -28,9 +28,9 @@ impl Recipe {
                 }
                 if order.is_sorted() { numbers } else { permuted(&numbers, shape, order) }
             }
-            Recipe::Gates { name, rows, units, gates } => {
+            Recipe::Gates { name, rows, units, of, gates } => {
                 let numbers = weights.read(name)?;
-                let wide = gates.len() * units;
+                let wide = of * units;
                 let element = |gate: usize, unit: usize, row: usize| numbers[row * wide + gate * units + unit];
                 let of_gate = |gate: &usize| {
                     let gate = *gate;

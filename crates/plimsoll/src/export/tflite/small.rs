@@ -1,0 +1,212 @@
+//! TFLite files with smaller numbers: calibration, conversion, and what each tensor loses.
+
+use super::ConvertedTflite;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::export::{ExportOptions, TfliteNumbers, TrainedNetwork};
+use crate::files;
+use crate::nn::matches_layer;
+use crate::pipeline::Pipeline;
+use crate::tflite::{Int8Options, Interpreter, Range, SmallModel, TensorError, compare, observe, to_dynamic, to_half, to_int8};
+use plimsoll_core::Bytes;
+use plimsoll_data::Schema;
+use plimsoll_formats::source::Region;
+use plimsoll_formats::tensor::DType as Stored;
+use plimsoll_formats::tflite::{BuiltinOp, TfliteModel};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+/// What a smaller file keeps and loses.
+#[derive(Clone, Debug, Default)]
+pub struct SmallReport {
+    /// Tensors in int8, in the order in which they are computed.
+    pub tensors: Vec<TensorReport>,
+    /// Layers that stayed in single precision, and why.
+    pub float: Vec<(String, String)>,
+    /// Rows of the calibration.
+    pub calibrated: usize,
+    /// Bytes of the same model in single precision.
+    pub single_bytes: u64,
+    /// Bytes of the file after gzip.
+    pub gzip_bytes: Option<u64>,
+}
+
+/// A tensor in int8 beside the same tensor in single precision.
+#[derive(Clone, Debug)]
+pub struct TensorReport {
+    /// Its name.
+    pub name: String,
+    /// Its smallest and largest number over the rows of the calibration.
+    pub range: (f32, f32),
+    /// The scale of its integers.
+    pub scale: f32,
+    /// The integer that is zero.
+    pub zero_point: i64,
+    /// Signal-to-noise ratio in decibels, over the sample rows.
+    pub snr: f64,
+    /// The cosine of the angle between both, over the sample rows.
+    pub cosine: f64,
+}
+
+/// Writes a network with the numbers that the options name; `single` is where the same model in single precision goes first.
+pub(crate) fn write_small(
+    network: &TrainedNetwork,
+    converted: &ConvertedTflite,
+    single: &Path,
+    path: &Path,
+    options: &ExportOptions,
+) -> Result<SmallReport> {
+    converted.write(network, single)?;
+    let model = open(single)?;
+    let keep = |name: &str| options.keep_float.iter().any(|pattern| matches_layer(pattern, layer_of(name)));
+    for pattern in &options.keep_float {
+        if !model.operators.iter().any(|operator| matches_layer(pattern, layer_of(&model.tensors[operator.outputs[0] as usize].name))) {
+            return Err(Error::Config(format!("--keep-float {pattern} matches no layer")));
+        }
+    }
+    let mut report = SmallReport { single_bytes: std::fs::metadata(single).map_or(0, |file| file.len()), ..SmallReport::default() };
+    let small = match &options.numbers {
+        TfliteNumbers::Single => return Ok(report),
+        TfliteNumbers::Half => to_half(&model),
+        TfliteNumbers::Dynamic => to_dynamic(&model, &keep).map_err(Error::Config)?,
+        TfliteNumbers::Int8 { calibrate, rows, integer_io } => {
+            let calibration = Calibration::run(network, &model, calibrate, *rows, options.rows)?;
+            let chosen = Int8Options { keep: &keep, integer_io: *integer_io };
+            let small = to_int8(&model, &calibration.ranges, &chosen).map_err(Error::Config)?;
+            write(&small, path)?;
+            report.calibrated = calibration.rows;
+            report.tensors = calibration.losses(&model, &open(path)?)?;
+            report.float = small.float;
+            report.gzip_bytes = gzip_size(path);
+            return Ok(report);
+        }
+    };
+    report.float = small.float.clone();
+    write(&small, path)?;
+    report.gzip_bytes = gzip_size(path);
+    Ok(report)
+}
+
+fn gzip_size(path: &Path) -> Option<u64> {
+    File::open(path).and_then(plimsoll_formats::gzip::compressed_size).ok()
+}
+
+/// Reads a model that was written.
+pub(crate) fn open(path: &Path) -> Result<TfliteModel> {
+    let about = |source| Error::Io { action: "read", path: path.to_path_buf(), source };
+    let region = File::open(path).and_then(Region::file).map_err(about)?;
+    TfliteModel::open(region).map_err(|error| Error::Config(format!("{} cannot be read: {error}", path.display())))
+}
+
+fn write(small: &SmallModel, path: &Path) -> Result<()> {
+    files::replace(path, |file| {
+        let mut out = BufWriter::new(file);
+        let about = |source| Error::Io { action: "write", path: path.to_path_buf(), source };
+        small.write(&mut out).and_then(|()| out.flush()).map_err(about)
+    })
+}
+
+/// The layer of a tensor: its name without the operator.
+fn layer_of(name: &str) -> &str {
+    let is_operator = |part: &str| {
+        BuiltinOp::ALL.iter().any(|op| part.strip_prefix(op.name()).is_some_and(|rest| rest.is_empty() || rest.starts_with('_')))
+    };
+    match name.rsplit_once('/') {
+        Some((layer, part)) if is_operator(part) => layer,
+        _ => name,
+    }
+}
+
+/// The ranges of all tensors over rows of a data set.
+struct Calibration {
+    ranges: Vec<Range>,
+    /// The first rows, on which the smaller model is compared.
+    samples: Vec<Vec<Vec<f32>>>,
+    rows: usize,
+}
+
+impl Calibration {
+    fn run(network: &TrainedNetwork, model: &TfliteModel, data: &Path, rows: usize, samples: usize) -> Result<Calibration> {
+        let mut config = Config::read(data)?;
+        if !network.fitted.is_empty() {
+            config.set_preprocessing(network.fitted.clone());
+        }
+        let pipeline: Pipeline = config.pipeline()?;
+        let interpreter = Interpreter::new(model);
+        let inputs: u64 = model.inputs.iter().map(|input| 4 * model.tensors[*input as usize].elements()).sum();
+        let computed: u64 = model
+            .operators
+            .iter()
+            .flat_map(|operator| &operator.outputs)
+            .map(|tensor| 4 * model.tensors[*tensor as usize].elements())
+            .sum();
+        // The comparison keeps the tensors of one row in single precision while it runs the smaller model.
+        let beside = Bytes(2 * interpreter.bytes() + computed + (samples as u64 + 2) * inputs);
+        let mut calibration = Calibration { ranges: vec![Range::default(); model.tensors.len()], samples: Vec::new(), rows: 0 };
+        let mut columns = None;
+        let about = |what: String| Error::Config(format!("cannot calibrate with {}: {what}", data.display()));
+        calibration.rows = pipeline.for_each_row(rows, beside, "calibration", |schema, row| {
+            if columns.is_none() {
+                columns = Some(columns_of(network, model, schema).map_err(about)?);
+            }
+            let columns = columns.iter().flatten();
+            let row: Vec<Vec<f32>> = columns.map(|column| row[*column].clone()).collect();
+            observe(&interpreter, &row, &mut calibration.ranges).map_err(about)?;
+            if calibration.samples.len() < samples {
+                calibration.samples.push(row);
+            }
+            Ok(())
+        })?;
+        if calibration.rows == 0 {
+            return Err(about("it has no rows".to_string()));
+        }
+        Ok(calibration)
+    }
+
+    /// What each tensor loses on the sample rows.
+    fn losses(&self, single: &TfliteModel, small: &TfliteModel) -> Result<Vec<TensorReport>> {
+        let (mut errors, mut outputs) = (HashMap::new(), vec![TensorError::default(); single.outputs.len()]);
+        for row in &self.samples {
+            compare(single, small, row, &mut errors, &mut outputs).map_err(Error::Config)?;
+        }
+        let ranges: HashMap<&str, &Range> =
+            single.tensors.iter().zip(&self.ranges).map(|(tensor, range)| (tensor.name.as_str(), range)).collect();
+        let computed = small.operators.iter().flat_map(|operator| &operator.outputs).map(|tensor| &small.tensors[*tensor as usize]);
+        let report = |tensor: &plimsoll_formats::tflite::TfliteTensor| {
+            let name = tensor.name.strip_suffix("/int8").filter(|_| tensor.dtype == Stored::I8)?;
+            let (range, quantization) = (ranges.get(name)?, tensor.quantization.as_ref()?);
+            let error = errors.get(name).copied().unwrap_or_default();
+            Some(TensorReport {
+                name: name.to_string(),
+                range: (range.min, range.max),
+                scale: quantization.scales[0],
+                zero_point: quantization.zero_points[0],
+                snr: error.snr(),
+                cosine: error.cosine(),
+            })
+        };
+        Ok(computed.filter_map(report).collect())
+    }
+}
+
+/// The columns of the data that are the inputs of a model.
+fn columns_of(network: &TrainedNetwork, model: &TfliteModel, schema: &Schema) -> Result<Vec<usize>, String> {
+    let mut found = Vec::with_capacity(network.inputs.len());
+    for (input, tensor) in network.inputs.iter().zip(&model.inputs) {
+        let named = schema.columns().iter().position(|column| column.name == input.column);
+        let only = (network.inputs.len() == 1 && !schema.columns().is_empty()).then_some(0);
+        let Some(at) = named.or(only) else {
+            let names: Vec<&str> = schema.columns().iter().map(|column| column.name.as_str()).collect();
+            return Err(format!("it has no column `{}`; its columns are {}", input.column, names.join(", ")));
+        };
+        let column = &schema.columns()[at];
+        let wanted: Vec<usize> = model.tensors[*tensor as usize].shape[1..].iter().map(|dim| *dim as usize).collect();
+        if column.shape.to_vec() != wanted {
+            return Err(format!("its column `{}` has the shape {:?}, but the model takes {wanted:?}", column.name, column.shape));
+        }
+        found.push(at);
+    }
+    Ok(found)
+}

@@ -1,0 +1,246 @@
+//! TFLite files of small networks, read back and run; what cannot be calibrated or converted is refused.
+
+use crate::config::Config;
+use crate::export::{ExportOptions, Exported, TfliteNumbers, Verified, export_zoo};
+use plimsoll_formats::tensor::DType;
+use plimsoll_formats::tflite::{BuiltinOp, TfliteModel};
+use std::path::{Path, PathBuf};
+
+const IMAGE: &str = "model.input=[32, 32, 3]";
+
+struct Case {
+    folder: tempfile::TempDir,
+    config: Config,
+}
+
+impl Case {
+    fn zoo(name: &str, keys: &[&str]) -> Case {
+        let mut config = Config::zoo(name).unwrap();
+        keys.iter().for_each(|key| config.set(key).unwrap());
+        Case { folder: tempfile::tempdir().unwrap(), config }
+    }
+
+    /// The network for digits, calibrated with digits.
+    fn digits() -> Case {
+        Case { folder: tempfile::tempdir().unwrap(), config: Config::digits() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("model.tflite")
+    }
+
+    fn export(&self, numbers: TfliteNumbers) -> crate::Result<Exported> {
+        self.export_with(ExportOptions { numbers, rows: 2, ..ExportOptions::default() })
+    }
+
+    fn export_with(&self, options: ExportOptions) -> crate::Result<Exported> {
+        export_zoo(&self.config, &self.path(), &options)
+    }
+
+    /// Exports in int8, calibrated with the data of a configuration.
+    fn int8(&self, data: &str) -> crate::Result<Exported> {
+        self.int8_with(data, false, &[])
+    }
+
+    fn int8_with(&self, data: &str, integer_io: bool, keep: &[&str]) -> crate::Result<Exported> {
+        let calibrate = self.folder.path().join("calibrate.toml");
+        std::fs::write(&calibrate, data).unwrap();
+        let numbers = TfliteNumbers::Int8 { calibrate, rows: 8, integer_io };
+        let keep_float = keep.iter().map(|pattern| pattern.to_string()).collect();
+        self.export_with(ExportOptions { numbers, rows: 2, keep_float, ..ExportOptions::default() })
+    }
+
+    fn model(&self) -> TfliteModel {
+        super::open(&self.path()).unwrap()
+    }
+
+    /// The error of an export that leaves nothing behind.
+    fn refused(&self, result: crate::Result<Exported>) -> String {
+        let error = result.expect_err("it should be refused").to_string();
+        let name = |path: PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+        let left: Vec<String> = std::fs::read_dir(self.folder.path()).unwrap().map(|entry| name(entry.unwrap().path())).collect();
+        assert!(left.iter().all(|name| name == "calibrate.toml"), "{left:?}");
+        error.replace(&self.folder.path().display().to_string(), "FOLDER")
+    }
+}
+
+const DIGITS: &str = "[data]\nsource = \"digits\"\nmap = [{ op = \"scale\", by = 0.0625 }]\n";
+
+fn difference(exported: &Exported) -> f64 {
+    match exported.verified {
+        Verified::Measured { difference, .. } => difference,
+        Verified::Not(ref why) => panic!("{why}"),
+    }
+}
+
+fn count(model: &TfliteModel, op: BuiltinOp) -> usize {
+    model.operators.iter().filter(|operator| operator.op == op).count()
+}
+
+#[test]
+fn files_compute_what_the_networks_compute() {
+    for (name, keys) in [
+        ("lenet5", &[][..]),
+        ("mobilenet-v1", &[IMAGE, "model.classes=3"]),
+        ("mobilenet-v2", &[IMAGE, "model.classes=3"]),
+        ("resnet18", &[IMAGE, "model.width=0.125", "model.classes=3"]),
+        ("unet", &[IMAGE, "model.width=0.125"]),
+        ("lstm", &[]),
+        ("gru", &[]),
+        ("char-gpt", &["model.context=8"]),
+        ("vit-tiny", &[IMAGE, "model.classes=3"]),
+    ] {
+        let case = Case::zoo(name, keys);
+        let exported = case.export(TfliteNumbers::Single).unwrap();
+        assert!(difference(&exported) < 1e-5, "{name}: {}", exported.verified);
+    }
+}
+
+#[test]
+fn operators_are_those_of_tensorflows_converter() {
+    let case = Case::zoo("resnet18", &["model.input=[64, 64, 3]", "model.width=0.125", "model.classes=3"]);
+    case.export(TfliteNumbers::Single).unwrap();
+    let model = case.model();
+    // Batch normalization is folded, rectifiers are part of the operator before them, the mean is one operator.
+    let counts = [BuiltinOp::Conv2d, BuiltinOp::Add, BuiltinOp::Mul, BuiltinOp::Relu, BuiltinOp::Mean].map(|op| count(&model, op));
+    assert_eq!(counts, [20, 8, 0, 0, 1]);
+    assert_eq!(model.tensors[model.inputs[0] as usize].signature, [-1, 64, 64, 3]);
+    let (inputs, outputs) = model.signature.unwrap();
+    assert_eq!((inputs, outputs), (vec!["x".to_string()], vec!["prediction".to_string()]));
+
+    let case = Case::zoo("lstm", &[]);
+    case.export(TfliteNumbers::Single).unwrap();
+    let model = case.model();
+    assert_eq!((count(&model, BuiltinOp::UnidirectionalSequenceLstm), count(&model, BuiltinOp::FullyConnected)), (2, 1));
+    assert_eq!(model.tensors.iter().filter(|tensor| tensor.variable).count(), 4);
+
+    let case = Case::zoo("vit-tiny", &[IMAGE, "model.classes=3"]);
+    case.export(TfliteNumbers::Single).unwrap();
+    let model = case.model();
+    let counts = [BuiltinOp::BatchMatmul, BuiltinOp::Softmax, BuiltinOp::Gelu, BuiltinOp::Rsqrt].map(|op| count(&model, op));
+    assert_eq!(counts, [24, 12, 12, 25]);
+    let product = model.operators.iter().find(|operator| operator.op == BuiltinOp::FullyConnected).unwrap();
+    assert_eq!((product.integer("keep_num_dims"), product.version), (1, 5));
+}
+
+#[test]
+fn weights_in_half_precision_and_int8_are_smaller_and_close() {
+    let case = Case::zoo("mobilenet-v1", &[IMAGE, "model.classes=3"]);
+    let half = case.export(TfliteNumbers::Half).unwrap();
+    let small = half.small.as_ref().unwrap();
+    let bytes = std::fs::metadata(case.path()).unwrap().len();
+    assert!(difference(&half) < 1e-2 && bytes * 19 < small.single_bytes * 10, "{} {bytes}", half.verified);
+    let dequantized =
+        case.model().operators.iter().filter(|operator| operator.op == BuiltinOp::Dequantize).all(|operator| operator.version == 3);
+    assert!(dequantized);
+
+    let dynamic = case.export(TfliteNumbers::Dynamic).unwrap();
+    let bytes = std::fs::metadata(case.path()).unwrap().len();
+    let small = dynamic.small.as_ref().unwrap();
+    assert!(difference(&dynamic) < 0.2 && bytes * 36 < small.single_bytes * 10, "{} {bytes}", dynamic.verified);
+    assert!(small.float.iter().any(|(_, why)| why == "fewer than 1024 weights"), "{:?}", small.float);
+    let model = case.model();
+    let convolution = model.operators.iter().find(|operator| operator.op == BuiltinOp::Conv2d).unwrap();
+    assert_eq!(convolution.version, 5);
+}
+
+#[test]
+fn everything_in_int8_has_scales_and_a_report() {
+    let case = Case::digits();
+    let exported = case.int8(DIGITS).unwrap();
+    let small = exported.small.as_ref().unwrap();
+    assert_eq!((small.calibrated, small.float.len()), (8, 0));
+    assert!(small.tensors.iter().all(|tensor| tensor.snr > 15.0 && tensor.cosine > 0.98), "{:?}", small.tensors);
+    assert!(small.gzip_bytes.unwrap() > 0);
+    let model = case.model();
+    let tensor = |index: i32| &model.tensors[index as usize];
+    for operator in &model.operators {
+        match operator.op {
+            BuiltinOp::Conv2d => {
+                let [data, weight, bias] = [0, 1, 2].map(|i| tensor(operator.inputs[i]));
+                assert_eq!((data.dtype, weight.dtype, bias.dtype, operator.version), (DType::I8, DType::I8, DType::I32, 3));
+                let [data, weight, bias] = [data, weight, bias].map(|tensor| tensor.quantization.clone().unwrap());
+                assert_eq!((weight.axis, weight.zero_points.iter().any(|zero| *zero != 0)), (0, false));
+                let products: Vec<f32> = weight.scales.iter().map(|scale| scale * data.scales[0]).collect();
+                assert_eq!(bias.scales, products);
+            }
+            BuiltinOp::MaxPool2d | BuiltinOp::Reshape => {
+                assert_eq!(tensor(operator.inputs[0]).quantization, tensor(operator.outputs[0]).quantization);
+            }
+            _ => {}
+        }
+    }
+    assert_eq!((model.operators[0].op, model.operators.last().unwrap().op), (BuiltinOp::Quantize, BuiltinOp::Dequantize));
+    case.int8_with(DIGITS, true, &[]).unwrap();
+    let model = case.model();
+    assert_eq!(model.tensors[model.inputs[0] as usize].dtype, DType::I8);
+    assert_eq!(model.tensors[model.outputs[0] as usize].dtype, DType::I8);
+}
+
+#[test]
+fn layers_that_match_a_pattern_stay_in_single_precision() {
+    let case = Case::digits();
+    let exported = case.int8_with(DIGITS, false, &["dense*"]).unwrap();
+    let small = exported.small.as_ref().unwrap();
+    assert!(!small.float.is_empty() && small.float.iter().all(|(_, why)| why == "kept by a pattern"), "{:?}", small.float);
+    let model = case.model();
+    let product = model.operators.iter().find(|operator| operator.op == BuiltinOp::FullyConnected).unwrap();
+    assert_eq!(model.tensors[product.inputs[1] as usize].dtype, DType::F32);
+    let case = Case::digits();
+    let error = case.refused(case.int8_with(DIGITS, false, &["missing"]));
+    assert_eq!(error, "cannot write FOLDER/model.tflite: --keep-float missing matches no layer");
+}
+
+#[test]
+fn calibration_that_gives_no_scales_is_refused() {
+    let case = Case::digits();
+    let zeros = "[data]\nsource = \"digits\"\nmap = [{ op = \"scale\", by = 0.0 }]\n";
+    let error = case.refused(case.int8(zeros));
+    assert!(error.contains("the rows of the calibration give no scale:\n  `x` is always zero: its range is empty"), "{error}");
+    assert!(error.contains("--keep-float"), "{error}");
+
+    let other = Case::zoo("lenet5", &[]);
+    let error = other.refused(other.int8(DIGITS));
+    assert!(error.contains("cannot calibrate with FOLDER/calibrate.toml: its column `x` has the shape"), "{error}");
+
+    let case = Case::digits();
+    let error = case.refused(case.int8(&format!("{DIGITS}[budget]\nhost = \"1MiB\"\n")));
+    assert!(error.contains("calibration needs") && error.contains("but the budget is 1.00 MiB; raise budget.host"), "{error}");
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_refused() {
+    let case = Case::digits();
+    let rows: Vec<f32> = (0..8 * 64).map(|i| if i == 70 { f32::NAN } else { i as f32 }).collect();
+    write_npy(&case.folder.path().join("calibrate.toml").with_file_name("rows.npy"), "(8, 8, 8, 1)", &rows);
+    let error = case.int8("[data]\nsource = \"npy\"\nx = \"rows.npy\"\n").unwrap_err().to_string();
+    assert!(error.contains("`x` has numbers that are not finite"), "{error}");
+    assert!(!case.path().exists());
+}
+
+fn write_npy(path: &Path, shape: &str, numbers: &[f32]) {
+    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
+    let length = (10 + header.len() + 1).next_multiple_of(64) - 10;
+    header.push_str(&" ".repeat(length - header.len() - 1));
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn smaller_numbers_are_for_tflite_files() {
+    let case = Case::digits();
+    let options = ExportOptions { numbers: TfliteNumbers::Half, rows: 0, ..ExportOptions::default() };
+    let error = export_zoo(&case.config, &case.folder.path().join("model.onnx"), &options).unwrap_err().to_string();
+    assert!(error.ends_with("has one type of numbers: smaller ones are written to .tflite files"), "{error}");
+}
+
+#[test]
+fn what_tflite_lacks_is_listed_at_once() {
+    let case = Case::zoo("segnet", &[IMAGE]);
+    let error = case.refused(case.export(TfliteNumbers::Single));
+    assert!(error.contains("TFLite has no counterpart for:\n  `") && error.matches("\n  `").count() > 1, "{error}");
+}

@@ -1,0 +1,152 @@
+//! Operators that move elements.
+
+use super::{Elements, RunResult, dims};
+use plimsoll_formats::tflite::{BuiltinOp, Operator, TfliteModel};
+
+/// Steps between neighbours along each axis.
+fn strides(shape: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1; shape.len()];
+    for axis in (1..shape.len()).rev() {
+        strides[axis - 1] = strides[axis] * shape[axis];
+    }
+    strides
+}
+
+/// For every element of a shape, the element of a tensor that broadcasts to it.
+pub(super) fn broadcast_places(from: &[usize], to: &[usize]) -> impl Iterator<Item = usize> + use<> {
+    let missing = to.len() - from.len();
+    let own = strides(from);
+    let steps: Vec<isize> =
+        (0..to.len()).map(|axis| if axis < missing || from[axis - missing] == 1 { 0 } else { own[axis - missing] as isize }).collect();
+    Walk::new(0, to.to_vec(), steps)
+}
+
+/// Positions of an element while the coordinates of a shape are counted up.
+struct Walk {
+    shape: Vec<usize>,
+    steps: Vec<isize>,
+    position: Vec<usize>,
+    at: isize,
+    left: usize,
+}
+
+impl Walk {
+    fn new(start: isize, shape: Vec<usize>, steps: Vec<isize>) -> Walk {
+        let left = shape.iter().product();
+        Walk { position: vec![0; shape.len()], shape, steps, at: start, left }
+    }
+}
+
+impl Iterator for Walk {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        self.left = self.left.checked_sub(1)?;
+        let found = self.at as usize;
+        for axis in (0..self.shape.len()).rev() {
+            self.position[axis] += 1;
+            self.at += self.steps[axis];
+            if self.position[axis] < self.shape[axis] {
+                break;
+            }
+            self.at -= self.steps[axis] * self.shape[axis] as isize;
+            self.position[axis] = 0;
+        }
+        Some(found)
+    }
+}
+
+pub(super) fn moved(operator: &Operator, read: &[Option<Elements>], shape: Vec<usize>) -> RunResult<Elements> {
+    let input = |i: usize| read.get(i).and_then(Option::as_ref).ok_or_else(|| format!("input {i} is missing"));
+    let x = input(0)?;
+    let own: Vec<isize> = strides(&x.shape).into_iter().map(|stride| stride as isize).collect();
+    let gathered = |places: Walk, shape: Vec<usize>| Elements { shape, numbers: places.map(|at| x.numbers[at]).collect() };
+    Ok(match operator.op {
+        BuiltinOp::Transpose => {
+            let order = &input(1)?.numbers;
+            let steps = order.iter().map(|axis| own[*axis as usize]).collect();
+            gathered(Walk::new(0, shape.clone(), steps), shape)
+        }
+        BuiltinOp::StridedSlice => {
+            let begin = &input(1)?.numbers;
+            let masked = operator.integer("begin_mask");
+            let start = (0..x.shape.len()).map(|axis| if masked & (1 << axis) != 0 { 0 } else { begin[axis] as isize * own[axis] }).sum();
+            let shrunk = operator.integer("shrink_axis_mask");
+            let steps = (0..x.shape.len()).filter(|axis| shrunk & (1 << axis) == 0).map(|axis| own[axis]).collect();
+            gathered(Walk::new(start, shape.clone(), steps), shape)
+        }
+        BuiltinOp::ReverseV2 => {
+            let axis = input(1)?.numbers[0] as usize;
+            let start = (x.shape[axis] as isize - 1) * own[axis];
+            let steps = own.iter().enumerate().map(|(i, stride)| if i == axis { -stride } else { *stride }).collect();
+            gathered(Walk::new(start, shape.clone(), steps), shape)
+        }
+        BuiltinOp::BroadcastTo => {
+            let numbers = broadcast_places(&x.shape, &shape).map(|at| x.numbers[at]).collect();
+            Elements { shape, numbers }
+        }
+        BuiltinOp::Pad | BuiltinOp::PadV2 => {
+            let outside = if operator.op == BuiltinOp::PadV2 { input(2)?.numbers[0] } else { 0.0 };
+            let pads = &input(1)?.numbers;
+            let steps: Vec<isize> = strides(&shape).into_iter().map(|stride| stride as isize).collect();
+            let start = (0..shape.len()).map(|axis| pads[2 * axis] as isize * steps[axis]).sum();
+            let mut numbers = vec![outside; shape.iter().product()];
+            Walk::new(start, x.shape.clone(), steps).zip(&x.numbers).for_each(|(at, number)| numbers[at] = *number);
+            Elements { shape, numbers }
+        }
+        _ => {
+            // The nearest neighbour of whole factors.
+            let (height, width, channels) = (shape[1], shape[2], shape[3]);
+            let mut numbers = Vec::with_capacity(shape.iter().product());
+            for row in 0..height {
+                for column in 0..width {
+                    let at = (row * x.shape[1] / height * x.shape[2] + column * x.shape[2] / width) * channels;
+                    numbers.extend_from_slice(&x.numbers[at..at + channels]);
+                }
+            }
+            Elements { shape, numbers }
+        }
+    })
+}
+
+pub(super) fn gather(table: &Elements, indices: &Elements, shape: Vec<usize>) -> RunResult<Elements> {
+    let wide: usize = table.shape[1..].iter().product();
+    let mut numbers = Vec::with_capacity(shape.iter().product());
+    for index in &indices.numbers {
+        let row = table.numbers.get(*index as usize * wide..).and_then(|rest| rest.get(..wide));
+        numbers.extend_from_slice(row.ok_or_else(|| format!("row {index} is not in a table of {} rows", table.shape[0]))?);
+    }
+    Ok(Elements { shape, numbers })
+}
+
+/// `CONCATENATION` and `PACK`.
+pub(super) fn concat(operator: &Operator, read: &[Option<Elements>], shape: Vec<usize>) -> RunResult<Elements> {
+    let axis = operator.integer("axis").rem_euclid(shape.len() as i32) as usize;
+    let inner: usize = shape[axis + 1..].iter().product();
+    let outer: usize = shape[..axis].iter().product();
+    let mut numbers = Vec::with_capacity(shape.iter().product());
+    for i in 0..outer {
+        for part in read {
+            let part = part.as_ref().ok_or("an input is missing")?;
+            let wide = if operator.op == BuiltinOp::Pack { inner } else { part.shape[axis] * inner };
+            numbers.extend_from_slice(&part.numbers[i * wide..][..wide]);
+        }
+    }
+    Ok(Elements { shape, numbers })
+}
+
+/// `SPLIT` and `UNPACK`.
+pub(super) fn parts(operator: &Operator, read: &[Option<Elements>], model: &TfliteModel) -> RunResult<Vec<Elements>> {
+    let input = |i: usize| read.get(i).and_then(Option::as_ref).ok_or_else(|| format!("input {i} is missing"));
+    let (x, axis) = match operator.op {
+        BuiltinOp::Split => (input(1)?, input(0)?.numbers[0] as usize),
+        _ => (input(0)?, operator.integer("axis") as usize),
+    };
+    let count = operator.outputs.len();
+    let inner: usize = x.shape[axis + 1..].iter().product::<usize>() * (x.shape[axis] / count);
+    let part = |(i, tensor): (usize, &i32)| {
+        let numbers = x.numbers.chunks_exact(inner).skip(i).step_by(count).flatten().copied().collect();
+        Elements { shape: dims(&model.tensors[*tensor as usize]), numbers }
+    };
+    Ok(operator.outputs.iter().enumerate().map(part).collect())
+}

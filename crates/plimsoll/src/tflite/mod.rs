@@ -1,0 +1,20 @@
+//! TFLite models: run row by row, observed, and written with smaller numbers.
+//!
+//! | module | is |
+//! |---|---|
+//! | `interpreter` | runs a model in single precision, with the rounding of its integers |
+//! | `quantize` | half precision, weights in int8, everything in int8 |
+//! | `compare` | how far two models are apart, tensor by tensor |
+//! | `versions`, `dead` | what a file must say, and what it need not |
+
+mod compare;
+mod dead;
+mod interpreter;
+mod quantize;
+mod versions;
+
+pub(crate) use compare::{TensorError, compare, observe};
+pub(crate) use dead::remove_dead;
+pub(crate) use interpreter::Interpreter;
+pub(crate) use quantize::{Int8Options, Range, SmallModel, to_dynamic, to_half, to_int8};
+pub(crate) use versions::set_versions;
