@@ -10,7 +10,7 @@ use std::collections::HashMap;
 pub(super) type TensorIndex = usize;
 
 /// Options of an operator by name.
-pub(super) type Options<'a> = &'a [(&'static str, OptionValue)];
+pub(super) type OptionList<'a> = &'a [(&'static str, OptionValue)];
 
 pub(super) struct TfliteBuilder<'a> {
     pub graph: &'a Graph,
@@ -78,12 +78,18 @@ impl<'a> TfliteBuilder<'a> {
     }
 
     /// Adds an operator with one result of the type f32.
-    pub fn op(&mut self, op: BuiltinOp, inputs: &[TensorIndex], options: Options<'_>, shape: Shape) -> TensorIndex {
+    pub fn op(&mut self, op: BuiltinOp, inputs: &[TensorIndex], options: OptionList<'_>, shape: Shape) -> TensorIndex {
         self.op_of(op, inputs, options, &[(Stored::F32, shape)]).remove(0)
     }
 
     /// Adds an operator with results of these types.
-    pub fn op_of(&mut self, op: BuiltinOp, inputs: &[TensorIndex], options: Options<'_>, results: &[(Stored, Shape)]) -> Vec<TensorIndex> {
+    pub fn op_of(
+        &mut self,
+        op: BuiltinOp,
+        inputs: &[TensorIndex],
+        options: OptionList<'_>,
+        results: &[(Stored, Shape)],
+    ) -> Vec<TensorIndex> {
         let wanted = if self.scope.is_empty() { op.name().to_string() } else { format!("{}/{}", self.scope, op.name()) };
         let outputs: Vec<TensorIndex> = results.iter().map(|(dtype, shape)| self.tensor(&wanted, *dtype, shape.clone())).collect();
         self.operators.push(Operator {

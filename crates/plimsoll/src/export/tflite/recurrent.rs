@@ -175,9 +175,9 @@ impl TfliteExporter<'_> {
                 Some(mask) => {
                     let seen = self.builder.slice(mask, 1, step, 1);
                     if let Some(next_cell) = next_cell {
-                        cell = Some(self.kept(seen, next_cell, cell, row(units)));
+                        cell = Some(self.masked_state(seen, next_cell, cell, row(units)));
                     }
-                    hidden = Some(self.kept(seen, next, hidden, row(units)));
+                    hidden = Some(self.masked_state(seen, next, hidden, row(units)));
                 }
             }
             all[step] = hidden.expect("after a step there is a state");
@@ -192,7 +192,7 @@ impl TfliteExporter<'_> {
     }
 
     /// The next state where a step is seen, the one before where it is not.
-    fn kept(&mut self, seen: TensorIndex, next: TensorIndex, before: Option<TensorIndex>, shape: Shape) -> TensorIndex {
+    fn masked_state(&mut self, seen: TensorIndex, next: TensorIndex, before: Option<TensorIndex>, shape: Shape) -> TensorIndex {
         let before = before.unwrap_or_else(|| self.builder.number(0.0));
         self.builder.op(BuiltinOp::SelectV2, &[seen, next, before], &[], shape)
     }

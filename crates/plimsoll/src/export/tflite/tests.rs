@@ -8,21 +8,21 @@ use std::path::{Path, PathBuf};
 
 const IMAGE: &str = "model.input=[32, 32, 3]";
 
-struct Case {
+struct ExportCase {
     folder: tempfile::TempDir,
     config: Config,
 }
 
-impl Case {
-    fn zoo(name: &str, keys: &[&str]) -> Case {
+impl ExportCase {
+    fn zoo(name: &str, keys: &[&str]) -> ExportCase {
         let mut config = Config::zoo(name).unwrap();
         keys.iter().for_each(|key| config.set(key).unwrap());
-        Case { folder: tempfile::tempdir().unwrap(), config }
+        ExportCase { folder: tempfile::tempdir().unwrap(), config }
     }
 
     /// The network for digits, calibrated with digits.
-    fn digits() -> Case {
-        Case { folder: tempfile::tempdir().unwrap(), config: Config::digits() }
+    fn digits() -> ExportCase {
+        ExportCase { folder: tempfile::tempdir().unwrap(), config: Config::digits() }
     }
 
     fn path(&self) -> PathBuf {
@@ -90,7 +90,7 @@ fn files_compute_what_the_networks_compute() {
         ("char-gpt", &["model.context=8"]),
         ("vit-tiny", &[IMAGE, "model.classes=3"]),
     ] {
-        let case = Case::zoo(name, keys);
+        let case = ExportCase::zoo(name, keys);
         let exported = case.export(TfliteNumbers::Single).unwrap();
         assert!(difference(&exported) < 1e-5, "{name}: {}", exported.verified);
     }
@@ -98,7 +98,7 @@ fn files_compute_what_the_networks_compute() {
 
 #[test]
 fn operators_are_those_of_tensorflows_converter() {
-    let case = Case::zoo("resnet18", &["model.input=[64, 64, 3]", "model.width=0.125", "model.classes=3"]);
+    let case = ExportCase::zoo("resnet18", &["model.input=[64, 64, 3]", "model.width=0.125", "model.classes=3"]);
     case.export(TfliteNumbers::Single).unwrap();
     let model = case.model();
     // Batch normalization is folded, rectifiers are part of the operator before them, the mean is one operator.
@@ -108,13 +108,13 @@ fn operators_are_those_of_tensorflows_converter() {
     let (inputs, outputs) = model.signature.unwrap();
     assert_eq!((inputs, outputs), (vec!["x".to_string()], vec!["prediction".to_string()]));
 
-    let case = Case::zoo("lstm", &[]);
+    let case = ExportCase::zoo("lstm", &[]);
     case.export(TfliteNumbers::Single).unwrap();
     let model = case.model();
     assert_eq!((count(&model, BuiltinOp::UnidirectionalSequenceLstm), count(&model, BuiltinOp::FullyConnected)), (2, 1));
     assert_eq!(model.tensors.iter().filter(|tensor| tensor.variable).count(), 4);
 
-    let case = Case::zoo("vit-tiny", &[IMAGE, "model.classes=3"]);
+    let case = ExportCase::zoo("vit-tiny", &[IMAGE, "model.classes=3"]);
     case.export(TfliteNumbers::Single).unwrap();
     let model = case.model();
     let counts = [BuiltinOp::BatchMatmul, BuiltinOp::Softmax, BuiltinOp::Gelu, BuiltinOp::Rsqrt].map(|op| count(&model, op));
@@ -125,7 +125,7 @@ fn operators_are_those_of_tensorflows_converter() {
 
 #[test]
 fn weights_in_half_precision_and_int8_are_smaller_and_close() {
-    let case = Case::zoo("mobilenet-v1", &[IMAGE, "model.classes=3"]);
+    let case = ExportCase::zoo("mobilenet-v1", &[IMAGE, "model.classes=3"]);
     let half = case.export(TfliteNumbers::Half).unwrap();
     let small = half.small.as_ref().unwrap();
     let bytes = std::fs::metadata(case.path()).unwrap().len();
@@ -146,7 +146,7 @@ fn weights_in_half_precision_and_int8_are_smaller_and_close() {
 
 #[test]
 fn everything_in_int8_has_scales_and_a_report() {
-    let case = Case::digits();
+    let case = ExportCase::digits();
     let exported = case.int8(DIGITS).unwrap();
     let small = exported.small.as_ref().unwrap();
     assert_eq!((small.calibrated, small.float.len()), (8, 0));
@@ -179,38 +179,38 @@ fn everything_in_int8_has_scales_and_a_report() {
 
 #[test]
 fn layers_that_match_a_pattern_stay_in_single_precision() {
-    let case = Case::digits();
+    let case = ExportCase::digits();
     let exported = case.int8_with(DIGITS, false, &["dense*"]).unwrap();
     let small = exported.small.as_ref().unwrap();
     assert!(!small.float.is_empty() && small.float.iter().all(|(_, why)| why == "kept by a pattern"), "{:?}", small.float);
     let model = case.model();
     let product = model.operators.iter().find(|operator| operator.op == BuiltinOp::FullyConnected).unwrap();
     assert_eq!(model.tensors[product.inputs[1] as usize].dtype, DType::F32);
-    let case = Case::digits();
+    let case = ExportCase::digits();
     let error = case.refused(case.int8_with(DIGITS, false, &["missing"]));
     assert_eq!(error, "cannot write FOLDER/model.tflite: --keep-float missing matches no layer");
 }
 
 #[test]
 fn calibration_that_gives_no_scales_is_refused() {
-    let case = Case::digits();
+    let case = ExportCase::digits();
     let zeros = "[data]\nsource = \"digits\"\nmap = [{ op = \"scale\", by = 0.0 }]\n";
     let error = case.refused(case.int8(zeros));
     assert!(error.contains("the rows of the calibration give no scale:\n  `x` is always zero: its range is empty"), "{error}");
     assert!(error.contains("--keep-float"), "{error}");
 
-    let other = Case::zoo("lenet5", &[]);
+    let other = ExportCase::zoo("lenet5", &[]);
     let error = other.refused(other.int8(DIGITS));
     assert!(error.contains("cannot calibrate with FOLDER/calibrate.toml: its column `x` has the shape"), "{error}");
 
-    let case = Case::digits();
+    let case = ExportCase::digits();
     let error = case.refused(case.int8(&format!("{DIGITS}[budget]\nhost = \"1MiB\"\n")));
     assert!(error.contains("calibration needs") && error.contains("but the budget is 1.00 MiB; raise budget.host"), "{error}");
 }
 
 #[test]
 fn numbers_that_are_not_finite_are_refused() {
-    let case = Case::digits();
+    let case = ExportCase::digits();
     let rows: Vec<f32> = (0..8 * 64).map(|i| if i == 70 { f32::NAN } else { i as f32 }).collect();
     write_npy(&case.folder.path().join("calibrate.toml").with_file_name("rows.npy"), "(8, 8, 8, 1)", &rows);
     let error = case.int8("[data]\nsource = \"npy\"\nx = \"rows.npy\"\n").unwrap_err().to_string();
@@ -232,7 +232,7 @@ fn write_npy(path: &Path, shape: &str, numbers: &[f32]) {
 
 #[test]
 fn smaller_numbers_are_for_tflite_files() {
-    let case = Case::digits();
+    let case = ExportCase::digits();
     let options = ExportOptions { numbers: TfliteNumbers::Half, rows: 0, ..ExportOptions::default() };
     let error = export_zoo(&case.config, &case.folder.path().join("model.onnx"), &options).unwrap_err().to_string();
     assert!(error.ends_with("has one type of numbers: smaller ones are written to .tflite files"), "{error}");
@@ -240,7 +240,7 @@ fn smaller_numbers_are_for_tflite_files() {
 
 #[test]
 fn what_tflite_lacks_is_listed_at_once() {
-    let case = Case::zoo("segnet", &[IMAGE]);
+    let case = ExportCase::zoo("segnet", &[IMAGE]);
     let error = case.refused(case.export(TfliteNumbers::Single));
     assert!(error.contains("TFLite has no counterpart for:\n  `") && error.matches("\n  `").count() > 1, "{error}");
 }

@@ -18,11 +18,11 @@ pub(super) fn broadcast_places(from: &[usize], to: &[usize]) -> impl Iterator<It
     let own = strides(from);
     let steps: Vec<isize> =
         (0..to.len()).map(|axis| if axis < missing || from[axis - missing] == 1 { 0 } else { own[axis - missing] as isize }).collect();
-    Walk::new(0, to.to_vec(), steps)
+    Places::new(0, to.to_vec(), steps)
 }
 
 /// Positions of an element while the coordinates of a shape are counted up.
-struct Walk {
+struct Places {
     shape: Vec<usize>,
     steps: Vec<isize>,
     position: Vec<usize>,
@@ -30,14 +30,14 @@ struct Walk {
     left: usize,
 }
 
-impl Walk {
-    fn new(start: isize, shape: Vec<usize>, steps: Vec<isize>) -> Walk {
+impl Places {
+    fn new(start: isize, shape: Vec<usize>, steps: Vec<isize>) -> Places {
         let left = shape.iter().product();
-        Walk { position: vec![0; shape.len()], shape, steps, at: start, left }
+        Places { position: vec![0; shape.len()], shape, steps, at: start, left }
     }
 }
 
-impl Iterator for Walk {
+impl Iterator for Places {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {
@@ -60,12 +60,12 @@ pub(super) fn moved(operator: &Operator, read: &[Option<Elements>], shape: Vec<u
     let input = |i: usize| read.get(i).and_then(Option::as_ref).ok_or_else(|| format!("input {i} is missing"));
     let x = input(0)?;
     let own: Vec<isize> = strides(&x.shape).into_iter().map(|stride| stride as isize).collect();
-    let gathered = |places: Walk, shape: Vec<usize>| Elements { shape, numbers: places.map(|at| x.numbers[at]).collect() };
+    let gathered = |places: Places, shape: Vec<usize>| Elements { shape, numbers: places.map(|at| x.numbers[at]).collect() };
     Ok(match operator.op {
         BuiltinOp::Transpose => {
             let order = &input(1)?.numbers;
             let steps = order.iter().map(|axis| own[*axis as usize]).collect();
-            gathered(Walk::new(0, shape.clone(), steps), shape)
+            gathered(Places::new(0, shape.clone(), steps), shape)
         }
         BuiltinOp::StridedSlice => {
             let begin = &input(1)?.numbers;
@@ -73,13 +73,13 @@ pub(super) fn moved(operator: &Operator, read: &[Option<Elements>], shape: Vec<u
             let start = (0..x.shape.len()).map(|axis| if masked & (1 << axis) != 0 { 0 } else { begin[axis] as isize * own[axis] }).sum();
             let shrunk = operator.integer("shrink_axis_mask");
             let steps = (0..x.shape.len()).filter(|axis| shrunk & (1 << axis) == 0).map(|axis| own[axis]).collect();
-            gathered(Walk::new(start, shape.clone(), steps), shape)
+            gathered(Places::new(start, shape.clone(), steps), shape)
         }
         BuiltinOp::ReverseV2 => {
             let axis = input(1)?.numbers[0] as usize;
             let start = (x.shape[axis] as isize - 1) * own[axis];
             let steps = own.iter().enumerate().map(|(i, stride)| if i == axis { -stride } else { *stride }).collect();
-            gathered(Walk::new(start, shape.clone(), steps), shape)
+            gathered(Places::new(start, shape.clone(), steps), shape)
         }
         BuiltinOp::BroadcastTo => {
             let numbers = broadcast_places(&x.shape, &shape).map(|at| x.numbers[at]).collect();
@@ -91,7 +91,7 @@ pub(super) fn moved(operator: &Operator, read: &[Option<Elements>], shape: Vec<u
             let steps: Vec<isize> = strides(&shape).into_iter().map(|stride| stride as isize).collect();
             let start = (0..shape.len()).map(|axis| pads[2 * axis] as isize * steps[axis]).sum();
             let mut numbers = vec![outside; shape.iter().product()];
-            Walk::new(start, x.shape.clone(), steps).zip(&x.numbers).for_each(|(at, number)| numbers[at] = *number);
+            Places::new(start, x.shape.clone(), steps).zip(&x.numbers).for_each(|(at, number)| numbers[at] = *number);
             Elements { shape, numbers }
         }
         _ => {
