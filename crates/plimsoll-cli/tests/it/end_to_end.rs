@@ -200,7 +200,7 @@ fn help_texts() {
       predict      Write the predictions of a trained model, for new data or rows of the run
       generate     Generate text with a trained character model
       import       Write a configuration that trains a model of Keras or ONNX
-      export       Write the trained network of a run as ONNX, Keras or safetensors
+      export       Write the trained network of a run as ONNX, Keras, safetensors or TFLite
       convert      Write a model of another program in another format
       zoo          List the networks of the zoo, or the layers of one
       arena        Assign offsets to buffers with known lifetimes, from a table
