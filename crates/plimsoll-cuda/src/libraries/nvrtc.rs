@@ -54,7 +54,7 @@ pub(crate) struct Compiler {
     ahead: Mutex<HashMap<String, Arc<CompiledAhead>>>,
 }
 
-/// A module that is compiled once, by whoever asks for it first.
+/// A module that is compiled once, by the first thread that asks for it.
 type CompiledAhead = OnceLock<Result<Compiled, String>>;
 
 impl Compiler {

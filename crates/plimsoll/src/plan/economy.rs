@@ -3,7 +3,7 @@
 
 use super::Request;
 use super::candidate::Candidate;
-use super::parallel::{in_parallel, searches_at_once};
+use super::parallel::{in_parallel, parts_at_once};
 use super::recomputation::within;
 use crate::allow::Permission;
 use crate::error::Result;
@@ -38,7 +38,7 @@ pub(super) fn economical(request: &Request<'_>, plain: Candidate) -> Result<Cand
         // Recomputed nodes take host memory.
         Ok(found.ok().filter(|again| again.seconds(request) <= SLOWDOWN * seconds && again.least <= host))
     };
-    let levels = (searches_at_once(request) + 1).ilog2().max(1);
+    let levels = (parts_at_once(request) + 1).ilog2();
     let (mut below, mut at, mut best) = (0, STEPS, None);
     while at - below > 1 {
         // Several levels of the bisection at once; those it does not come to are in vain.

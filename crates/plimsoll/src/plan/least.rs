@@ -3,7 +3,7 @@
 use super::alternatives::{variants, varied, ways};
 use super::candidate::{Candidate, candidate, compared, finish, needs_no_search, planning};
 use super::offload::{Extent, sketches};
-use super::parallel::{in_parallel, searches_at_once};
+use super::parallel::{in_parallel, parts_at_once};
 use super::pipelines::pipelines;
 use super::planning_memory::planning_limit;
 use super::split::planned_graphs;
@@ -97,11 +97,14 @@ fn smallest_of(
     let counted = best.on_device.is_none() && request.spec.count == Count::Everything;
     let floor = if counted { planning(request, 0, request.batch)? } else { Bytes::ZERO };
     let tried: Vec<(usize, bool)> = ways.iter().flat_map(|rows| splits.iter().map(|split| (*rows, *split))).collect();
-    if !counted && searches_at_once(request) >= tried.len() {
-        // A plan that is not smaller than an earlier one is no answer, whether it is found or not looked for.
-        for found in in_parallel(&tried, |(rows, split)| smaller(request, budgets, &best, *rows, *split, extents)) {
-            if let Some(found) = found?.filter(|found| size(found, budgets, Bytes::ZERO) < size(&best, budgets, Bytes::ZERO)) {
-                best = found;
+    let at_once = if counted { 1 } else { parts_at_once(request) };
+    if at_once > 1 {
+        for tried in tried.chunks(at_once) {
+            // A plan that is not smaller than an earlier one is no answer, whether it is found or not looked for.
+            for found in in_parallel(tried, |(rows, split)| smaller(request, budgets, &best, *rows, *split, extents)) {
+                if let Some(found) = found?.filter(|found| size(found, budgets, Bytes::ZERO) < size(&best, budgets, Bytes::ZERO)) {
+                    best = found;
+                }
             }
         }
         return Ok(best);

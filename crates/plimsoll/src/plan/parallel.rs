@@ -7,11 +7,12 @@ use super::planning_memory::planning_limit;
 use crate::system;
 use plimsoll_core::Bytes;
 
-/// More searches at the same time take longer: they allocate much, and wait for each other. On 16 cores, planning took 1.3 s with three and 1.9 s
+/// More searches at the same time take longer: they allocate much, and wait for each other. On 16 cores, planning took 1.3 s with four and 1.9 s
 /// with all.
-const MOST: usize = 3;
+const MOST: usize = 6;
 
-/// How many searches may run at the same time: as many as there are cores, up to a few, and as fit into the memory that planning may take.
+/// How many searches may run at the same time: as many as there are cores, up to a few, and as fit into the memory that planning may take. The
+/// search for the minimum and that for the fastest plan have half of them each.
 pub(super) fn searches_at_once(request: &Request<'_>) -> usize {
     if request.device().capabilities().shares_host_memory {
         return 1;
@@ -19,6 +20,11 @@ pub(super) fn searches_at_once(request: &Request<'_>) -> usize {
     let heap = planning_limit(request).saturating_sub(request.machine.process);
     let fit = heap.0 / request.programs.search_heap_at_most(compared(request)).0.max(1);
     system::cores().min(MOST).min(usize::try_from(fit).unwrap_or(usize::MAX)).max(1)
+}
+
+/// How many parts of one search may run at the same time, beside the other search.
+pub(super) fn parts_at_once(request: &Request<'_>) -> usize {
+    (searches_at_once(request) / 2).max(1)
 }
 
 /// Host memory of a device that prepares for a program.
