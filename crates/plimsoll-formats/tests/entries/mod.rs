@@ -6,12 +6,13 @@ use plimsoll_formats::onnx::{Attribute, OnnxModel};
 use plimsoll_formats::safetensors::SafeTensors;
 use plimsoll_formats::source::Region;
 use plimsoll_formats::tensor::Tensor;
+use plimsoll_formats::tflite::{Contents, TfliteModel, TfliteTensor};
 use plimsoll_formats::{FormatError, Result};
 
 type Entry = (&'static str, fn(Region) -> Result<()>);
 
 /// Every reader, by the name of its fuzz target.
-pub const ENTRIES: [Entry; 4] = [
+pub const ENTRIES: [Entry; 5] = [
     ("hdf5", |region| Hdf5::open(region)?.objects.values().filter_map(|object| object.dataset.as_ref()).try_for_each(sample)),
     ("keras", |region| match KerasModel::open(region)?.weights {
         Weights::None => Ok(()),
@@ -30,6 +31,10 @@ pub const ENTRIES: [Entry; 4] = [
         attributes.filter_map(|value| if let Attribute::Tensor(tensor) = value { Some(tensor) } else { None }).try_for_each(sample)
     }),
     ("safetensors", |region| SafeTensors::open(region)?.tensors.values().try_for_each(sample)),
+    ("tflite", |region| {
+        let constant = |tensor: &TfliteTensor| if let Contents::Constant(tensor) = &tensor.contents { sample(tensor) } else { Ok(()) };
+        TfliteModel::open(region)?.tensors.iter().try_for_each(constant)
+    }),
 ];
 
 /// Reads the first and the last elements.

@@ -4,8 +4,11 @@
 
 use super::entries::ENTRIES;
 use plimsoll_formats::source::Region;
+use plimsoll_formats::tensor::DType;
+use plimsoll_formats::tflite::{BuiltinOp, Contents, Operator, TfliteModel, TfliteTensor, write};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -83,10 +86,33 @@ fn seeds(name: &str) -> Vec<Vec<u8>> {
         "hdf5" => &["layouts.h5", "small.h5", "refused_virtual.h5", "refused_external_link.h5"],
         "keras" => &["small.keras", "small.h5", "small_config.json"],
         "onnx" => &["small.onnx", "external.onnx"],
+        "tflite" => return vec![tflite()],
         _ => &["small.safetensors"],
     };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/references");
     files.iter().map(|file| std::fs::read(folder.join(file)).unwrap()).collect()
+}
+
+/// A dense layer with a bias.
+fn tflite() -> Vec<u8> {
+    let mut tensors = ["x", "kernel", "bias", "y"].map(|name| TfliteTensor::computed(name, DType::F32, vec![1, 8]));
+    tensors[1].shape = vec![8, 8];
+    tensors[2].shape = vec![8];
+    tensors[1..3].iter_mut().for_each(|tensor| tensor.contents = Contents::Streamed);
+    let dense = Operator { inputs: vec![0, 1, 2], outputs: vec![3], ..Operator::new(BuiltinOp::FullyConnected, 1) };
+    let model = TfliteModel {
+        description: "dense".to_string(),
+        tensors: tensors.to_vec(),
+        operators: vec![dense],
+        inputs: vec![0],
+        outputs: vec![3],
+        signature: Some((vec!["x".to_string()], vec!["y".to_string()])),
+        metadata: BTreeMap::from([("classes".to_string(), b"[\"a\"]".to_vec())]),
+        metadata_bytes: 0,
+    };
+    let mut file = Vec::new();
+    write(&model, &mut file, |tensor, out| out.write_all(&vec![0; tensor.bytes() as usize])).unwrap();
+    file
 }
 
 #[test]

@@ -144,29 +144,24 @@ fn about(to: &Path) -> impl Fn(Error) -> Error {
     }
 }
 
-/// That the format has a counterpart for every layer and, if the file is to be compared, that it can be read back. Writes nothing.
-fn check(network: &TrainedNetwork, to: &Path, format: ExportFormat, options: &ExportOptions) -> Result<()> {
+/// That the format has a counterpart for every layer. Writes nothing. Returns why the file cannot be read back for a comparison, if so: other programs
+/// may run what is not imported here.
+fn check(network: &TrainedNetwork, to: &Path, format: ExportFormat, options: &ExportOptions) -> Result<Option<String>> {
     let readable = match format {
         ExportFormat::Onnx => importable_onnx(&onnx::convert(network, options.opset).map_err(about(to))?.without_data()),
         ExportFormat::Keras => importable_keras(keras::configuration(network).map_err(about(to))?),
         ExportFormat::SafeTensors => Ok(()),
         ExportFormat::Tflite => tflite::convert(network).map(|_| Ok(())).map_err(about(to))?,
     };
-    match readable {
-        Err(problems) if options.rows > 0 => {
-            let list = problems.join("\n  ");
-            let hint = "Write it without a comparison: --rows 0";
-            Err(about(to)(Error::Config(format!("it could not be read back for a comparison:\n  {list}\n{hint}"))))
-        }
-        _ => Ok(()),
-    }
+    let listed = |problems: Vec<String>| format!("the file is not imported here because of\n    {}", problems.join("\n    "));
+    Ok(readable.err().map(listed))
 }
 
 fn export_network(network: &TrainedNetwork, to: &Path, format: ExportFormat, options: &ExportOptions) -> Result<Exported> {
     if format != ExportFormat::Tflite && (options.numbers != TfliteNumbers::Single || !options.keep_float.is_empty()) {
         return Err(Error::Config(format!("{} has one type of numbers: smaller ones are written to .tflite files", to.display())));
     }
-    check(network, to, format, options)?;
+    let unread = check(network, to, format, options)?;
     let scratch = Scratch::beside(to, "export")?;
     let path = scratch.0.join(to.file_name().unwrap_or_default());
     let mut small = None;
@@ -183,7 +178,10 @@ fn export_network(network: &TrainedNetwork, to: &Path, format: ExportFormat, opt
         }),
     };
     let data = data.map_err(about(to))?;
-    let verified = verify::compare(network, &path, format, options.rows)?;
+    let verified = match unread {
+        Some(why) if options.rows > 0 => Verified::Not(why),
+        _ => verify::compare(network, &path, format, options.rows)?,
+    };
     for name in data.iter().map(String::as_ref).chain(to.file_name()) {
         files::put(&scratch.0.join(name), &to.with_file_name(name))?;
     }

@@ -121,6 +121,20 @@ fn what_cannot_be_written_is_listed_at_once() {
 }
 
 #[test]
+fn a_file_that_is_not_imported_is_written_and_not_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("segnet.onnx");
+    let mut config = Config::zoo("segnet").unwrap();
+    for setting in ["model.width=0.0625", "model.input=[32, 32, 3]"] {
+        config.set(setting).unwrap();
+    }
+    let exported = export_zoo(&config, &path, &ExportOptions::default()).unwrap();
+    let text = exported.verified.to_string();
+    assert!(text.starts_with("not compared: the file is not imported here because of\n    `"), "{text}");
+    assert_eq!(read(&path).producer, "plimsoll");
+}
+
+#[test]
 fn an_export_is_complete_or_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
