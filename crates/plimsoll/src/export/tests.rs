@@ -121,6 +121,16 @@ fn what_cannot_be_written_is_listed_at_once() {
 }
 
 #[test]
+fn models_with_several_outputs_are_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["model.onnx", "model.tflite"] {
+        let exported = export(&references().join("keras/graph.keras"), &folder.path().join(file), &ExportOptions::default()).unwrap();
+        assert_eq!(exported.outputs, ["values", "classes"]);
+        assert!(matches!(exported.verified, Verified::Measured { difference, .. } if difference < 1e-5), "{file}: {}", exported.verified);
+    }
+}
+
+#[test]
 fn a_file_that_is_not_imported_is_written_and_not_compared() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("segnet.onnx");

@@ -3,7 +3,9 @@
 use super::{ExportFormat, Origin, TrainedNetwork, tflite};
 use crate::error::{Error, Result};
 use crate::import::{import, is_importable};
+use crate::loss::Loss;
 use crate::nn::Model;
+use crate::output_loss::{OutputLoss, OutputLosses};
 use crate::pipeline::Pipeline;
 use crate::spec::{FitSpec, RunSpec};
 use crate::tflite::Interpreter;
@@ -46,7 +48,7 @@ pub(super) fn compare(network: &TrainedNetwork, path: &Path, format: ExportForma
     }
     let (spec, weights) = match &network.origin {
         Origin::Run { spec, weights } => ((**spec).clone(), weights),
-        Origin::File(path) => (RunSpec::default(), path),
+        Origin::File(path) => (any_losses(&network.model), path),
     };
     if format == ExportFormat::Tflite {
         let wanted = predictions(&spec, network.model.clone(), network, &columns_of(network), weights, rows)?;
@@ -84,6 +86,13 @@ pub(super) fn compare(network: &TrainedNetwork, path: &Path, format: ExportForma
         difference = differences.fold(difference, |most, value| if value.is_nan() { f64::INFINITY } else { most.max(value) });
     }
     Ok(Verified::Measured { rows, difference: if largest > 0.0 { difference / largest } else { difference } })
+}
+
+/// A description with a loss for every output, which predictions do not depend on.
+fn any_losses(model: &Model) -> RunSpec {
+    let named: Vec<(String, OutputLoss)> = model.outputs().map(|name| (name.to_string(), Loss::MeanSquaredError.into())).collect();
+    let spec = RunSpec::default();
+    if named.len() > 1 { RunSpec { losses: OutputLosses::Named(named), ..spec } } else { spec }
 }
 
 /// The outputs of a model with weights of a file, for random rows that depend on the inputs of the network only.
