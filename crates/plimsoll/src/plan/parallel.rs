@@ -7,8 +7,8 @@ use super::planning_memory::planning_limit;
 use crate::system;
 use plimsoll_core::Bytes;
 
-/// More searches at the same time take longer: they allocate much, and wait for each other. On 16 cores, planning took 1.3 s with four and 1.9 s
-/// with all.
+/// More searches at the same time take longer: they allocate much, and wait for each other. On 16 cores, planning took 1.3 s with three in
+/// the search for the fastest plan, and 1.9 s with all.
 const MOST: usize = 6;
 
 /// How many searches may run at the same time: as many as there are cores, up to a few, and as fit into the memory that planning may take. The
