@@ -184,8 +184,7 @@ impl Trainer {
         let workers = profiler.worker_times();
         let activity = profiler.feed.activity();
         let pipeline = Explain::new(&plan.pipeline_stages, plan.pipeline.slots(), &activity);
-        let most = |of: &dyn Fn(&ProfiledOp) -> f64| ops.iter().map(of).fold(0.0, f64::max);
-        let seen = (most(&|op| op.flops as f64 / op.seconds.max(1e-9)), most(&|op| op.bytes as f64 / op.seconds.max(1e-9)));
+        let seen = (peak_rate(&ops, |op| op.flops), peak_rate(&ops, |op| op.bytes));
         let known = costs.map_or((0.0, 0.0), |costs| {
             costs
                 .rates()
@@ -207,6 +206,23 @@ impl Trainer {
             plan,
         })
     }
+}
+
+/// Part of a step's time that ops above the roofline may take: bytes and operations are counted from shapes, and an op that reads a part of its
+/// operands, such as a gather, seems to be faster than the device.
+const ABOVE_ROOFLINE: f64 = 0.01;
+
+/// The highest rate that is not just that of a few short ops.
+fn peak_rate(ops: &[ProfiledOp], amount: impl Fn(&ProfiledOp) -> u64) -> f64 {
+    let mut rates: Vec<(f64, f64)> = ops.iter().map(|op| (amount(op) as f64 / op.seconds.max(1e-9), op.seconds)).collect();
+    rates.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let left_out = ABOVE_ROOFLINE * rates.iter().map(|(_, seconds)| seconds).sum::<f64>();
+    let mut above = 0.0;
+    let reached = rates.iter().find(|(_, seconds)| {
+        above += seconds;
+        above > left_out
+    });
+    reached.map_or(0.0, |(rate, _)| *rate)
 }
 
 /// A session under measurement.
@@ -458,5 +474,28 @@ fn short(seconds: f64) -> String {
         s if s < 1e-3 => format!("{:.1} µs", 1e6 * s),
         s if s < 1.0 => format!("{:.2} ms", 1e3 * s),
         s => format!("{s:.2} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_op_that_reads_part_of_its_operands_does_not_set_the_roofline() {
+        let op = |seconds: f64, bytes: u64| ProfiledOp {
+            role: Role::Step,
+            op: "gather",
+            scope: String::new(),
+            seconds,
+            flops: 0,
+            bytes,
+            calls: 1,
+            planned: Bytes::ZERO,
+        };
+        let long = || op(1e-3, 4_000_000);
+        assert_eq!(peak_rate(&[op(1e-6, 1_000_000), long(), op(2e-3, 2_000_000)], |op| op.bytes), 4e9);
+        assert_eq!(peak_rate(&[op(1e-4, 1_000_000), long()], |op| op.bytes), 1e10, "a tenth of the time is no exception");
+        assert_eq!((peak_rate(&[], |op| op.bytes), peak_rate(&[long()], |op| op.flops)), (0.0, 0.0));
     }
 }
