@@ -11,8 +11,8 @@ mod small;
 #[cfg(test)]
 mod tests;
 
+pub(super) use small::write_small;
 pub use small::{SmallReport, TensorReport};
-pub(super) use small::{open, write_small};
 
 use super::recipe::Recipe;
 use super::walk::{ExportProblem, GraphWalk};
