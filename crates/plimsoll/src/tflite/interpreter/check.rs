@@ -64,7 +64,8 @@ fn refused(model: &TfliteModel, operator: &Operator) -> Option<String> {
             | Op::BroadcastTo
     );
     let sampled = operator.op == Op::ResizeNearestNeighbor && operator.integer("align_corners") != 0;
-    let activated = !matches!(operator.integer("fused_activation_function"), 0 | 1 | 3);
+    let written: &[i32] = if operator.op == Op::UnidirectionalSequenceLstm { &[4] } else { &[0, 1, 3] };
+    let activated = !written.contains(&operator.integer("fused_activation_function"));
     if sampled || activated {
         return Some(format!("{name} with options that are not written here"));
     }

@@ -56,7 +56,7 @@ impl Target {
 
 /// Whether an operator is computed in integers: it reads or gives int8.
 pub(super) fn computes(model: &TfliteModel, operator: &Operator) -> bool {
-    let rounds = operator.op == BuiltinOp::Quantize && !is_tensor_int8(model, operator.inputs[0]);
+    let rounds = operator.op == BuiltinOp::Shape || (operator.op == BuiltinOp::Quantize && !is_tensor_int8(model, operator.inputs[0]));
     let has_int8 = || operator.inputs.iter().chain(&operator.outputs).any(|tensor| is_tensor_int8(model, *tensor));
     !rounds && !widens(model, operator) && has_int8()
 }
