@@ -72,13 +72,20 @@ fn the_memory_of_predictions_is_planned_and_a_budget_below_it_is_refused() {
     let minimum = TflitePlan::of(&path, Some(refusal.minimum)).unwrap();
     assert!(minimum.total() <= refusal.minimum && minimum.threads == 1, "{minimum}");
     assert!(TflitePlan::of(&path, Some(Bytes(refusal.minimum.0 - 1))).is_err());
+    // Rows of a file take what their source takes.
+    let rows = reference("ops_int8_x.npy");
+    let error = Model::load(&path).unwrap().budget(Bytes::kib(64)).predict(&rows).unwrap_err();
+    let Error::PipelineInfeasible(refusal) = &error else { panic!("{error}") };
     let mut model = Model::load(&path).unwrap().budget(refusal.minimum);
-    assert_eq!(model.predict(&reference("ops_int8_x.npy")).unwrap().rows.len(), 3);
+    assert_eq!(model.predict(&rows).unwrap().rows.len(), 3);
 }
 
 #[test]
 fn rows_of_another_shape_are_refused() {
     let mut model = Model::load(reference("ops_int8.tflite")).unwrap();
     let error = model.predict(&reference("ops_dynamic_x.npy")).unwrap_err().to_string();
-    assert!(error.contains("the rows have the shape [8, 8, 4], but `x` of") && error.ends_with("takes rows of the shape [9, 9, 4]"), "{error}");
+    assert!(
+        error.contains("the rows have the shape [8, 8, 4], but `x` of") && error.ends_with("takes rows of the shape [9, 9, 4]"),
+        "{error}"
+    );
 }

@@ -41,6 +41,12 @@ impl Multiplier {
         let shifted = x.wrapping_shl(self.exponent.max(0) as u32);
         shifted_right(high_product(shifted, self.mantissa), (-self.exponent).max(0) as u32)
     }
+
+    /// The product, rounded once; halves are rounded up.
+    pub fn times_once(self, x: i32) -> i32 {
+        let shift = 31 - self.exponent;
+        ((i64::from(x) * i64::from(self.mantissa) + (1 << (shift - 1))) >> shift).clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32
+    }
 }
 
 /// The upper half of twice the product, rounded; halves are rounded up.
@@ -69,6 +75,9 @@ mod tests {
         for (factor, x, wanted) in [(0.5, 3, 2), (0.5, -3, -1), (0.25, 5, 1), (0.25, 6, 2), (3.0, 7, 21), (1.0 / 3.0, 100, 33), (0.0, 5, 0)]
         {
             assert_eq!(Multiplier::of(factor).times(x), wanted, "{factor} · {x}");
+        }
+        for (factor, x, wanted) in [(0.5, 3, 2), (0.5, -3, -1), (0.25, 6, 2), (0.25, -6, -1), (3.0, 7, 21), (0.0, 5, 0)] {
+            assert_eq!(Multiplier::of(factor).times_once(x), wanted, "{factor} · {x}");
         }
         let tiny = Multiplier::of(1e-12);
         assert_eq!((tiny.mantissa, tiny.times(i32::MAX)), (0, 0));

@@ -34,7 +34,7 @@ pub(super) fn fully_connected(
         widened(&kernel.numbers[unit * features..][..features], &mut wide);
         let offset = bias.map_or(0, |bias| bias[unit]);
         for (row, results) in rows.chunks_exact(features).zip(numbers.chunks_exact_mut(units)) {
-            results[unit] = target.int8(factors[unit].times(dot(row, &wide).wrapping_add(offset)));
+            results[unit] = target.int8(factors[unit].times_once(dot(row, &wide).wrapping_add(offset)));
         }
     }
     Elements { shape, numbers }
