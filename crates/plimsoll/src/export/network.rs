@@ -23,6 +23,8 @@ pub(crate) struct TrainedNetwork {
     pub weights: ImportedWeights,
     /// Texts that belong to the model: fitted preprocessing, names of classes.
     pub metadata: BTreeMap<String, String>,
+    /// Texts with which a TFLite file predicts raw inputs by itself: preprocessing, and what outputs mean.
+    pub preparation: BTreeMap<String, String>,
     /// What preprocessing was fitted to.
     pub fitted: Preprocessing,
     /// Where predictions of the network come from.
@@ -70,7 +72,7 @@ impl TrainedNetwork {
         }
         let mut network = TrainedNetwork::of_run(config.build()?, &weights, &fitted)?;
         if let Some(text) = config.preparation() {
-            network.metadata.insert(PREPARATION.to_string(), text);
+            network.preparation.insert(PREPARATION.to_string(), text);
         }
         Ok(network)
     }
@@ -95,9 +97,9 @@ impl TrainedNetwork {
             read.check(name, shape).map_err(other)?;
         }
         let model = spec.model.clone();
-        metadata.extend(meaning(&model, &types, &spec.losses));
+        let preparation = meaning(&model, &types, &spec.losses).into_iter().collect();
         let origin = Origin::Run { spec: Box::new(spec), weights: weights.to_path_buf() };
-        Ok(TrainedNetwork { model, inputs, weights: read, metadata, fitted: fitted.clone(), origin })
+        Ok(TrainedNetwork { model, inputs, weights: read, metadata, preparation, fitted: fitted.clone(), origin })
     }
 
     /// The network of a description with zeros for weights, to find out what a format can express.
@@ -111,7 +113,15 @@ impl TrainedNetwork {
         }
         let origin = Origin::Run { spec: Box::new(spec.clone()), weights: PathBuf::new() };
         let fitted = Preprocessing::default();
-        Ok(TrainedNetwork { model: spec.model.clone(), inputs, weights, metadata: BTreeMap::new(), fitted, origin })
+        Ok(TrainedNetwork {
+            model: spec.model.clone(),
+            inputs,
+            weights,
+            metadata: BTreeMap::new(),
+            preparation: BTreeMap::new(),
+            fitted,
+            origin,
+        })
     }
 
     fn imported(path: &Path) -> Result<TrainedNetwork> {
@@ -129,9 +139,10 @@ impl TrainedNetwork {
         let inputs: Vec<NetworkInput> = imported.inputs.iter().enumerate().map(input).collect();
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty.clone()).collect();
         let losses = imported.losses.clone().unwrap_or_else(|| usual_losses(&imported.model));
-        let metadata = meaning(&imported.model, &types, &losses).into_iter().collect();
+        let preparation = meaning(&imported.model, &types, &losses).into_iter().collect();
+        let metadata = BTreeMap::new();
         let (fitted, origin) = (Preprocessing::default(), Origin::File(path.to_path_buf()));
-        Ok(TrainedNetwork { model: imported.model, inputs, weights: imported.weights, metadata, fitted, origin })
+        Ok(TrainedNetwork { model: imported.model, inputs, weights: imported.weights, metadata, preparation, fitted, origin })
     }
 
     /// The types of the inputs.
