@@ -71,12 +71,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_are_rounded_to_the_nearest() {
-        for (factor, x, wanted) in [(0.5, 3, 2), (0.5, -3, -1), (0.25, 5, 2), (0.25, 6, 2), (3.0, 7, 21), (1.0 / 3.0, 100, 33), (0.0, 5, 0)]
+    fn products_are_rounded_behind_the_product_and_behind_the_shift() {
+        for (factor, x, wanted) in [(0.5, 3, 2), (0.5, -3, -1), (0.25, 5, 2), (0.25, 6, 2), (3.0, 7, 21), (1.0 / 3.0, 100, 34), (0.0, 5, 0)]
         {
             assert_eq!(Multiplier::of(factor).times(x), wanted, "{factor} · {x}");
         }
-        for (factor, x, wanted) in [(0.5, 3, 2), (0.5, -3, -1), (0.25, 5, 1), (0.25, 6, 2), (0.25, -6, -1), (3.0, 7, 21), (0.0, 5, 0)] {
+        for (factor, x, wanted) in
+            [(0.5, 3, 2), (0.5, -3, -1), (0.25, 5, 1), (0.25, 6, 2), (0.25, -6, -1), (1.0 / 3.0, 100, 33), (3.0, 7, 21), (0.0, 5, 0)]
+        {
             assert_eq!(Multiplier::of(factor).times_once(x), wanted, "{factor} · {x}");
         }
         let tiny = Multiplier::of(1e-12);
