@@ -7,32 +7,38 @@
 
 Networks of the zoo with random weights are written to TFLite files, which LiteRT runs on the rows that `plimsoll predict` gets. A line per
 file: max|difference| / max|reference| and the aim, operators, bytes. For int8, the cosine of both outputs is the figure: the aim is 0.9, as
-random weights are no task on which accuracy could be measured. The exit status is 1 if an aim is missed. The Python environment has pinned
-packages and is made once, outside of the repository (in $MODELS_CHECK_VENVS, or the user's cache folder).
+random weights are no task on which accuracy could be measured. Behind `file:`, `plimsoll predict` runs the file itself: the greatest
+difference from LiteRT's reference kernels, for int8 in steps of the output, and from its default kernels. The exit status is 1 if an aim is
+missed. The Python environment has pinned packages and is made once, outside of the repository (in $MODELS_CHECK_VENVS, or the user's cache
+folder).
 """
 
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import models_check
-from models_check import Results, environment, predicted, random_run, relative, run, zoo
+from models_check import Results, environment, random_run, relative, run, zoo
 
 models_check.ENVIRONMENTS["litert"] = ["ai-edge-litert==2.3.0", "numpy==2.4.6"]
 NETWORKS = ["cifar-cnn", "mobilenet-v1", "mobilenet-v2", "resnet18", "unet", "lstm", "gru", "char-gpt", "vit-tiny"]
 NUMBERS = {"f32": ([], 1e-4), "f16": (["--f16"], 1e-2), "dynamic": (["--dynamic"], 0.1), "int8": (["--int8"], 0.1)}
+# Steps of the output between the file's own interpreter and LiteRT's reference kernels.
+STEPS = 1
 INSIDE = "TFLITE_CHECK_INSIDE"
 
 
-def litert(path, x):
-    """The outputs of LiteRT, row by row or for all rows, and the operators of the file."""
+def litert(path, x, reference=False):
+    """The outputs of LiteRT, row by row or for all rows, the operators of the file, and the scale of its output."""
     import numpy as np
-    from ai_edge_litert.interpreter import Interpreter
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-    interpreter = Interpreter(model_path=str(path))
+    resolver = OpResolverType.BUILTIN_REF if reference else OpResolverType.AUTO
+    interpreter = Interpreter(model_path=str(path), experimental_op_resolver_type=resolver)
     given = interpreter.get_input_details()[0]
     open_batch = list(given["shape_signature"])[0] == -1
     outputs = []
@@ -45,8 +51,21 @@ def litert(path, x):
         interpreter.set_tensor(given["index"], row.astype(given["dtype"]))
         interpreter.invoke()
         outputs.append(interpreter.get_tensor(result["index"]))
-    operators = [detail["op_name"] for detail in interpreter._get_ops_details() if detail["op_name"] != "DELEGATE"]
-    return np.concatenate(outputs), len(operators), open_batch
+    operators = [detail for detail in interpreter._get_ops_details() if detail["op_name"] != "DELEGATE"]
+    # The step of the output: the scale of the int8 tensor that is dequantized last.
+    last = operators[-1]
+    scales = [interpreter._get_tensor_details(i, 0)["quantization"][0] for i in last["inputs"][:1]] if last["op_name"] == "DEQUANTIZE" else []
+    return np.concatenate(outputs), len(operators), open_batch, scales[0] if scales else None
+
+
+def predicted(program, model, x, folder):
+    """What `plimsoll predict` gives, and its seconds."""
+    import numpy as np
+
+    np.save(folder / "x.npy", x)
+    start = time.monotonic()
+    run(program, "predict", model, "--input", folder / "x.npy", "--out", folder / "y.npy")
+    return np.load(folder / "y.npy"), time.monotonic() - start
 
 
 def cosine(found, wanted):
@@ -69,13 +88,26 @@ def calibration(folder, x):
     return path
 
 
+def own_difference(program, path, x, folder, step):
+    """The file in its own interpreter against LiteRT's kernels: whether it is close enough, and a note."""
+    import numpy as np
+
+    own, seconds = predicted(program, path, x, folder)
+    reference, default = litert(path, x, reference=True)[0], litert(path, x)[0]
+    if step:
+        away, usual = (float(np.abs(own.reshape(other.shape) - other).max() / step) for other in (reference, default))
+        return away <= STEPS + 0.01, f"file: {away:.0f} steps from the reference kernels, {usual:.0f} from the default ones, {seconds:.1f} s"
+    away, usual = relative(own, reference), relative(own, default)
+    return True, f"file: {away:.1e} from the reference kernels, {usual:.1e} from the default ones, {seconds:.1f} s"
+
+
 def check(program, names, numbers):
     missed = 0
     for name, shape, keys in zoo(program, names or NETWORKS):
         with tempfile.TemporaryDirectory() as folder:
             folder = Path(folder)
             x = random_run(program, folder, name, shape, keys)
-            wanted = predicted(program, folder, x)
+            wanted, _ = predicted(program, folder, x, folder)
             for kind in numbers or NUMBERS:
                 flags, aim = NUMBERS[kind]
                 results = Results(kind)
@@ -83,10 +115,12 @@ def check(program, names, numbers):
                 def work():
                     path = folder / f"{kind}.tflite"
                     calibrate = ["--calibrate", calibration(folder, x)] if kind == "int8" else []
-                    said = run(program, "export", folder, "--to", path, *flags, *calibrate)
-                    own = next(line.strip() for line in said.splitlines() if "sample rows" in line)
-                    found, operators, open_batch = litert(path, x)
-                    note = f"{operators} operators, {path.stat().st_size} bytes, {'any batch' if open_batch else 'one row'}; own: {own}"
+                    run(program, "export", folder, "--to", path, *flags, *calibrate)
+                    found, operators, open_batch, step = litert(path, x)
+                    close, own = own_difference(program, path, x, folder, step)
+                    note = f"{operators} operators, {path.stat().st_size} bytes, {'any batch' if open_batch else 'one row'}; {own}"
+                    if not close:
+                        raise RuntimeError(note)
                     if kind == "int8":
                         return 1 - cosine(found, wanted), f"cosine {cosine(found, wanted):.4f}, {note}"
                     return relative(found, wanted), note

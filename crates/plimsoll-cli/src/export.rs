@@ -5,7 +5,7 @@ use crate::output::{print, say};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use plimsoll::config::Config;
-use plimsoll::{ExportOptions, Exported, Opset, SmallReport, TfliteNumbers, Verified, export, export_zoo};
+use plimsoll::{Evaluated, ExportOptions, Exported, Opset, SmallReport, TfliteNumbers, Verified, export, export_zoo};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -84,6 +84,10 @@ struct Written {
     #[arg(long, value_name = "PATTERN")]
     keep_float: Vec<String>,
 
+    /// TFLite: configuration on whose labelled rows the network and the file are scored [default: the run's validation rows]
+    #[arg(long, value_name = "CONFIG")]
+    evaluate: Option<PathBuf>,
+
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -145,7 +149,7 @@ impl Written {
             (None, false, true) => TfliteNumbers::Dynamic,
             (None, false, false) => TfliteNumbers::Single,
         };
-        ExportOptions { opset, rows: self.rows as usize, numbers, keep_float: self.keep_float.clone() }
+        ExportOptions { opset, rows: self.rows as usize, numbers, keep_float: self.keep_float.clone(), evaluate: self.evaluate.clone() }
     }
 
     fn report(&self, exported: &Exported) -> Result<ExitCode> {
@@ -166,6 +170,7 @@ impl Written {
                 "verified": verified,
                 "gzip_bytes": gzip_size(exported),
                 "int8": exported.small.as_ref().map(small_json),
+                "evaluated": exported.evaluated.as_ref().map(evaluated_json),
             }))?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -178,6 +183,10 @@ impl Written {
             text += &format!("  input {name}: {ty}\n");
         }
         text += &format!("  outputs: {}\n  {}\n", exported.outputs.join(", "), exported.verified);
+        if let Some(evaluated) = &exported.evaluated {
+            let Evaluated { data, rows, metric, before, after } = evaluated;
+            text += &format!("  {metric} {before:.4} before, {after:.4} after, on {rows} {data}\n");
+        }
         if let Some(small) = &exported.small {
             text += &small_text(exported, small);
         }
@@ -189,6 +198,11 @@ impl Written {
 /// The bytes of a TFLite file after gzip, as in an application package.
 fn gzip_size(exported: &Exported) -> Option<u64> {
     exported.small.as_ref().and_then(|small| small.gzip_bytes)
+}
+
+fn evaluated_json(evaluated: &Evaluated) -> serde_json::Value {
+    let Evaluated { data, rows, metric, before, after } = evaluated;
+    json!({ "data": data, "rows": rows, "metric": metric, "before": before, "after": after })
 }
 
 fn small_json(small: &SmallReport) -> serde_json::Value {
@@ -206,6 +220,7 @@ fn small_json(small: &SmallReport) -> serde_json::Value {
     let float = |(layer, why): &(String, String)| json!({ "layer": layer, "why": why });
     json!({
         "calibrated_rows": small.calibrated,
+        "calibration_bytes": small.calibration_memory.0,
         "single_precision_bytes": small.single_bytes,
         "tensors": small.tensors.iter().map(tensor).collect::<Vec<_>>(),
         "float": small.float.iter().map(float).collect::<Vec<_>>(),
@@ -224,7 +239,10 @@ fn small_text(exported: &Exported, small: &SmallReport) -> String {
     }
     text.push('\n');
     if small.calibrated > 0 {
-        text += &format!("  calibrated on {} rows; tensors that lose most (--json lists all):\n", small.calibrated);
+        text += &format!(
+            "  calibrated on {} rows within {}; tensors that lose most (--json lists all):\n",
+            small.calibrated, small.calibration_memory
+        );
         let mut worst: Vec<_> = small.tensors.iter().collect();
         worst.sort_by(|a, b| a.snr.total_cmp(&b.snr));
         for tensor in worst.iter().take(WORST) {

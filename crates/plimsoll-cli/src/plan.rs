@@ -4,11 +4,11 @@ use crate::calibrate::Rates;
 use crate::output::{print, say};
 use crate::run_args::RunArgs;
 use crate::{Command, refused, sweep, text};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
-use plimsoll::{Count, Report, RunPlan, Trainer, write_plan_file};
+use plimsoll::{Count, Report, RunPlan, TflitePlan, Trainer, write_plan_file};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Plan the memory of a run without running it
@@ -60,7 +60,24 @@ impl Plan {
         if self.count == "weights+activations" { Count::WeightsAndActivations } else { Count::Everything }
     }
 
+    /// The plan of a TFLite file: predictions only.
+    fn tflite(&self, path: &Path) -> Result<ExitCode> {
+        if !self.inference {
+            bail!("{} is for predictions: plan it with --inference", path.display());
+        }
+        let plan = TflitePlan::of(path, self.run.host_memory)?;
+        if self.run.json {
+            print(&plan.to_json())?;
+        } else if !self.run.quiet {
+            say(&plan.to_string())?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
     fn plan(&self) -> Result<ExitCode> {
+        if let Some(path) = self.run.config.as_deref().filter(|path| TflitePlan::is_for(path)) {
+            return self.tflite(path);
+        }
         let (mut trainer, rates) = Rates::stored(self.run.config()?.build()?.into(), &self.run, None)?;
         trainer = trainer.count(self.counted());
         if self.inference {

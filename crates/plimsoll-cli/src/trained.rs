@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub struct TrainedArgs {
-    /// Run folder; for `predict` with new data also a model (.keras, .h5, .onnx)
+    /// Run folder; for `predict` with new data also a model (.keras, .h5, .onnx, .tflite)
     pub run: PathBuf,
 
     /// Rows to use: training, held-out (also: validation) or test [default: held-out, or training if there are none]

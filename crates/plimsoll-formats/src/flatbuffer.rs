@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 /// A table: fields by their number in the schema.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Table(Vec<(u16, Field)>);
 
 /// The value of a field.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Field {
     Byte(u8),
     Word([u8; 4]),
@@ -23,6 +23,8 @@ pub(crate) enum Field {
     Longs(Vec<[u8; 8]>),
     /// A vector of bytes that is streamed later; its number of bytes.
     Streamed(u64),
+    /// A table or vector that is written once for all fields with the same.
+    Shared(Box<Field>),
 }
 
 impl Table {
@@ -58,6 +60,15 @@ impl Table {
         self.set(id, Field::Longs(values.iter().map(|value| value.to_le_bytes()).collect()));
     }
 
+    /// Sets a field whose value other tables may have too.
+    pub fn shared(&mut self, id: u16, field: Field) {
+        self.set(id, Field::Shared(Box::new(field)));
+    }
+
+    pub fn shared_ints(&mut self, id: u16, values: &[i32]) {
+        self.shared(id, Field::Words(values.iter().map(|value| value.to_le_bytes()).collect()));
+    }
+
     pub fn tables(&mut self, id: u16, tables: Vec<Table>) {
         self.set(id, Field::Tables(tables));
     }
@@ -69,6 +80,10 @@ pub(crate) struct FlatFile {
     bytes: Vec<u8>,
     /// Positions of equal virtual tables, which are shared.
     virtual_tables: HashMap<Vec<u8>, usize>,
+    /// Shared values, and the fields that refer to them.
+    shared: Vec<(Field, Vec<usize>)>,
+    /// The place of a shared value in the list.
+    known: HashMap<Field, usize>,
     /// The field that refers to a streamed vector, and the vector's bytes.
     streamed: Vec<(usize, u64)>,
 }
@@ -84,6 +99,11 @@ impl FlatFile {
         file.bytes.extend(identifier);
         let at = file.table(root);
         file.refer(0, at);
+        // Offsets point forward, so that shared values stand behind everything that refers to them.
+        for (value, fields) in std::mem::take(&mut file.shared) {
+            let at = file.value(&value);
+            fields.into_iter().for_each(|field| file.refer(field, at));
+        }
         let mut end = file.bytes.len() as u64;
         for (field, bytes) in file.streamed.clone() {
             let start = vector_start(end, alignment);
@@ -169,12 +189,26 @@ impl FlatFile {
 
     /// Writes what a field refers to.
     fn child(&mut self, field: usize, value: &Field) {
-        let at = match value {
-            Field::Byte(_) | Field::Word(_) => return,
-            Field::Streamed(bytes) => {
-                self.streamed.push((field, *bytes));
-                return;
+        match value {
+            Field::Streamed(bytes) => self.streamed.push((field, *bytes)),
+            Field::Shared(value) => match self.known.get(&**value) {
+                Some(place) => self.shared[*place].1.push(field),
+                None => {
+                    self.known.insert((**value).clone(), self.shared.len());
+                    self.shared.push(((**value).clone(), vec![field]));
+                }
+            },
+            other => {
+                let at = self.value(other);
+                self.refer(field, at);
             }
+        }
+    }
+
+    /// Writes a table, a text or a vector, and gives its position.
+    fn value(&mut self, value: &Field) -> usize {
+        match value {
+            Field::Byte(_) | Field::Word(_) | Field::Streamed(_) | Field::Shared(_) => self.bytes.len(),
             Field::Table(table) => self.table(table),
             Field::Text(text) => {
                 self.align(4);
@@ -208,8 +242,7 @@ impl FlatFile {
                 }
                 at
             }
-        };
-        self.refer(field, at);
+        }
     }
 
     fn count(&mut self, count: usize) -> usize {

@@ -157,9 +157,11 @@ impl PlanningInfeasible {
     }
 }
 
-/// A pipeline that does not fit its memory budget.
+/// A pipeline that does not fit its memory budget, with what runs beside it.
 #[derive(Clone, Debug)]
 pub struct PipelineInfeasible {
+    /// What does not fit: `this pipeline`, or what reads it.
+    pub what: String,
     /// The budget.
     pub budget: Bytes,
     /// The smallest budget that works.
@@ -175,7 +177,8 @@ impl fmt::Display for PipelineInfeasible {
         let owners: Vec<String> = self.owners.iter().map(|(owner, size)| format!("{owner} {size}")).collect();
         write!(
             f,
-            "this pipeline does not fit into {} of host memory; the minimum budget is {} ({} bytes): {}",
+            "{} does not fit into {} of host memory; the minimum budget is {} ({} bytes): {}",
+            self.what,
             self.budget,
             self.minimum,
             self.minimum.0,

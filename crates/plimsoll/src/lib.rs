@@ -76,7 +76,7 @@ pub use checkpoint::Checkpoints;
 pub use class_report::{ClassReport, ClassScores};
 pub use devices::{Algorithms, DeviceSpec, convolutions, open_device, open_each_way};
 pub use error::{BadRow, Error, Result};
-pub use export::{ExportOptions, Exported, Opset, SmallReport, TensorReport, TfliteNumbers, Verified, export, export_zoo};
+pub use export::{Evaluated, ExportOptions, Exported, Opset, SmallReport, TensorReport, TfliteNumbers, Verified, export, export_zoo};
 pub use fit::{Event, FirstBatch, Fit};
 pub use generate::{Generator, Sampling};
 pub use history::{Epoch, History};
@@ -104,7 +104,7 @@ pub use plimsoll_data::{
 };
 pub use plimsoll_data::{Progress as DataProgress, observe_progress as observe_data_progress};
 pub use precision::Precision;
-pub use predictor::{FileKind, Inputs, Predictions, Predictor, ToInputs, kind_of, write_mask};
+pub use predictor::{FileKind, Inputs, Predictions, Predictor, TflitePlan, ToInputs, kind_of, write_mask};
 pub use preprocessing::Preprocessing;
 pub use profile::{MemorySample, Profile, ProfiledOp, StepSpan};
 pub use report::{Change, Refusal, Report, cheapest_changes};

@@ -3,10 +3,13 @@
 use crate::error::Result;
 use crate::graphs::ProgramInterface;
 use crate::nn::Activation;
+use crate::output_loss::OutputLosses;
 use crate::spec::RunSpec;
+use serde::{Deserialize, Serialize};
 
 /// What the numbers of an output are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OutputKind {
     /// A score per class in the last dimension.
     Classes {
@@ -27,9 +30,18 @@ pub enum OutputKind {
 impl OutputKind {
     /// The kinds of a model's outputs, by their losses and last activations.
     pub(crate) fn of(spec: &RunSpec, interface: &ProgramInterface) -> Result<Vec<OutputKind>> {
-        let names: Vec<&str> = interface.outputs.iter().map(|(name, _)| name.as_str()).collect();
-        let losses = spec.losses.of(&names)?;
-        let kinds = losses.iter().zip(&interface.outputs).zip(&interface.activations).map(|((loss, (_, shape)), activation)| {
+        OutputKind::by_loss(&spec.losses, &interface.outputs, &interface.activations)
+    }
+
+    /// The kinds of outputs of these names and shapes.
+    pub(crate) fn by_loss(
+        losses: &OutputLosses,
+        outputs: &[(String, Vec<usize>)],
+        activations: &[Option<Activation>],
+    ) -> Result<Vec<OutputKind>> {
+        let names: Vec<&str> = outputs.iter().map(|(name, _)| name.as_str()).collect();
+        let losses = losses.of(&names)?;
+        let kinds = losses.iter().zip(outputs).zip(activations).map(|((loss, (_, shape)), activation)| {
             let loss = loss.objective.loss;
             match shape.last() {
                 Some(&count) if loss.is_categorical() && count > 1 => {

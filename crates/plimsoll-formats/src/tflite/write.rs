@@ -42,7 +42,7 @@ pub fn write(
                     None => {}
                 }
             }
-            table.set(4, Field::Table(options));
+            table.shared(4, Field::Table(options));
         }
         if !operator.intermediates.is_empty() {
             table.ints(8, &operator.intermediates);
@@ -150,7 +150,7 @@ fn copy(tensor: &crate::tensor::Tensor, out: &mut dyn Write) -> io::Result<()> {
 
 fn tensor_table(tensor: &TfliteTensor, buffer: i32) -> Table {
     let mut table = Table::default();
-    table.ints(0, &tensor.shape);
+    table.shared_ints(0, &tensor.shape);
     table.byte(1, type_code(tensor.dtype));
     table.int(2, buffer);
     table.text(3, &tensor.name);
@@ -161,13 +161,13 @@ fn tensor_table(tensor: &TfliteTensor, buffer: i32) -> Table {
         if quantization.axis != 0 {
             parameters.int(6, quantization.axis);
         }
-        table.set(4, Field::Table(parameters));
+        table.shared(4, Field::Table(parameters));
     }
     if tensor.variable {
         table.byte(5, 1);
     }
     if !tensor.signature.is_empty() {
-        table.ints(7, &tensor.signature);
+        table.shared_ints(7, &tensor.signature);
     }
     // A tensor without dimensions is a scalar, not one of unknown rank.
     table.byte(8, 1);

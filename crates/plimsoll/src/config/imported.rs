@@ -64,7 +64,7 @@ pub(super) fn read(table: &Reader<'_>, path: &Path) -> Result<(Model, FromFile)>
 }
 
 /// The usual loss of each output, by its activation.
-fn usual_losses(model: &Model) -> OutputLosses {
+pub(crate) fn usual_losses(model: &Model) -> OutputLosses {
     let loss = |last: Option<Activation>| match last {
         Some(Activation::Softmax) => Loss::SoftmaxCrossEntropy,
         Some(Activation::Sigmoid) => Loss::BinaryCrossEntropy,

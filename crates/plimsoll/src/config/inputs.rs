@@ -4,10 +4,12 @@ use super::Config;
 use super::short::Short;
 use super::sources::{InputKind, SourceKind};
 use super::stages::{self, Defaults};
+use crate::devices::DeviceSpec;
 use crate::error::{Error, Result};
 use crate::output_loss::OutputLosses;
 use crate::reader::Reader;
 use crate::spec::RunSpec;
+use plimsoll_core::Budget;
 use plimsoll_data::ops::{ItemStep, Op};
 use plimsoll_data::source::ImageFiles;
 use plimsoll_data::{Dataset, Extent, Parallelism, Prefetch};
@@ -25,6 +27,14 @@ pub(crate) enum RawInputs {
     Table(PathBuf),
     /// Rows with the columns of the data that the model was trained on.
     Rows(Dataset),
+}
+
+/// Rows with labels.
+pub(crate) struct LabelledData {
+    pub rows: Dataset,
+    /// Which rows of a configuration.
+    pub which: &'static str,
+    pub budget: Budget,
 }
 
 /// The keys of a table that choose rows or labels, which new data does not have.
@@ -46,6 +56,38 @@ impl Config {
         }
         spec.model = model;
         Ok(spec)
+    }
+
+    /// The budget, for something that runs on the CPU only.
+    pub(crate) fn cpu_budget(&self, what: &str) -> Result<Budget> {
+        let mut spec = RunSpec::default();
+        spec.read(&Reader::root(&self.table), &self.folder)?;
+        if spec.device != DeviceSpec::Cpu {
+            return Err(Error::Config(format!("{what} are run on the CPU; leave out --device")));
+        }
+        Ok(spec.budget)
+    }
+
+    /// Rows to score a model on: the test rows, the validation rows, or all rows, in the order of their source.
+    pub(crate) fn labelled_data(&self) -> Result<LabelledData> {
+        let root = Reader::root(&self.table);
+        let mut spec = RunSpec::default();
+        let keys = spec.read(&root, &self.folder)?;
+        let opened = super::data::open(&root, &self.folder, keys.batch, spec.seed, self.fitted.as_ref(), spec.budget.host)?;
+        let (rows, which) = match (opened.test, opened.validation) {
+            (Some(rows), _) => (rows, "test"),
+            (None, Some(rows)) => (rows, "validation"),
+            (None, None) => (opened.training, "all"),
+        };
+        Ok(LabelledData { rows, which, budget: spec.budget })
+    }
+
+    /// The preprocessing of `[data]` as text, without paths and rows, to be stored with a model.
+    pub(crate) fn preparation(&self) -> Option<String> {
+        let mut data = self.table.get("data")?.as_table()?.clone();
+        ["test", "holdout", "fold", "cache"].iter().for_each(|key| _ = data.remove(*key));
+        without_paths(&mut data);
+        Some(Table::from_iter([("data".to_string(), Value::Table(data))]).to_string())
     }
 
     /// What the inputs of the model are.
@@ -102,6 +144,19 @@ impl Config {
         let root = Reader::root(&whole);
         let data = root.section("data")?.expect("just made");
         Ok(kind.open(&data, Path::new(""), false, self.fitted.as_ref(), None)?.training)
+    }
+}
+
+/// Removes the paths of sources and caches.
+fn without_paths(table: &mut Table) {
+    let names = |value: &Value| value.is_str() || value.as_array().is_some_and(|list| list.iter().all(Value::is_str));
+    table.retain(|key, value| !(super::sources::is_path(key) && names(value)));
+    for value in table.iter_mut().map(|(_, value)| value) {
+        match value {
+            Value::Table(inner) => without_paths(inner),
+            Value::Array(list) => list.iter_mut().filter_map(Value::as_table_mut).for_each(without_paths),
+            _ => {}
+        }
     }
 }
 

@@ -16,6 +16,7 @@ mod sources;
 mod stage_tests;
 mod stages;
 
+pub(crate) use imported::usual_losses;
 pub(crate) use inputs::RawInputs;
 pub(crate) use resumable::check_resumable;
 pub use schema::schema;

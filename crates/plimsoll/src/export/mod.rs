@@ -4,6 +4,7 @@
 //! is an error before anything is written. The file is written in a folder of its own, where it and the network are run on the same
 //! sample rows; then it is moved to its place.
 
+mod accuracy;
 mod fold;
 mod keras;
 mod network;
@@ -22,6 +23,7 @@ use crate::files::{self, INCOMPLETE};
 use crate::import::{importable_keras, importable_onnx};
 use crate::preprocessing::Preprocessing;
 use crate::trainer::Trainer;
+pub use accuracy::Evaluated;
 pub(crate) use network::{Origin, TrainedNetwork};
 pub use onnx::Opset;
 use std::path::{Path, PathBuf};
@@ -39,6 +41,9 @@ pub struct ExportOptions {
     pub numbers: TfliteNumbers,
     /// Layers that stay in single precision in TFLite files with smaller numbers: patterns in which `*` stands for any characters.
     pub keep_float: Vec<String>,
+    /// A configuration on whose labelled rows a TFLite file and its network are scored: its test rows, its validation rows, or all. The
+    /// default is the validation rows of the run.
+    pub evaluate: Option<PathBuf>,
 }
 
 /// The numbers of a TFLite file.
@@ -64,7 +69,7 @@ pub enum TfliteNumbers {
 
 impl Default for ExportOptions {
     fn default() -> ExportOptions {
-        ExportOptions { opset: Opset::V18, rows: 4, numbers: TfliteNumbers::Single, keep_float: Vec::new() }
+        ExportOptions { opset: Opset::V18, rows: 4, numbers: TfliteNumbers::Single, keep_float: Vec::new(), evaluate: None }
     }
 }
 
@@ -85,6 +90,8 @@ pub struct Exported {
     pub verified: Verified,
     /// What a TFLite file with smaller numbers keeps and loses.
     pub small: Option<SmallReport>,
+    /// The scores of the network and of a TFLite file on labelled rows, where there are some.
+    pub evaluated: Option<Evaluated>,
 }
 
 /// Exports the trained network of a run folder, or a model of another program, to `.onnx`, `.keras`, `.safetensors` or `.tflite`.
@@ -161,6 +168,9 @@ fn export_network(network: &TrainedNetwork, to: &Path, format: ExportFormat, opt
     if format != ExportFormat::Tflite && (options.numbers != TfliteNumbers::Single || !options.keep_float.is_empty()) {
         return Err(Error::Config(format!("{} has one type of numbers: smaller ones are written to .tflite files", to.display())));
     }
+    if format != ExportFormat::Tflite && options.evaluate.is_some() {
+        return Err(Error::Config(format!("{} is not evaluated: .tflite files are", to.display())));
+    }
     let unread = check(network, to, format, options)?;
     let scratch = Scratch::beside(to, "export")?;
     let path = scratch.0.join(to.file_name().unwrap_or_default());
@@ -182,6 +192,10 @@ fn export_network(network: &TrainedNetwork, to: &Path, format: ExportFormat, opt
         Some(why) if options.rows > 0 => Verified::Not(why),
         _ => verify::compare(network, &path, format, options.rows)?,
     };
+    let evaluated = match format {
+        ExportFormat::Tflite if options.rows > 0 || options.evaluate.is_some() => accuracy::evaluate(network, &path, options)?,
+        _ => None,
+    };
     for name in data.iter().map(String::as_ref).chain(to.file_name()) {
         files::put(&scratch.0.join(name), &to.with_file_name(name))?;
     }
@@ -193,6 +207,7 @@ fn export_network(network: &TrainedNetwork, to: &Path, format: ExportFormat, opt
         outputs: network.model.outputs().map(str::to_string).collect(),
         verified,
         small,
+        evaluated,
     })
 }
 

@@ -1,12 +1,15 @@
 //! What is exported: a network with its weights and what belongs to them, from a run folder, a file or the zoo.
 
-use crate::config::Config;
+use crate::config::{Config, usual_losses};
 use crate::error::{Error, Result};
 use crate::graphs::input_columns;
 use crate::import::{Assembly, ImportedInput, ImportedWeights, import, is_importable, open_safetensors, refuse_pickles};
 use crate::nn::Model;
+use crate::output_kind::OutputKind;
+use crate::output_loss::OutputLosses;
 use crate::preprocessing::Preprocessing;
 use crate::spec::RunSpec;
+use crate::tflite::{FITTED, OUTPUTS, PREPARATION};
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_core::{DType, GraphError};
 use plimsoll_formats::tensor::{DType as Stored, Tensor};
@@ -20,6 +23,8 @@ pub(crate) struct TrainedNetwork {
     pub weights: ImportedWeights,
     /// Texts that belong to the model: fitted preprocessing, names of classes.
     pub metadata: BTreeMap<String, String>,
+    /// Texts with which a TFLite file predicts raw inputs by itself: preprocessing, and what outputs mean.
+    pub preparation: BTreeMap<String, String>,
     /// What preprocessing was fitted to.
     pub fitted: Preprocessing,
     /// Where predictions of the network come from.
@@ -65,15 +70,19 @@ impl TrainedNetwork {
         if !fitted.is_empty() {
             config.set_preprocessing(fitted.clone());
         }
-        TrainedNetwork::of_run(config.build()?, &weights, &fitted)
+        let mut network = TrainedNetwork::of_run(config.build()?, &weights, &fitted)?;
+        if let Some(text) = config.preparation() {
+            network.preparation.insert(PREPARATION.to_string(), text);
+        }
+        Ok(network)
     }
 
     /// The network of a run, with weights in a file.
     pub fn of_run(spec: RunSpec, weights: &Path, fitted: &Preprocessing) -> Result<TrainedNetwork> {
         let inputs = inputs_of(&spec)?;
         let mut metadata = BTreeMap::new();
-        if let Some((key, text)) = fitted.metadata() {
-            metadata.insert(format!("plimsoll.{key}"), text);
+        if let Some((_, text)) = fitted.metadata() {
+            metadata.insert(FITTED.to_string(), text);
         }
         if !fitted.classes.is_empty() {
             let classes = serde_json::to_string(&fitted.classes).unwrap_or_default();
@@ -88,8 +97,9 @@ impl TrainedNetwork {
             read.check(name, shape).map_err(other)?;
         }
         let model = spec.model.clone();
+        let preparation = meaning(&model, &types, &spec.losses).into_iter().collect();
         let origin = Origin::Run { spec: Box::new(spec), weights: weights.to_path_buf() };
-        Ok(TrainedNetwork { model, inputs, weights: read, metadata, fitted: fitted.clone(), origin })
+        Ok(TrainedNetwork { model, inputs, weights: read, metadata, preparation, fitted: fitted.clone(), origin })
     }
 
     /// The network of a description with zeros for weights, to find out what a format can express.
@@ -103,7 +113,15 @@ impl TrainedNetwork {
         }
         let origin = Origin::Run { spec: Box::new(spec.clone()), weights: PathBuf::new() };
         let fitted = Preprocessing::default();
-        Ok(TrainedNetwork { model: spec.model.clone(), inputs, weights, metadata: BTreeMap::new(), fitted, origin })
+        Ok(TrainedNetwork {
+            model: spec.model.clone(),
+            inputs,
+            weights,
+            metadata: BTreeMap::new(),
+            preparation: BTreeMap::new(),
+            fitted,
+            origin,
+        })
     }
 
     fn imported(path: &Path) -> Result<TrainedNetwork> {
@@ -118,10 +136,13 @@ impl TrainedNetwork {
             ty: input.ty(),
             bound: bounds.iter().filter(|(of, _)| *of == i).map(|(_, bound)| *bound).min(),
         };
-        let inputs = imported.inputs.iter().enumerate().map(input).collect();
+        let inputs: Vec<NetworkInput> = imported.inputs.iter().enumerate().map(input).collect();
+        let types: Vec<TensorType> = inputs.iter().map(|input| input.ty.clone()).collect();
+        let losses = imported.losses.clone().unwrap_or_else(|| usual_losses(&imported.model));
+        let preparation = meaning(&imported.model, &types, &losses).into_iter().collect();
         let metadata = BTreeMap::new();
         let (fitted, origin) = (Preprocessing::default(), Origin::File(path.to_path_buf()));
-        Ok(TrainedNetwork { model: imported.model, inputs, weights: imported.weights, metadata, fitted, origin })
+        Ok(TrainedNetwork { model: imported.model, inputs, weights: imported.weights, metadata, preparation, fitted, origin })
     }
 
     /// The types of the inputs.
@@ -140,6 +161,17 @@ impl NetworkInput {
     pub fn integers(&self) -> bool {
         matches!(self.ty.dtype, DType::I32 | DType::U8)
     }
+}
+
+/// What the outputs of a model mean, as metadata.
+fn meaning(model: &Model, types: &[TensorType], losses: &OutputLosses) -> Option<(String, String)> {
+    let (graph, lowered) = model.graph(types, false).ok()?;
+    let shape = |value| graph.shape(value).bind(1)[1..].to_vec();
+    let outputs: Vec<(String, Vec<usize>)> =
+        model.outputs().zip(&lowered.outputs).map(|(name, output)| (name.to_string(), shape(output.value))).collect();
+    let activations: Vec<_> = model.last_activations().collect();
+    let kinds = OutputKind::by_loss(losses, &outputs, &activations).ok()?;
+    Some((OUTPUTS.to_string(), serde_json::to_string(&kinds).ok()?))
 }
 
 /// The inputs of a run's model.

@@ -1,6 +1,6 @@
 //! The network and the file it was written to, run on the same sample rows.
 
-use super::{ExportFormat, Origin, TrainedNetwork, tflite};
+use super::{ExportFormat, Origin, TrainedNetwork};
 use crate::error::{Error, Result};
 use crate::import::{import, is_importable};
 use crate::loss::Loss;
@@ -8,8 +8,9 @@ use crate::nn::Model;
 use crate::output_loss::{OutputLoss, OutputLosses};
 use crate::pipeline::Pipeline;
 use crate::spec::{FitSpec, RunSpec};
-use crate::tflite::Interpreter;
+use crate::tflite::{Interpreter, open};
 use crate::trainer::{Predicted, Trainer};
+use plimsoll_core::budget::Owner;
 use plimsoll_core::shape::TensorType;
 use plimsoll_core::{Bytes, DType};
 use plimsoll_data::{Dataset, RandomSpec};
@@ -131,12 +132,13 @@ fn random_rows(network: &TrainedNetwork, columns: &[(String, TensorType)], rows:
 
 /// Runs a TFLite file on the rows that the network gave `wanted` for.
 fn compare_tflite(network: &TrainedNetwork, path: &Path, spec: &RunSpec, rows: usize, wanted: &[Predicted]) -> Result<Verified> {
-    let model = tflite::open(path)?;
+    let model = open(path)?;
     let interpreter = Interpreter::new(&model);
     let data = random_rows(network, &columns_of(network), rows)?;
     let mut found: Vec<Vec<f32>> = vec![Vec::new(); wanted.len()];
-    let pipeline = Pipeline::new(data, spec.budget.host);
-    pipeline.for_each_row(rows, Bytes(interpreter.bytes()), "running the file", |_, row| {
+    let memory = vec![(Owner::Activations, Bytes(interpreter.bytes(false)))];
+    let pipeline = Pipeline::new(data, spec.budget.host).read_by("running the file", memory);
+    pipeline.for_each_row(rows, |_, row| {
         let outputs = interpreter.run(row, |_, _| {}).map_err(Error::Config)?;
         found.iter_mut().zip(outputs).for_each(|(all, output)| all.extend(output.numbers));
         Ok(())

@@ -31,11 +31,15 @@ pub use inspect::Sample;
 pub struct Pipeline {
     data: Dataset,
     budget: Option<Bytes>,
+    /// What reads it, and the memory of that in the same budget.
+    reader: String,
+    beside: Vec<(Owner, Bytes)>,
 }
 
 /// A pipeline's plan beside the rest of the process, under one budget.
 struct Planned {
     plan: PipelinePlan,
+    /// The process, and what reads the rows.
     process: Bytes,
     budget: Bytes,
 }
@@ -43,7 +47,13 @@ struct Planned {
 impl Pipeline {
     /// The pipeline of a dataset under a budget; the default is the memory that is available.
     pub fn new(data: Dataset, budget: Option<Bytes>) -> Pipeline {
-        Pipeline { data, budget }
+        Pipeline { data, budget, reader: "this pipeline".to_string(), beside: Vec::new() }
+    }
+
+    /// Reserves memory of the same budget for what reads the rows; `reader` names it in refusals.
+    pub(crate) fn read_by(mut self, reader: &str, memory: Vec<(Owner, Bytes)>) -> Pipeline {
+        (self.reader, self.beside) = (reader.to_string(), memory);
+        self
     }
 
     /// Its data.
@@ -54,14 +64,19 @@ impl Pipeline {
     fn plan(&self, data: &Dataset) -> Result<Planned> {
         let budget = self.budget.unwrap_or_else(system::available_memory);
         let process = system::process_footprint();
+        let beside = self.beside.iter().fold(process, |sum, (_, size)| sum + *size);
         scan_images(data)?;
-        match data.plan(Some(budget.saturating_sub(process))) {
-            Ok(plan) => Ok(Planned { plan, process, budget }),
-            Err(DataError::OverLimit { minimum, stages, .. }) => {
-                let mut owners = vec![(Owner::Process, process)];
-                owners.extend(stages.into_iter().map(|(stage, size)| (Owner::Stage(stage), size)));
-                Err(Error::PipelineInfeasible(Box::new(PipelineInfeasible { budget, minimum: process + minimum, owners })))
-            }
+        let refused = |minimum: Bytes, stages: Vec<(String, Bytes)>| {
+            let mut owners = vec![(Owner::Process, process)];
+            owners.extend(self.beside.iter().cloned());
+            owners.extend(stages.into_iter().map(|(stage, size)| (Owner::Stage(stage), size)));
+            let infeasible = PipelineInfeasible { what: self.reader.clone(), budget, minimum: beside + minimum, owners };
+            Error::PipelineInfeasible(Box::new(infeasible))
+        };
+        match data.plan(Some(budget.saturating_sub(beside))) {
+            Ok(plan) if beside > budget => Err(refused(plan.total(), Vec::new())),
+            Ok(plan) => Ok(Planned { plan, process: beside, budget }),
+            Err(DataError::OverLimit { minimum, stages, .. }) => Err(refused(minimum, stages)),
             Err(error) => Err(error.into()),
         }
     }
@@ -74,7 +89,7 @@ impl Planned {
 
     fn start(&self, data: &Dataset, epochs: u64) -> Result<Feed> {
         let ledger = Ledger::new("host", Some(self.budget));
-        // The process is resident already; the ledger counts what the pipeline adds to it.
+        // The process is resident already, or its memory is planned elsewhere; the ledger counts what the pipeline adds to it.
         let _process = ledger.reserve(Owner::Process, self.process)?;
         let feed = Feed::start(data, &self.plan, &ledger, Options { epochs: Some(epochs), ..Options::default() })?;
         give_back_program_pages();

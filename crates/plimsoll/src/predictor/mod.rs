@@ -2,9 +2,12 @@
 
 mod inputs;
 mod mask_file;
+mod tflite;
 
 pub use inputs::{FileKind, Inputs, ToInputs, kind_of};
 pub use mask_file::write_mask;
+pub(crate) use tflite::TfliteFile;
+pub use tflite::TflitePlan;
 
 use crate::config::{Config, InputKind, RawInputs};
 use crate::error::{Error, Result};
@@ -43,12 +46,19 @@ type Prepare = Box<dyn Fn(RawInputs) -> Result<Dataset>>;
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 pub struct Predictor {
-    spec: RunSpec,
+    engine: Engine,
+    budget: Budget,
     kind: InputKind,
-    load: LoadWeights,
     prepare: Prepare,
     fitted: Preprocessing,
-    opened: Option<OpenModel>,
+}
+
+/// What computes predictions.
+enum Engine {
+    /// A network, planned and run as in training.
+    Network { spec: Box<RunSpec>, load: LoadWeights, opened: Option<Box<OpenModel>> },
+    /// A TFLite file, run operator by operator.
+    Tflite(Box<TfliteFile>),
 }
 
 /// The memory of a model, for rows of a schema.
@@ -101,7 +111,7 @@ impl Predictions {
 }
 
 impl Model {
-    /// Loads the trained model of a run folder, with the preprocessing of its data, or a model of Keras or ONNX.
+    /// Loads the trained model of a run folder, with the preprocessing of its data, or a model of Keras, ONNX or TFLite.
     ///
     /// # Errors
     /// If there is no trained run in the folder, or the file cannot be imported.
@@ -116,6 +126,9 @@ impl Predictor {
     /// # Errors
     /// If there is no trained run in the folder.
     pub fn open(folder: &Path, change: impl FnOnce(&mut Config) -> Result<()>) -> Result<Predictor> {
+        if tflite::is_tflite(folder) {
+            return Predictor::open_tflite(folder, change);
+        }
         if Config::is_model_file(folder) {
             return Predictor::open_file(folder, change);
         }
@@ -132,7 +145,29 @@ impl Predictor {
         let (spec, kind) = (config.model_spec()?, config.input_kind()?);
         let load: LoadWeights = Box::new(move |trainer| trainer.load_weights(&weights));
         let prepare: Prepare = Box::new(move |raw| config.prepared(raw));
-        Ok(Predictor { spec, kind, load, prepare, fitted, opened: None })
+        Ok(Predictor::of_network(spec, load, kind, prepare, fitted))
+    }
+
+    fn of_network(spec: RunSpec, load: LoadWeights, kind: InputKind, prepare: Prepare, fitted: Preprocessing) -> Predictor {
+        let budget = spec.budget;
+        Predictor { engine: Engine::Network { spec: Box::new(spec), load, opened: None }, budget, kind, prepare, fitted }
+    }
+
+    /// Opens a TFLite file. Where it was exported from a run, inputs are prepared as for the run.
+    fn open_tflite(path: &Path, change: impl FnOnce(&mut Config) -> Result<()>) -> Result<Predictor> {
+        let file = TfliteFile::open(path)?;
+        let mut config = file.preparation()?.map_or_else(|| Config::from_text(""), Ok)?;
+        change(&mut config)?;
+        let budget = config.cpu_budget("TFLite files")?;
+        let fitted = file.fitted();
+        let (kind, prepare): (InputKind, Prepare) = match file.preparation()? {
+            Some(_) => (config.input_kind()?, Box::new(move |raw| config.prepared(raw))),
+            None => {
+                let image = file.image();
+                (file.input_kind(), Box::new(move |raw| raw_rows(raw, image)))
+            }
+        };
+        Ok(Predictor { engine: Engine::Tflite(Box::new(file)), budget, kind, prepare, fitted })
     }
 
     /// Opens a model of another program. Rows are arrays of the shape of its input; images are decoded and resized to it, and their
@@ -158,31 +193,19 @@ impl Predictor {
         let load: LoadWeights = Box::new(move |trainer| trainer.load_weights(&weights));
         let (name, inputs) = (path.display().to_string(), imported.inputs);
         let prepare: Prepare = Box::new(move |raw| {
-            let rows = match (raw, image) {
-                (RawInputs::Images(files), Some((height, width, channels))) => {
-                    let rows: Dataset = ImageFiles::list(files)?.into();
-                    let decode = if channels == 1 { Decode::new().grey() } else { Decode::new() };
-                    let decoded = rows.map("x", [decode.op()]);
-                    let resized = decoded.map("x", [resize(height, width, Method::Bilinear)]);
-                    resized.map("x", [cast_f32()])
-                }
-                (RawInputs::Array(path), _) => Dataset::npy(&[("x", path)])?,
-                (RawInputs::Rows(rows), _) => rows,
-                _ => {
-                    return Err(Error::Config(
-                        "this model reads arrays; give it one .npy file whose first dimension is the row".to_string(),
-                    ));
-                }
-            };
+            let rows = raw_rows(raw, image)?;
             check_rows(&name, &inputs, &rows.output_schema()?)?;
-            Ok(if rows.batch_size().is_some() { rows } else { rows.batch(32) })
+            Ok(rows)
         });
-        Ok(Predictor { spec, kind, load, prepare, fitted: Preprocessing::default(), opened: None })
+        Ok(Predictor::of_network(spec, load, kind, prepare, Preprocessing::default()))
     }
 
     /// Sets the memory budget of the process.
     pub fn budget(mut self, host: Bytes) -> Predictor {
-        self.spec.budget = Budget { host: Some(host), ..self.spec.budget };
+        self.budget = Budget { host: Some(host), ..self.budget };
+        if let Engine::Network { opened, .. } = &mut self.engine {
+            *opened = None;
+        }
         self
     }
 
@@ -251,6 +274,15 @@ impl Predictor {
         let (scales, named) = (self.fitted.target_scales(), self.kind == InputKind::Images);
         let names = data.clone();
         let name = move |row: u64| names.row_name(row).filter(|_| named).unwrap_or_else(|| row.to_string());
+        if let Engine::Tflite(file) = &self.engine {
+            let kinds = file.kinds();
+            return file.predict(&data, self.budget.host, |first_row, rows, outputs| {
+                let mut outputs = outputs.to_vec();
+                rescale(&mut outputs, &scales);
+                let (shape, values) = (&outputs[0].shape[..], &outputs[0].values[..]);
+                sink(&Prediction { first_row, rows, shape, values, outputs: &outputs }, &name, &kinds);
+            });
+        }
         let trainer = self.trainer(&data)?;
         let kinds = trainer.output_kinds()?;
         trainer.predict_rescaled(&data, scales, |prediction| sink(prediction, &name, &kinds))
@@ -258,18 +290,51 @@ impl Predictor {
 
     /// The model in memory, for rows of this data.
     fn trainer(&mut self, data: &Dataset) -> Result<&mut Trainer> {
+        let Engine::Network { spec, load, opened } = &mut self.engine else {
+            return Err(Error::Config("a TFLite file has no trainer".to_string()));
+        };
         let (schema, rows) = (data.output_schema()?, data.len());
         // A plan for few rows has a small batch.
         let batch = data.batch_size().unwrap_or(1) as u64;
         let fits = |opened: &OpenModel| opened.schema == schema && (opened.rows >= batch || rows <= opened.rows);
-        if !self.opened.as_ref().is_some_and(fits) {
+        if !opened.as_deref().is_some_and(fits) {
             // The old memory is freed before new memory is allocated.
-            self.opened = None;
-            let mut trainer = Trainer::from(RunSpec { data: data.clone(), ..self.spec.clone() }).for_prediction();
-            (self.load)(&mut trainer)?;
-            self.opened = Some(OpenModel { schema, rows, trainer });
+            *opened = None;
+            let spec = RunSpec { data: data.clone(), budget: self.budget, ..(**spec).clone() };
+            let mut trainer = Trainer::from(spec).for_prediction();
+            load(&mut trainer)?;
+            *opened = Some(Box::new(OpenModel { schema, rows, trainer }));
         }
-        Ok(&mut self.opened.as_mut().expect("just opened").trainer)
+        Ok(&mut opened.as_mut().expect("just opened").trainer)
+    }
+}
+
+/// Rows of a model without stored preprocessing: arrays as they are, images decoded and resized to its input.
+fn raw_rows(raw: RawInputs, image: Option<(usize, usize, usize)>) -> Result<Dataset> {
+    let rows = match (raw, image) {
+        (RawInputs::Images(files), Some((height, width, channels))) => {
+            let rows: Dataset = ImageFiles::list(files)?.into();
+            let decode = if channels == 1 { Decode::new().grey() } else { Decode::new() };
+            let decoded = rows.map("x", [decode.op()]);
+            let resized = decoded.map("x", [resize(height, width, Method::Bilinear)]);
+            resized.map("x", [cast_f32()])
+        }
+        (RawInputs::Array(path), _) => Dataset::npy(&[("x", path)])?,
+        (RawInputs::Rows(rows), _) => rows,
+        _ => {
+            let what = "this model reads arrays; give it one .npy file whose first dimension is the row";
+            return Err(Error::Config(what.to_string()));
+        }
+    };
+    Ok(if rows.batch_size().is_some() { rows } else { rows.batch(32) })
+}
+
+/// Standardized labels back in their units.
+fn rescale(outputs: &mut [Predicted], scales: &[(f64, f64)]) {
+    for output in outputs {
+        // Labels of several time steps repeat the same columns.
+        let scales = scales.iter().cycle();
+        output.values.iter_mut().zip(scales).for_each(|(value, (mean, std))| *value = (f64::from(*value) * std + mean) as f32);
     }
 }
 

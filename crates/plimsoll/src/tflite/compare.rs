@@ -1,13 +1,18 @@
 //! What calibration measures: the range of every tensor, and what a smaller model loses in each.
 
-use super::interpreter::{Elements, Interpreter, RunResult};
+use super::interpreter::{Elements, Interpreter, RunResult, Value};
 use super::quantize::Range;
 use plimsoll_formats::tflite::TfliteModel;
 use std::collections::HashMap;
 
 /// Widens the range of every tensor by those of one row.
 pub(crate) fn observe(interpreter: &Interpreter<'_>, row: &[Vec<f32>], ranges: &mut [Range]) -> RunResult<()> {
-    interpreter.run(row, |tensor, numbers| ranges[tensor].observe(numbers)).map(drop)
+    let observed = |tensor: usize, value: &Value| {
+        if let Value::Real(elements) = value {
+            ranges[tensor].observe(&elements.numbers);
+        }
+    };
+    interpreter.run(row, observed).map(drop)
 }
 
 /// What a tensor lost, in sums over rows.
@@ -60,17 +65,17 @@ pub(crate) fn compare(
 ) -> RunResult<()> {
     let mut kept: HashMap<String, Vec<f32>> = HashMap::new();
     let names: HashMap<&str, usize> = small.tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.as_str(), i)).collect();
-    let wanted = Interpreter::new(single).run(row, |tensor, numbers| {
+    let wanted = Interpreter::new(single).run(row, |tensor, value| {
         let name = &single.tensors[tensor].name;
         if names.contains_key(format!("{name}/int8").as_str()) {
-            kept.insert(name.clone(), numbers.to_vec());
+            kept.insert(name.clone(), value.to_real(&single.tensors[tensor]).into_owned());
         }
     })?;
-    let found = Interpreter::new(small).run(row, |tensor, numbers| {
+    let found = Interpreter::new(small).run(row, |tensor, value| {
         if let Some(name) = small.tensors[tensor].name.strip_suffix("/int8")
             && let Some(wanted) = kept.get(name)
         {
-            errors.entry(name.to_string()).or_default().add(wanted, numbers);
+            errors.entry(name.to_string()).or_default().add(wanted, &value.to_real(&small.tensors[tensor]));
         }
     })?;
     let pair = |(error, (wanted, found)): (&mut TensorError, (&Elements, &Elements))| error.add(&wanted.numbers, &found.numbers);

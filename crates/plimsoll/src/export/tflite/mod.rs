@@ -11,8 +11,8 @@ mod small;
 #[cfg(test)]
 mod tests;
 
+pub(super) use small::write_small;
 pub use small::{SmallReport, TensorReport};
-pub(super) use small::{open, write_small};
 
 use super::recipe::Recipe;
 use super::walk::{ExportProblem, GraphWalk};
@@ -90,7 +90,8 @@ pub(super) fn convert(network: &TrainedNetwork) -> Result<ConvertedTflite> {
     let outputs: Vec<i32> = graph.outputs().iter().map(|(_, value)| exporter.read(*value) as i32).collect();
     let names = graph.outputs().iter().map(|(name, _)| name.to_string()).collect();
     let TfliteBuilder { tensors, operators, recipes, .. } = exporter.builder;
-    let metadata = network.metadata.iter().map(|(key, text)| (key.clone(), text.clone().into_bytes())).collect();
+    let metadata =
+        network.metadata.iter().chain(&network.preparation).map(|(key, text)| (key.clone(), text.clone().into_bytes())).collect();
     let signature = Some((network.inputs.iter().map(|input| input.name.clone()).collect(), names));
     let description = format!("{}, exported by Plimsoll", network.model.title());
     let mut model = TfliteModel { description, tensors, operators, inputs, outputs, signature, metadata, metadata_bytes: 0 };

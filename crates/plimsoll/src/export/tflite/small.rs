@@ -7,10 +7,10 @@ use crate::export::{ExportOptions, TfliteNumbers, TrainedNetwork};
 use crate::files;
 use crate::nn::matches_layer;
 use crate::pipeline::Pipeline;
-use crate::tflite::{Int8Options, Interpreter, Range, SmallModel, TensorError, compare, observe, to_dynamic, to_half, to_int8};
+use crate::tflite::{Int8Options, Interpreter, Range, SmallModel, TensorError, compare, observe, open, to_dynamic, to_half, to_int8};
 use plimsoll_core::Bytes;
+use plimsoll_core::budget::Owner;
 use plimsoll_data::Schema;
-use plimsoll_formats::source::Region;
 use plimsoll_formats::tensor::DType as Stored;
 use plimsoll_formats::tflite::{BuiltinOp, TfliteModel};
 use std::collections::HashMap;
@@ -27,6 +27,8 @@ pub struct SmallReport {
     pub float: Vec<(String, String)>,
     /// Rows of the calibration.
     pub calibrated: usize,
+    /// The planned memory of the calibration: the process, the pipeline, and the network on one row.
+    pub calibration_memory: Bytes,
     /// Bytes of the same model in single precision.
     pub single_bytes: u64,
     /// Bytes of the file after gzip.
@@ -76,7 +78,7 @@ pub(crate) fn write_small(
             let chosen = Int8Options { keep: &keep, integer_io: *integer_io };
             let small = to_int8(&model, &calibration.ranges, &chosen).map_err(Error::Config)?;
             write(&small, path)?;
-            report.calibrated = calibration.rows;
+            (report.calibrated, report.calibration_memory) = (calibration.rows, calibration.memory);
             report.tensors = calibration.losses(&model, &open(path)?)?;
             report.float = small.float;
             report.gzip_bytes = gzip_size(path);
@@ -91,13 +93,6 @@ pub(crate) fn write_small(
 
 fn gzip_size(path: &Path) -> Option<u64> {
     File::open(path).and_then(plimsoll_formats::gzip::compressed_size).ok()
-}
-
-/// Reads a model that was written.
-pub(crate) fn open(path: &Path) -> Result<TfliteModel> {
-    let about = |source| Error::Io { action: "read", path: path.to_path_buf(), source };
-    let region = File::open(path).and_then(Region::file).map_err(about)?;
-    TfliteModel::open(region).map_err(|error| Error::Config(format!("{} cannot be read: {error}", path.display())))
 }
 
 fn write(small: &SmallModel, path: &Path) -> Result<()> {
@@ -125,6 +120,7 @@ struct Calibration {
     /// The first rows, on which the smaller model is compared.
     samples: Vec<Vec<Vec<f32>>>,
     rows: usize,
+    memory: Bytes,
 }
 
 impl Calibration {
@@ -143,11 +139,14 @@ impl Calibration {
             .map(|tensor| 4 * model.tensors[*tensor as usize].elements())
             .sum();
         // The comparison keeps the tensors of one row in single precision while it runs the smaller model.
-        let beside = Bytes(2 * interpreter.bytes() + computed + (samples as u64 + 2) * inputs);
-        let mut calibration = Calibration { ranges: vec![Range::default(); model.tensors.len()], samples: Vec::new(), rows: 0 };
+        let beside = Bytes(2 * interpreter.bytes(false) + computed + (samples as u64 + 2) * inputs);
+        let mut calibration =
+            Calibration { ranges: vec![Range::default(); model.tensors.len()], samples: Vec::new(), rows: 0, memory: Bytes::ZERO };
         let mut columns = None;
         let about = |what: String| Error::Config(format!("cannot calibrate with {}: {what}", data.display()));
-        calibration.rows = pipeline.for_each_row(rows, beside, "calibration", |schema, row| {
+        let pipeline = pipeline.read_by("calibration", vec![(Owner::Activations, beside)]);
+        calibration.memory = pipeline.row_memory()?;
+        calibration.rows = pipeline.for_each_row(rows, |schema, row| {
             if columns.is_none() {
                 columns = Some(columns_of(network, model, schema).map_err(about)?);
             }

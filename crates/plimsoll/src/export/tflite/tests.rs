@@ -51,7 +51,7 @@ impl ExportCase {
     }
 
     fn model(&self) -> TfliteModel {
-        super::open(&self.path()).unwrap()
+        crate::tflite::open(&self.path()).unwrap()
     }
 
     /// The error of an export that leaves nothing behind.
@@ -205,7 +205,7 @@ fn calibration_that_gives_no_scales_is_refused() {
 
     let case = ExportCase::digits();
     let error = case.refused(case.int8(&format!("{DIGITS}[budget]\nhost = \"1MiB\"\n")));
-    assert!(error.contains("calibration needs") && error.contains("but the budget is 1.00 MiB; raise budget.host"), "{error}");
+    assert!(error.contains("calibration does not fit into 1.00 MiB of host memory; the minimum budget is"), "{error}");
 }
 
 #[test]

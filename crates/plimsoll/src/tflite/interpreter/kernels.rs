@@ -1,6 +1,6 @@
 //! Products, reductions and functions of elements.
 
-use super::{Elements, RunResult};
+use super::{Elements, RunResult, Value};
 use plimsoll_formats::tflite::{BuiltinOp, Operator};
 
 /// The scalar product, in lanes that the compiler vectorizes.
@@ -47,7 +47,7 @@ pub(super) fn batch_matmul(operator: &Operator, a: &Elements, b: &Elements, shap
 }
 
 /// The elements with the last two axes swapped, or as they are.
-fn transposed(x: &Elements, swap: bool) -> Vec<f32> {
+pub(super) fn transposed<T: Copy>(x: &Elements<T>, swap: bool) -> Vec<T> {
     let (rows, columns) = (x.shape[x.shape.len() - 2], x.shape[x.shape.len() - 1]);
     if !swap {
         return x.numbers.clone();
@@ -71,7 +71,7 @@ pub(super) fn softmax(x: &Elements, log: bool) -> Elements {
 }
 
 /// For every element, where it goes when these axes are reduced.
-fn reduced_places(shape: &[usize], axes: &[usize]) -> (Vec<usize>, usize) {
+pub(super) fn reduced_places(shape: &[usize], axes: &[usize]) -> (Vec<usize>, usize) {
     let (mut strides, mut size) = (vec![0; shape.len()], 1);
     for axis in (0..shape.len()).rev().filter(|axis| !axes.contains(axis)) {
         strides[axis] = size;
@@ -89,7 +89,7 @@ fn reduced_places(shape: &[usize], axes: &[usize]) -> (Vec<usize>, usize) {
     ((0..total).map(place).collect(), size)
 }
 
-fn axes_of(axes: &Elements, rank: usize) -> Vec<usize> {
+pub(super) fn axes_of(axes: &Elements, rank: usize) -> Vec<usize> {
     axes.numbers.iter().map(|axis| (*axis as i64).rem_euclid(rank as i64) as usize).collect()
 }
 
@@ -204,8 +204,8 @@ fn erf(x: f64) -> f64 {
 }
 
 /// An LSTM over one row: gates input, forget, candidate, output.
-pub(super) fn lstm(read: &[Option<Elements>], shape: Vec<usize>) -> RunResult<Elements> {
-    let input = |i: usize| read.get(i).and_then(Option::as_ref).ok_or_else(|| format!("input {i} is missing"));
+pub(super) fn lstm(read: &[Option<&Value>], shape: Vec<usize>) -> RunResult<Elements> {
+    let input = |i: usize| read.get(i).copied().flatten().ok_or_else(|| format!("input {i} is missing"))?.real();
     let x = input(0)?;
     let (features, units) = (x.shape[2], shape[2]);
     let (mut hidden, mut cell) = (vec![0.0; units], vec![0.0; units]);

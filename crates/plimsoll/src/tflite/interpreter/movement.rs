@@ -1,6 +1,6 @@
 //! Operators that move elements.
 
-use super::{Elements, RunResult, dims};
+use super::{Elements, RunResult, Value, dims};
 use plimsoll_formats::tflite::{BuiltinOp, Operator, TfliteModel};
 
 /// Steps between neighbours along each axis.
@@ -56,12 +56,30 @@ impl Iterator for Places {
     }
 }
 
-pub(super) fn moved(operator: &Operator, read: &[Option<Elements>], shape: Vec<usize>) -> RunResult<Elements> {
-    let input = |i: usize| read.get(i).and_then(Option::as_ref).ok_or_else(|| format!("input {i} is missing"));
-    let x = input(0)?;
+/// The inputs of an operator that moves elements: those whose elements are moved.
+pub(super) fn data_inputs(operator: &Operator) -> std::ops::Range<usize> {
+    match operator.op {
+        BuiltinOp::Concatenation | BuiltinOp::Pack => 0..operator.inputs.len(),
+        BuiltinOp::Split => 1..2,
+        _ => 0..1,
+    }
+}
+
+/// Moves the elements of `data`; `read` has all inputs, and padding without a number of its own is `zero`.
+pub(super) fn moved<T: Copy>(
+    model: &TfliteModel,
+    operator: &Operator,
+    data: &[&Elements<T>],
+    read: &[Option<&Value>],
+    zero: T,
+) -> RunResult<Vec<Elements<T>>> {
+    let input = |i: usize| read.get(i).copied().flatten().ok_or_else(|| format!("input {i} is missing"))?.real();
+    let x = *data.first().ok_or("an input is missing")?;
+    let shape = dims(&model.tensors[operator.outputs[0] as usize]);
     let own: Vec<isize> = strides(&x.shape).into_iter().map(|stride| stride as isize).collect();
     let gathered = |places: Places, shape: Vec<usize>| Elements { shape, numbers: places.map(|at| x.numbers[at]).collect() };
-    Ok(match operator.op {
+    let one = match operator.op {
+        BuiltinOp::Reshape => Elements { shape, numbers: x.numbers.clone() },
         BuiltinOp::Transpose => {
             let order = &input(1)?.numbers;
             let steps = order.iter().map(|axis| own[*axis as usize]).collect();
@@ -86,15 +104,14 @@ pub(super) fn moved(operator: &Operator, read: &[Option<Elements>], shape: Vec<u
             Elements { shape, numbers }
         }
         BuiltinOp::Pad | BuiltinOp::PadV2 => {
-            let outside = if operator.op == BuiltinOp::PadV2 { input(2)?.numbers[0] } else { 0.0 };
             let pads = &input(1)?.numbers;
             let steps: Vec<isize> = strides(&shape).into_iter().map(|stride| stride as isize).collect();
             let start = (0..shape.len()).map(|axis| pads[2 * axis] as isize * steps[axis]).sum();
-            let mut numbers = vec![outside; shape.iter().product()];
+            let mut numbers = vec![zero; shape.iter().product()];
             Places::new(start, x.shape.clone(), steps).zip(&x.numbers).for_each(|(at, number)| numbers[at] = *number);
             Elements { shape, numbers }
         }
-        _ => {
+        BuiltinOp::ResizeNearestNeighbor => {
             // The nearest neighbour of whole factors.
             let (height, width, channels) = (shape[1], shape[2], shape[3]);
             let mut numbers = Vec::with_capacity(shape.iter().product());
@@ -106,47 +123,47 @@ pub(super) fn moved(operator: &Operator, read: &[Option<Elements>], shape: Vec<u
             }
             Elements { shape, numbers }
         }
-    })
+        BuiltinOp::Gather => gather(x, input(1)?, shape)?,
+        BuiltinOp::Concatenation | BuiltinOp::Pack => concat(operator, data, shape),
+        BuiltinOp::Split => return Ok(parts(operator, x, input(0)?.numbers[0] as usize, model)),
+        BuiltinOp::Unpack => return Ok(parts(operator, x, operator.integer("axis") as usize, model)),
+        _ => return Err("this operator is not run here".to_string()),
+    };
+    Ok(vec![one])
 }
 
-pub(super) fn gather(table: &Elements, indices: &Elements, shape: Vec<usize>) -> RunResult<Elements> {
+fn gather<T: Copy>(table: &Elements<T>, indices: &Elements, shape: Vec<usize>) -> RunResult<Elements<T>> {
     let wide: usize = table.shape[1..].iter().product();
     let mut numbers = Vec::with_capacity(shape.iter().product());
     for index in &indices.numbers {
-        let row = table.numbers.get(*index as usize * wide..).and_then(|rest| rest.get(..wide));
+        let row = (*index >= 0.0).then(|| table.numbers.get(*index as usize * wide..).and_then(|rest| rest.get(..wide))).flatten();
         numbers.extend_from_slice(row.ok_or_else(|| format!("row {index} is not in a table of {} rows", table.shape[0]))?);
     }
     Ok(Elements { shape, numbers })
 }
 
 /// `CONCATENATION` and `PACK`.
-pub(super) fn concat(operator: &Operator, read: &[Option<Elements>], shape: Vec<usize>) -> RunResult<Elements> {
+fn concat<T: Copy>(operator: &Operator, data: &[&Elements<T>], shape: Vec<usize>) -> Elements<T> {
     let axis = operator.integer("axis").rem_euclid(shape.len() as i32) as usize;
     let inner: usize = shape[axis + 1..].iter().product();
     let outer: usize = shape[..axis].iter().product();
     let mut numbers = Vec::with_capacity(shape.iter().product());
     for i in 0..outer {
-        for part in read {
-            let part = part.as_ref().ok_or("an input is missing")?;
+        for part in data {
             let wide = if operator.op == BuiltinOp::Pack { inner } else { part.shape[axis] * inner };
             numbers.extend_from_slice(&part.numbers[i * wide..][..wide]);
         }
     }
-    Ok(Elements { shape, numbers })
+    Elements { shape, numbers }
 }
 
 /// `SPLIT` and `UNPACK`.
-pub(super) fn parts(operator: &Operator, read: &[Option<Elements>], model: &TfliteModel) -> RunResult<Vec<Elements>> {
-    let input = |i: usize| read.get(i).and_then(Option::as_ref).ok_or_else(|| format!("input {i} is missing"));
-    let (x, axis) = match operator.op {
-        BuiltinOp::Split => (input(1)?, input(0)?.numbers[0] as usize),
-        _ => (input(0)?, operator.integer("axis") as usize),
-    };
+fn parts<T: Copy>(operator: &Operator, x: &Elements<T>, axis: usize, model: &TfliteModel) -> Vec<Elements<T>> {
     let count = operator.outputs.len();
     let inner: usize = x.shape[axis + 1..].iter().product::<usize>() * (x.shape[axis] / count);
     let part = |(i, tensor): (usize, &i32)| {
         let numbers = x.numbers.chunks_exact(inner).skip(i).step_by(count).flatten().copied().collect();
         Elements { shape: dims(&model.tensors[*tensor as usize]), numbers }
     };
-    Ok(operator.outputs.iter().enumerate().map(part).collect())
+    operator.outputs.iter().enumerate().map(part).collect()
 }

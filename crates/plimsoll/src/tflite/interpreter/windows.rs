@@ -5,8 +5,8 @@ use super::kernels::dot;
 use plimsoll_formats::tflite::{BuiltinOp, Operator};
 
 /// The windows along one axis.
-struct Axis {
-    size: usize,
+pub(super) struct Axis {
+    pub size: usize,
     stride: usize,
     dilation: usize,
     /// Elements before the first.
@@ -15,7 +15,7 @@ struct Axis {
 }
 
 impl Axis {
-    fn new(operator: &Operator, letter: char, size: usize, length: usize, output: usize) -> Axis {
+    pub fn new(operator: &Operator, letter: char, size: usize, length: usize, output: usize) -> Axis {
         let (stride, dilation) =
             (if letter == 'h' { "stride_h" } else { "stride_w" }, if letter == 'h' { "dilation_h_factor" } else { "dilation_w_factor" });
         let stride = operator.integer(stride) as usize;
@@ -27,38 +27,70 @@ impl Axis {
     }
 
     /// The element that a place of the window at an output reads.
-    fn at(&self, output: usize, place: usize) -> Option<usize> {
+    pub fn at(&self, output: usize, place: usize) -> Option<usize> {
         (output * self.stride + place * self.dilation).checked_sub(self.pad).filter(|at| *at < self.length)
     }
 }
 
-pub(super) fn convolution(operator: &Operator, x: &Elements, kernel: &Elements, bias: Option<&Elements>, shape: Vec<usize>) -> Elements {
-    let (height, width, filters) = (shape[1], shape[2], shape[3]);
-    let (channels, deep) = (x.shape[3], kernel.shape[3]);
-    let rows = Axis::new(operator, 'h', kernel.shape[1], x.shape[1], height);
-    let columns = Axis::new(operator, 'w', kernel.shape[2], x.shape[2], width);
-    let groups = channels / deep;
+/// Outputs whose patches are gathered before the filters are applied, so that each filter is read once for all of them.
+pub(super) const TILE: usize = 8;
+
+/// Gathers the patches of a convolution in tiles. `visit` gets the first output of a tile, the group of channels, and patch after patch.
+pub(super) fn patches<X: Copy, T: Copy>(
+    operator: &Operator,
+    x: &Elements<X>,
+    kernel: &[usize],
+    shape: &[usize],
+    outside: T,
+    convert: impl Fn(X) -> T,
+    mut visit: impl FnMut(usize, usize, &[T]),
+) {
+    let (height, width) = (shape[1], shape[2]);
+    let (channels, deep) = (x.shape[3], kernel[3]);
+    let rows = Axis::new(operator, 'h', kernel[1], x.shape[1], height);
+    let columns = Axis::new(operator, 'w', kernel[2], x.shape[2], width);
     let wide = rows.size * columns.size * deep;
-    let mut patch = vec![0.0; wide];
-    let mut numbers = Vec::with_capacity(height * width * filters);
-    for row in 0..height {
-        for column in 0..width {
-            for group in 0..groups {
+    let mut tile = vec![outside; TILE * wide];
+    for first in (0..height * width).step_by(TILE) {
+        let count = TILE.min(height * width - first);
+        for group in 0..channels / deep {
+            for (output, patch) in (first..first + count).zip(tile.chunks_exact_mut(wide)) {
                 for (i, place) in patch.chunks_exact_mut(deep).enumerate() {
-                    match (rows.at(row, i / columns.size), columns.at(column, i % columns.size)) {
+                    match (rows.at(output / width, i / columns.size), columns.at(output % width, i % columns.size)) {
                         (Some(y), Some(z)) => {
-                            place.copy_from_slice(&x.numbers[(y * x.shape[2] + z) * channels + group * deep..][..deep]);
+                            let pixel = &x.numbers[(y * x.shape[2] + z) * channels + group * deep..][..deep];
+                            place.iter_mut().zip(pixel).for_each(|(place, x)| *place = convert(*x));
                         }
-                        _ => place.fill(0.0),
+                        _ => place.fill(outside),
                     }
                 }
-                let of_group = filters / groups;
-                let filter =
-                    |filter: usize| dot(&patch, &kernel.numbers[filter * wide..][..wide]) + bias.map_or(0.0, |bias| bias.numbers[filter]);
-                numbers.extend((group * of_group..(group + 1) * of_group).map(filter));
             }
+            visit(first, group, &tile[..count * wide]);
         }
     }
+}
+
+pub(super) fn convolution(operator: &Operator, x: &Elements, kernel: &Elements, bias: Option<&Elements>, shape: Vec<usize>) -> Elements {
+    let filters = shape[3];
+    let wide = kernel.shape[1..].iter().product::<usize>();
+    let of_group = filters / (x.shape[3] / kernel.shape[3]);
+    let mut numbers = vec![0.0; shape.iter().product()];
+    patches(
+        operator,
+        x,
+        &kernel.shape,
+        &shape,
+        0.0,
+        |x| x,
+        |first, group, tile| {
+            for filter in group * of_group..(group + 1) * of_group {
+                let (weights, offset) = (&kernel.numbers[filter * wide..][..wide], bias.map_or(0.0, |bias| bias.numbers[filter]));
+                for (i, patch) in tile.chunks_exact(wide).enumerate() {
+                    numbers[(first + i) * filters + filter] = dot(patch, weights) + offset;
+                }
+            }
+        },
+    );
     Elements { shape, numbers }
 }
 

@@ -144,6 +144,13 @@ struct Conversion<'a> {
 impl<'a> Conversion<'a> {
     fn new(model: &'a TfliteModel, ranges: &[Range], options: &Int8Options<'_>) -> Result<Conversion<'a>, String> {
         let mut small = SmallModel::new(model);
+        let steps = steps_of(model);
+        let mut ranges = ranges.to_vec();
+        for (first, other) in &steps {
+            ranges[*first] = ranges[*first].union(ranges[*other]);
+        }
+        steps.iter().for_each(|(first, other)| ranges[*other] = ranges[*first]);
+        let ranges = &ranges[..];
         let quantized = chosen(model, ranges, options, &mut small.float)?;
         let mut groups =
             Groups { parent: (0..model.tensors.len()).collect(), fixed: vec![None; model.tensors.len()], range: ranges.to_vec() };
@@ -157,6 +164,9 @@ impl<'a> Conversion<'a> {
                 let table = range_of(&model.tensors[operator.inputs[0] as usize])?.asymmetric();
                 groups.fixed[operator.outputs[0] as usize] = Some((table.scales[0], table.zero_points[0]));
             }
+        }
+        for (first, other) in steps {
+            groups.join(first, other);
         }
         for operator in active().filter(|operator| scale_of(operator.op) == Scale::Shared) {
             let input = operator.inputs[usize::from(operator.op == BuiltinOp::Split)] as usize;
@@ -334,6 +344,24 @@ impl<'a> Conversion<'a> {
         self.biases.insert(key, new);
         new
     }
+}
+
+/// Tensors that are the same at another step of a layer that is written step by step: inputs and results of operators with the same
+/// weights. With one scale, they also have one bias.
+fn steps_of(model: &TfliteModel) -> Vec<(usize, usize)> {
+    let mut firsts: HashMap<(i32, i32), (usize, usize)> = HashMap::new();
+    let mut found = Vec::new();
+    for operator in &model.operators {
+        let Some((place, _)) = weight_of(operator.op) else { continue };
+        let data = operator.inputs[if operator.op == BuiltinOp::TransposeConv { 2 } else { 0 }] as usize;
+        let bias = operator.inputs.get(place + 1).copied().unwrap_or(-1);
+        let output = operator.outputs[0] as usize;
+        let (first_data, first_output) = *firsts.entry((operator.inputs[place], bias)).or_insert((data, output));
+        if first_output != output {
+            found.extend([(first_data, data), (first_output, output)].into_iter().filter(|(first, other)| first != other));
+        }
+    }
+    found
 }
 
 /// The range of a constant.
