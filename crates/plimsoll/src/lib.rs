@@ -10,7 +10,7 @@
 //! |---|---|
 //! | values and errors | `suggest`, `named`, `system`, `precision`, `numerics`, `allow`, `infeasible`, `error`, `reader`, `files`, `stop`, `thumbnails` |
 //! | devices and files | `devices`, `offload_file`, `tensors`, `preprocessing`, `checkpoint`, `cost`, `image_scan`, `tflite`; `pipeline`: data without a model |
-//! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `zoo`, `import`, `history`, `callbacks` |
+//! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `prune`, `zoo`, `import`, `history`, `callbacks` |
 //! | one description | `spec`: what the user wants, as plain data |
 //! | front end | `config`: TOML to a `RunSpec` |
 //! | one plan | `graphs`: the programs of a run; `output_kind`, `class_report`: what outputs mean; `plan`: a pure function of `RunSpec`, `Machine` and `DataSummary` |
@@ -52,6 +52,7 @@ mod precision;
 mod predictor;
 mod preprocessing;
 mod profile;
+mod prune;
 mod reader;
 mod report;
 mod run_folder;
@@ -79,7 +80,7 @@ pub use error::{BadRow, Error, Result};
 pub use export::{ExportOptions, Exported, Opset, SmallReport, TensorReport, TfliteNumbers, Verified, export, export_zoo};
 pub use fit::{Event, FirstBatch, Fit};
 pub use generate::{Generator, Sampling};
-pub use history::{Epoch, History};
+pub use history::{Epoch, History, WeightSparsity};
 pub use import::{Imported, ImportedInput, import};
 pub use infeasible::{Infeasible, PipelineInfeasible, PlanningInfeasible};
 pub use loss::{Loss, Objective};
@@ -107,6 +108,7 @@ pub use precision::Precision;
 pub use predictor::{FileKind, Inputs, Predictions, Predictor, ToInputs, kind_of, write_mask};
 pub use preprocessing::Preprocessing;
 pub use profile::{MemorySample, Profile, ProfiledOp, StepSpan};
+pub use prune::{Pooling, Prune, Sparsity, SparsityPattern};
 pub use report::{Change, Refusal, Report, cheapest_changes};
 pub use run_folder::{Existing, RunFolder};
 pub use run_status::{RunState, RunStatus};

@@ -101,6 +101,8 @@ pub enum StateKind {
     Accumulator,
     /// Counts of a metric, which the host reads and resets.
     Metric,
+    /// Which elements of a parameter are pruned; the host updates it between steps.
+    Mask,
 }
 
 /// Initializer of a state.

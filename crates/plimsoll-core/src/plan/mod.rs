@@ -444,6 +444,7 @@ pub fn state_owner(kind: StateKind) -> Owner {
         StateKind::Optimizer => Owner::Optimizer,
         StateKind::Accumulator => Owner::GradientSums,
         StateKind::Metric => Owner::Metrics,
+        StateKind::Mask => Owner::Masks,
     }
 }
 

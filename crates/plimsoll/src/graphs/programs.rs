@@ -5,6 +5,7 @@ use crate::loss::ModelOutput;
 use crate::metrics::{LabelledOutput, ModelMetrics};
 use crate::nn::{Activation, Model};
 use crate::output_loss::{OutputLoss, OutputLosses};
+use crate::prune::PrunedWeight;
 use crate::spec::Optimization;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError, State, StateKind};
@@ -73,6 +74,8 @@ pub(crate) struct ProgramInterface {
     pub outputs: Vec<(String, Vec<usize>)>,
     /// The activation that each of them ends in, if there is one.
     pub activations: Vec<Option<Activation>>,
+    /// The weights that training prunes.
+    pub pruned: Vec<PrunedWeight>,
 }
 
 /// A column whose integers must be below a bound.
@@ -240,7 +243,7 @@ impl Programs {
     pub fn accumulating(&self) -> Result<&[(Role, Graph)], GraphError> {
         if self.accumulating.get().is_none() {
             let mut graphs = match &self.training {
-                Some((training, loss, counted)) => training_programs(&self.optimization, training, *loss, *counted, true, self.resumes)?,
+                Some((training, loss, counted)) => training_programs(&self.optimization, &self.interface.pruned, training, *loss, *counted, true, self.resumes)?,
                 None => Vec::new(),
             };
             graphs = graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
@@ -366,7 +369,7 @@ pub(crate) fn programs(
     };
     if predicts_only {
         let prediction = forward(false, false)?;
-        let interface = ProgramInterface { columns: read.all, ranges, model_metrics, outputs, activations };
+        let interface = ProgramInterface { columns: read.all, ranges, model_metrics, outputs, activations, pruned: Vec::new() };
         let whole = vec![(Role::Predict, optimize(&prediction)?)];
         let (training, interface, batch_statistics) = (None, Arc::new(interface), model.has_batch_statistics());
         return Ok(Programs { whole, accumulating: OnceLock::new(), training, optimization, resumes, batch_statistics, interface });
@@ -377,7 +380,8 @@ pub(crate) fn programs(
     let output = |name: &str| training.outputs().iter().find(|(known, _)| known == name).map(|(_, value)| *value);
     let loss: ValueId = output("loss").expect("written above");
     let counted = output(LOSS_WEIGHT);
-    let mut whole = training_programs(&optimization, &training, loss, counted, false, false)?;
+    let pruned = optimization.prune.as_ref().map_or(Ok(Vec::new()), |prune| prune.weights_of(model, training.states()))?;
+    let mut whole = training_programs(&optimization, &pruned, &training, loss, counted, false, false)?;
     whole.push((Role::Evaluate, evaluation));
     whole.push((Role::Predict, prediction));
     let whole = whole.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
@@ -394,6 +398,7 @@ pub(crate) fn programs(
             model_metrics,
             outputs,
             activations,
+            pruned,
         }),
     })
 }

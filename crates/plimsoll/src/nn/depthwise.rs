@@ -147,6 +147,10 @@ impl Layer for DepthwiseConv2D {
         bias_and_activation(lowering, y, channels, self.bias, self.activation)
     }
 
+    fn prunes(&self, _: &str) -> bool {
+        false
+    }
+
     fn last_activation(&self) -> Option<Activation> {
         Some(self.activation)
     }
@@ -220,6 +224,10 @@ impl Layer for SeparableConv2D {
         let conv = Conv2d { window: Window::valid((1, 1), (1, 1)), groups: 1, epilogue: None, dtype: DType::F32 };
         let y = lowering.graph.add_one(Op::Conv2d(conv), &[y, mix])?;
         bias_and_activation(lowering, y, self.filters, self.depthwise.bias, self.depthwise.activation)
+    }
+
+    fn prunes(&self, weight: &str) -> bool {
+        weight.ends_with("pointwise_kernel")
     }
 
     fn last_activation(&self) -> Option<Activation> {

@@ -101,6 +101,12 @@ pub trait Layer: std::fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether pruning may mask its weight of this name: as in tfmot, kernels and embeddings, but not those of depthwise convolutions.
+    fn prunes(&self, weight: &str) -> bool {
+        let last = weight.rsplit('/').next().unwrap_or_default();
+        last.ends_with("kernel") || matches!(last, "embeddings" | "weight")
+    }
+
     /// Whether its output has the channels of its input, whatever their number.
     fn keeps_channels(&self) -> bool {
         false

@@ -86,6 +86,13 @@ impl Model {
         })
     }
 
+    /// The name of the layer whose weight of this name pruning may mask.
+    pub(crate) fn layer_pruned<'a>(&'a self, weight: &str) -> Option<&'a str> {
+        let rest = |call: &LayerCall| weight.strip_prefix(call.name.as_str()).and_then(|rest| rest.strip_prefix('/')).map(str::to_string);
+        let owner = self.layers.iter().filter_map(|call| Some((call, rest(call)?))).max_by_key(|(call, _)| call.name.len());
+        owner.filter(|(call, rest)| call.trainable && call.layer.prunes(rest)).map(|(call, _)| call.name.as_str())
+    }
+
     pub(super) fn output_tensors(&self) -> impl Iterator<Item = SymbolicTensor> {
         self.outputs.iter().map(|(_, tensor)| *tensor)
     }

@@ -9,10 +9,12 @@ mod not_finite;
 
 use crate::error::{BadRow, Error, Result};
 use crate::graphs::{LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, ProgramInterface, ROW_SHARE, ValueKind};
+use crate::history::WeightSparsity;
 use crate::metrics::Scores;
 use crate::nn::MICRO_BATCH_RECIPROCAL;
 use crate::offload_file::{self, OffloadFile};
 use crate::plan::RunPlan;
+use crate::prune::MaskUpdates;
 use crate::spec::{Optimization, RunSpec};
 use crate::start_times::StartTimes;
 use clock::Clock;
@@ -57,6 +59,8 @@ pub(crate) struct Session {
     pub learning_rate: LearningRate,
     /// The state that counts skipped steps, with loss scaling.
     skipped: Option<StateId>,
+    /// The masks of pruned weights.
+    pruning: MaskUpdates,
     /// The scalars of the current step.
     rates: Vec<f32>,
     /// The learning rate of the current step.
@@ -210,7 +214,7 @@ impl Session {
         let ledger = Ledger::new("host", Some(plan.host_budget));
         // Pipelines and the executor make their own reservations.
         let own = |owner: &&(Owner, _)| {
-            let process = matches!(owner.0, Owner::Process | Owner::ThreadStacks | Owner::Graphs);
+            let process = matches!(owner.0, Owner::Process | Owner::ThreadStacks | Owner::Graphs | Owner::MaskUpdates);
             process || matches!(owner.0, Owner::DeviceRuntime(_) | Owner::PinnedStaging | Owner::Offload)
         };
         let process =
@@ -251,7 +255,6 @@ impl Session {
             plan.interface.model_metrics.states().filter_map(|(name, classes)| Some((state(&name)?, classes))).collect();
         Ok(Session {
             loading,
-            executor,
             ledger,
             plan: plan.clone(),
             step: 0,
@@ -264,7 +267,9 @@ impl Session {
             schema,
             learning_rate: LearningRate::default(),
             skipped: state(SKIPPED),
+            pruning: MaskUpdates::new(&plan.interface.pruned, &executor),
             rates,
+            executor,
             rate: 0.0,
             lags,
             pending: None,
@@ -341,6 +346,11 @@ impl Session {
         Ok(self.step.saturating_sub(f32::from_ne_bytes(bytes) as u64))
     }
 
+    /// How many numbers of the pruned weights are zero.
+    pub fn sparsity(&mut self) -> Result<Vec<WeightSparsity>> {
+        Ok(self.pruning.sparsity(&self.executor)?)
+    }
+
     /// Copies the device's per-class counts to the host and resets them. No run may be in flight.
     fn collect_counts(&mut self) -> Result<()> {
         self.uncollected = 0;
@@ -368,6 +378,7 @@ impl Session {
                 self.settle(schema, tally)?;
             }
             let step = self.applied()? + 1;
+            self.pruning.update(&mut self.executor, step - 1)?;
             self.rate = self.learning_rate.at(step, &self.plan.optimization);
             self.plan.optimization.scalars(step, self.rate, &mut self.rates);
         }

@@ -16,6 +16,7 @@ use crate::metrics::Metric;
 use crate::nn::{Model, Sequential};
 use crate::numerics::Numerics;
 use crate::output_loss::OutputLosses;
+use crate::prune::Prune;
 use crate::reader::Reader;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::{Dataset, Split};
@@ -168,7 +169,7 @@ impl RunSpec {
         RunSpec { name: model.title().to_string(), model, data: data.clone(), ..RunSpec::default() }
     }
 
-    /// Reads `[train]`, `[checkpoint]`, `[log]` and `[budget]`. Paths are relative to `folder`.
+    /// Reads `[train]`, `[prune]`, `[checkpoint]`, `[log]` and `[budget]`. Paths are relative to `folder`.
     pub(crate) fn read(&mut self, root: &Reader<'_>, folder: &Path) -> Result<TrainKeys> {
         let mut keys = TrainKeys::default();
         if let Some(train) = root.section("train")? {
@@ -197,6 +198,7 @@ impl RunSpec {
             self.device_profile = train.text("device_profile")?.map(str::to_string);
             train.finish()?;
         }
+        self.optimization.prune = Prune::read(root)?;
         self.fit.read_checkpoint(root)?;
         self.fit.read_log(root)?;
         if let Some(budget) = root.section("budget")? {

@@ -9,6 +9,7 @@ use crate::nn::Model;
 use crate::optim::{Clip, Ema, Optimizer};
 use crate::output_loss::{OutputLoss, OutputLosses};
 use crate::precision::Precision;
+use crate::prune::Prune;
 use crate::schedule::Schedule;
 use crate::spec::{Count, RunSpec};
 use plimsoll_core::Budget;
@@ -83,6 +84,12 @@ impl Trainer {
     /// Tracks a moving average of the weights; see [`Trainer::averaged`].
     pub fn average(mut self, average: Ema) -> Trainer {
         self.spec.optimization.average = Some(average);
+        self
+    }
+
+    /// Prunes weights by magnitude while training; their masks are planned as every other state.
+    pub fn prune(mut self, prune: Prune) -> Trainer {
+        self.spec.optimization.prune = Some(prune);
         self
     }
 
