@@ -103,6 +103,8 @@ pub enum StateKind {
     Metric,
     /// Which elements of a parameter are pruned; the host updates it between steps.
     Mask,
+    /// A weight of the teacher that a student is distilled from.
+    Teacher,
 }
 
 /// Initializer of a state.

@@ -445,6 +445,7 @@ pub fn state_owner(kind: StateKind) -> Owner {
         StateKind::Accumulator => Owner::GradientSums,
         StateKind::Metric => Owner::Metrics,
         StateKind::Mask => Owner::Masks,
+        StateKind::Teacher => Owner::Teacher,
     }
 }
 

@@ -32,6 +32,9 @@ weights = { path = "weights.safetensors" }
 final = 0.5
 end = 1000
 layers = [{ match = "*" }]
+[quantize]
+[distill]
+teacher = "runs/teacher"
 [checkpoint]
 [log]
 [budget]

@@ -1,7 +1,8 @@
 //! The graphs of a run: the training step in its variants, evaluation and prediction, from one model.
 
 use super::training::training_programs;
-use crate::loss::ModelOutput;
+use crate::distill::Distill;
+use crate::loss::{Loss, ModelOutput};
 use crate::metrics::{LabelledOutput, ModelMetrics};
 use crate::nn::{Activation, Model};
 use crate::output_loss::{OutputLoss, OutputLosses};
@@ -243,7 +244,9 @@ impl Programs {
     pub fn accumulating(&self) -> Result<&[(Role, Graph)], GraphError> {
         if self.accumulating.get().is_none() {
             let mut graphs = match &self.training {
-                Some((training, loss, counted)) => training_programs(&self.optimization, &self.interface.pruned, training, *loss, *counted, true, self.resumes)?,
+                Some((training, loss, counted)) => {
+                    training_programs(&self.optimization, &self.interface.pruned, training, *loss, *counted, true, self.resumes)?
+                }
                 None => Vec::new(),
             };
             graphs = graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
@@ -275,6 +278,7 @@ pub(crate) fn programs(
     by_products: Columns,
     resumes: bool,
     predicts_only: bool,
+    distill: Option<&Distill>,
 ) -> Result<Programs, GraphError> {
     let names: Vec<&str> = model.outputs().collect();
     let targets = targets.of(&names)?;
@@ -290,6 +294,9 @@ pub(crate) fn programs(
         };
         let mut columns: Vec<ValueId> = read.all[..read.features].iter().map(|i| input(&mut g, *i)).collect();
         let lowered = model.lower(&mut g, &columns, training)?;
+        // In every graph, so that states have the same numbers; nothing but the loss of training reads its predictions.
+        let inputs: Vec<(&str, ValueId)> = model.inputs().iter().map(String::as_str).zip(columns.iter().copied()).collect();
+        let teacher = distill.filter(|_| !predicts_only).map(|distill| Ok((distill, distill.lower(&mut g, &inputs)?))).transpose()?;
         let results: Vec<ModelOutput> = lowered.outputs.iter().map(|output| (*output).into()).collect();
         let shape = |value: ValueId| g.shape(value).dims()[1..].iter().map(|dim| dim.factor()).collect();
         outputs = names.iter().zip(&results).map(|(name, result)| (name.to_string(), shape(result.output))).collect();
@@ -332,6 +339,19 @@ pub(crate) fn programs(
                 // Only a single loss can have ignored labels.
                 counted = sum.counted.map(|counted| g.times(counted, share)).transpose()?;
                 let factor = targets[i].weight;
+                if let Some((distill, teacher)) = teacher.filter(|_| training) {
+                    if names.len() > 1 || counted.is_some() || objective.loss != Loss::SoftmaxCrossEntropy {
+                        return Err(g.error("distillation needs one output, the loss softmax_cross_entropy, and no ignored class"));
+                    }
+                    let soft = distill.loss(g, results[i], teacher)?;
+                    let alpha = distill.share_of_labels();
+                    let both = Expr::build(|e| {
+                        let (hard, soft) = (e.mul(e.input(0), e.constant(alpha)), e.mul(e.input(1), e.constant(1.0 - alpha)));
+                        e.mul(e.add(hard, soft), e.input(2))
+                    });
+                    total = Some(g.pointwise(both, &[sum.loss, soft, share])?);
+                    continue;
+                }
                 let part = g.pointwise(
                     Expr::build(|e| {
                         let part = e.mul(e.input(0), e.input(1));

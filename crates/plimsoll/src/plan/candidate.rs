@@ -258,6 +258,7 @@ pub(crate) fn checkpoint_owner(spec: &RunSpec, states: usize) -> Option<(Owner, 
     let size = match (&spec.fit.checkpoints, &spec.fit.initial_weights) {
         (Some(_), _) => Checkpoints::footprint(states),
         (None, Some(_)) => Checkpoints::document(states),
+        (None, None) if spec.distill.is_some() => Checkpoints::document(states),
         (None, None) => return None,
     };
     Some((Owner::Checkpoint, size))

@@ -86,7 +86,9 @@ impl Sparsity {
             return Some(format!("a sparsity is {wrong}, but should be at least 0 and below 1"));
         }
         match self.end {
-            Some(end) if end < self.begin => Some(format!("pruning begins at step {} and ends at step {end}; begin before the end", self.begin)),
+            Some(end) if end < self.begin => {
+                Some(format!("pruning begins at step {} and ends at step {end}; begin before the end", self.begin))
+            }
             _ if self.frequency == 0 => Some("masks are updated every 0 steps; use 1 or more".to_string()),
             _ => None,
         }
@@ -198,12 +200,13 @@ impl Prune {
     pub(crate) fn weights_of(&self, model: &Model, states: &[State]) -> Result<Vec<PrunedWeight>, GraphError> {
         let refused = |scope: &str, what: String| GraphError { scope: scope.to_string(), what };
         let all = self.layers.iter().filter_map(|(_, pruning)| *pruning).chain(self.others);
-        if let Some(what) = all.into_iter().find_map(|pruning| pruning.sparsity.problem().or_else(|| pruning.pattern.problem())) {
+        if let Some(what) = all.into_iter().find_map(|pruning| pruning.pattern.problem().or_else(|| pruning.sparsity.problem())) {
             return Err(refused("", format!("pruning: {what}")));
         }
         let prunable = states.iter().filter(|state| state.kind == StateKind::Parameter && state.ty.shape.rank() >= 2);
         let prunable: Vec<(&str, &State)> = prunable.filter_map(|state| Some((model.layer_pruned(&state.name)?, state))).collect();
-        if let Some((pattern, _)) = self.layers.iter().find(|(pattern, _)| !prunable.iter().any(|(layer, _)| matches_layer(pattern, layer))) {
+        if let Some((pattern, _)) = self.layers.iter().find(|(pattern, _)| !prunable.iter().any(|(layer, _)| matches_layer(pattern, layer)))
+        {
             let mut known: Vec<&str> = prunable.iter().map(|(layer, _)| *layer).collect();
             known.dedup();
             let more = if known.len() > 8 { ", …" } else { "" };
@@ -232,7 +235,9 @@ impl Prune {
 impl SparsityPattern {
     fn problem(self) -> Option<String> {
         match self {
-            SparsityPattern::Block { size: (0, _) | (_, 0), .. } => Some("a block has no elements; use 1 or more rows and columns".to_string()),
+            SparsityPattern::Block { size: (0, _) | (_, 0), .. } => {
+                Some("a block has no elements; use 1 or more rows and columns".to_string())
+            }
             SparsityPattern::MByN { zeros, of } if zeros >= of => {
                 Some(format!("{zeros} of {of} weights would be zero; use fewer zeros than weights, such as 2 of 4"))
             }

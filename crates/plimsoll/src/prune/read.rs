@@ -74,7 +74,7 @@ fn pruning(own: &Reader<'_>, defaults: Option<&Reader<'_>>) -> Result<Option<Lay
         (_, _, None) => Sparsity::constant(last),
     };
     let sparsity = sparsity.begin(begin).frequency(frequency);
-    match sparsity.problem().or_else(|| pattern.problem()) {
+    match pattern.problem().or_else(|| sparsity.problem()) {
         Some(what) => Err(Error::Config(format!("`{}`: {what}", own.path()))),
         None => Ok(Some(LayerPruning { sparsity, pattern })),
     }

@@ -156,8 +156,7 @@ fn masks_are_planned_and_stated() {
 #[test]
 fn what_cannot_be_pruned_is_refused() {
     let refused = |text: &str| {
-        let mut config = Config::from_text(&format!("{}\n[prune]\n{text}", crate::config::DIGITS)).unwrap();
-        config.set("model.zoo=mlp").unwrap();
+        let config = Config::from_text(&format!("{}\n[prune]\n{text}", crate::config::DIGITS)).unwrap();
         let planned = config.build().and_then(|spec| Trainer::from(spec).plan(&Fit::epochs(1)));
         planned.err().map_or("it is planned".to_string(), |error| error.to_string())
     };
@@ -171,15 +170,28 @@ fn what_cannot_be_pruned_is_refused() {
             "final = 0.5\nend = 10\nfrequency = 0",
             "m_by_n = [4, 4]",
             "m_by_n = [2, 4]\nblock = [1, 4]",
-            "final = 0.5\nend = 10\nlayers = [{ match = \"convolution*\", keep = true }]",
+            "final = 0.5\nend = 10\nlayers = [{ match = \"lstm*\", keep = true }]",
             "final = 0.5\nend = 10\nlayers = [{ keep = true }]",
             "final = 0.5\nend = 10\nfrequencies = 3",
             "final = 0.5\nend = 10\nblock = [2, 2]\npooling = \"sum\"",
             "final = 0.5\nend = 10\nblock = [1, 4]",
-            "m_by_n = [2, 4]",
         ]
         .map(refused)
         .join("\n"),
-        @""
+        @r#"
+    `prune.final` is 1, but should be at least 0 and below 1
+    `prune.initial` is -0.1, but should be at least 0 and below 1
+    `prune.end` is missing: the step at which the final sparsity is reached
+    `prune.final` is missing: the share of zeros, such as 0.8; or `m_by_n = [2, 4]`
+    `prune`: pruning begins at step 20 and ends at step 10; begin before the end
+    `prune.frequency` is 0, but should be an integer, 1 or more
+    `prune`: 4 of 4 weights would be zero; use fewer zeros than weights, such as 2 of 4
+    `prune`: give `block` or `m_by_n`, not both
+    pruning: no layer that can be pruned matches `lstm*`; those are conv2d, conv2d_1, dense, dense_1
+    `prune.layers[0].match` is missing: the layers, such as "block1*"
+    unknown key `prune.frequencies`; did you mean `prune.frequency`?
+    `prune.pooling` is "sum", but should be one of avg, max
+    layer `conv2d`: its weight has the shape [3, 3, 1, 16], but blocks need a matrix; prune dense layers and 1×1 convolutions in blocks, others without
+    "#
     );
 }

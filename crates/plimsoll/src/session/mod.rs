@@ -11,12 +11,13 @@ use crate::error::{BadRow, Error, Result};
 use crate::graphs::{LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, ProgramInterface, ROW_SHARE, ValueKind};
 use crate::history::WeightSparsity;
 use crate::metrics::Scores;
-use crate::nn::MICRO_BATCH_RECIPROCAL;
+use crate::nn::{FIRST_MICRO_BATCH, LAST_MICRO_BATCH, MICRO_BATCH_RECIPROCAL, TEACHER};
 use crate::offload_file::{self, OffloadFile};
 use crate::plan::RunPlan;
 use crate::prune::MaskUpdates;
 use crate::spec::{Optimization, RunSpec};
 use crate::start_times::StartTimes;
+use crate::tensors;
 use clock::Clock;
 use learning_rate::LearningRate;
 use loading::Loading;
@@ -123,6 +124,10 @@ enum Scalar {
     RowShare,
     MicroBatchReciprocal,
     PenaltyShare,
+    /// Whether it is the first micro-batch of its batch.
+    FirstMicroBatch,
+    /// Whether it is the last.
+    LastMicroBatch,
     /// An index into the scalars of the step.
     Rate(usize),
 }
@@ -242,6 +247,9 @@ impl Session {
         match &plan.device_memory {
             None => executor.initialize(spec.seed)?,
             Some(_) => initial_values::initialize(&mut executor, spec.seed)?,
+        }
+        if let Some(distill) = &spec.distill {
+            tensors::load_teacher(&mut executor, distill.weights(), TEACHER)?;
         }
         let roles = plan
             .memory
@@ -392,6 +400,8 @@ impl Session {
                     Role::Step | Role::Last => 1.0,
                     Role::Evaluate | Role::Predict => piece.rows as f32 / piece.batch_rows as f32,
                 },
+                Scalar::FirstMicroBatch => f32::from(matches!(role, Role::Step | Role::First)),
+                Scalar::LastMicroBatch => f32::from(matches!(role, Role::Step | Role::Last)),
                 Scalar::Rate(i) => self.rates[*i],
             };
         }
@@ -558,6 +568,8 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, interface: &ProgramIn
             Some(index) => Scalar::Rate(index),
             None if name == MICRO_BATCH_RECIPROCAL => Scalar::MicroBatchReciprocal,
             None if name == PENALTY_SHARE => Scalar::PenaltyShare,
+            None if name == FIRST_MICRO_BATCH => Scalar::FirstMicroBatch,
+            None if name == LAST_MICRO_BATCH => Scalar::LastMicroBatch,
             None => {
                 assert_eq!(name, ROW_SHARE, "every scalar is the optimizer's or the trainer's");
                 Scalar::RowShare

@@ -15,6 +15,8 @@ pub enum Owner {
     Metrics,
     /// Masks of pruned weights.
     Masks,
+    /// Weights of the teacher that a student is distilled from.
+    Teacher,
     /// Values of the forward pass.
     Activations,
     /// Values of the backward pass and the update.
@@ -78,6 +80,7 @@ impl fmt::Display for Owner {
             Owner::GradientSums => "gradient sums",
             Owner::Metrics => "metrics",
             Owner::Masks => "pruning masks",
+            Owner::Teacher => "teacher",
             Owner::Activations => "activations",
             Owner::Gradients => "gradients",
             Owner::Loaded => "loaded",
