@@ -36,7 +36,7 @@ impl Command for Selftest {
 }
 
 /// One device per thread, and what is special about them.
-type Devices = (&'static str, Vec<Arc<dyn Device>>);
+type DeviceSet = (&'static str, Vec<Arc<dyn Device>>);
 
 /// Prints one line per op and a summary; gives whether everything holds. Only ops whose names begin with one of `only` are run, if there are any.
 fn run(device: DeviceSpec, seed: u64, only: &[String]) -> Result<bool> {
@@ -78,14 +78,14 @@ fn run(device: DeviceSpec, seed: u64, only: &[String]) -> Result<bool> {
 }
 
 /// Opens devices for so many threads, by all of them at once: one device each, or one for each way there is.
-fn open(threads: usize, open: impl Fn() -> plimsoll::Result<Vec<(&'static str, Arc<dyn Device>)>> + Sync) -> Result<Vec<Devices>> {
+fn open(threads: usize, open: impl Fn() -> plimsoll::Result<Vec<(&'static str, Arc<dyn Device>)>> + Sync) -> Result<Vec<DeviceSet>> {
     let opened = std::thread::scope(|scope| {
         // Where a thread cannot be started, this one opens the device.
         let opening: Vec<_> = (0..threads).map(|_| std::thread::Builder::new().spawn_scoped(scope, &open).map_err(|_| open())).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("opening does not panic");
         opening.into_iter().map(|opened| opened.map_or_else(|here| here, join)).collect::<plimsoll::Result<Vec<_>>>()
     })?;
-    let mut ways: Vec<Devices> = Vec::new();
+    let mut ways: Vec<DeviceSet> = Vec::new();
     for (i, (name, device)) in opened.into_iter().flat_map(|devices| devices.into_iter().enumerate()) {
         if i == ways.len() {
             ways.push((name, Vec::new()));

@@ -109,7 +109,7 @@ impl FlatFile {
             let start = vector_start(end, alignment);
             io::copy(&mut io::Read::take(io::repeat(0), start - end), out)?;
             out.write_all(&(*bytes as u32).to_le_bytes())?;
-            let mut counted = Counted { out, bytes: 0 };
+            let mut counted = CountingWriter { out, bytes: 0 };
             data(i, &mut counted)?;
             if counted.bytes != *bytes {
                 return Err(io::Error::other(format!("a tensor of {bytes} bytes was written with {}", counted.bytes)));
@@ -224,12 +224,12 @@ fn vector_start(end: u64, alignment: u64) -> u64 {
     (end + 4).next_multiple_of(alignment) - 4
 }
 
-struct Counted<'a> {
+struct CountingWriter<'a> {
     out: &'a mut dyn Write,
     bytes: u64,
 }
 
-impl Write for Counted<'_> {
+impl Write for CountingWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.out.write(bytes)?;
         self.bytes += written as u64;

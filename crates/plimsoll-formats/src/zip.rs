@@ -173,13 +173,13 @@ pub struct ZipWriter<W: Write + Seek> {
 }
 
 /// Passes bytes on, and keeps their checksum and number.
-struct Counted<'a, W: Write> {
+struct ChecksumWriter<'a, W: Write> {
     out: &'a mut W,
     checksum: crc32fast::Hasher,
     written: u64,
 }
 
-impl<W: Write> Write for Counted<'_, W> {
+impl<W: Write> Write for ChecksumWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let taken = self.out.write(bytes)?;
         self.checksum.update(&bytes[..taken]);
@@ -218,7 +218,7 @@ impl<W: Write + Seek> ZipWriter<W> {
         header.extend([0, size, size].map(u32::to_le_bytes).concat());
         header.extend([name.len() as u16, sizes.len() as u16].map(u16::to_le_bytes).concat());
         self.out.write_all(&[&header, name.as_bytes(), &sizes].concat())?;
-        let mut counted = Counted { out: &mut self.out, checksum: crc32fast::Hasher::new(), written: 0 };
+        let mut counted = ChecksumWriter { out: &mut self.out, checksum: crc32fast::Hasher::new(), written: 0 };
         write(&mut counted)?;
         let (checksum, written) = (counted.checksum.finalize(), counted.written);
         if written != length {

@@ -191,14 +191,14 @@ impl ConcatStrategy {
     }
 }
 
-/// A program over tensors in single-assignment form. Nodes are in topological order. Clones share nodes and values until one is changed: planning
+/// A program over tensors in single-assignment form. Nodes are in topological order. Clones share nodes, values and states until one is changed: planning
 /// holds many plans of the same graph.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     pub(crate) nodes: Arc<Vec<Node>>,
     pub(crate) values: Arc<Vec<Value>>,
     pub(crate) inputs: Vec<Input>,
-    pub(crate) states: Vec<State>,
+    pub(crate) states: Arc<Vec<State>>,
     pub(crate) scalars: Vec<String>,
     /// Values the host reads after the step.
     pub(crate) outputs: Vec<(String, ValueId)>,
@@ -347,7 +347,7 @@ impl Graph {
             return Err(self.error(format!("`{name}` has the shape {}, but a kept tensor cannot depend on the batch", ty.shape)));
         }
         self.check_size(&ty)?;
-        self.states.push(State { name, kind, ty: ty.clone(), init });
+        Arc::make_mut(&mut self.states).push(State { name, kind, ty: ty.clone(), init });
         Ok(self.push(Op::State(StateId(self.states.len() as u32 - 1)), vec![], vec![ty])[0])
     }
 

@@ -205,6 +205,11 @@ pub fn tighten(mut plan: Plan, device: &dyn Target) -> Result<Plan, GraphError> 
     Ok(plan)
 }
 
+/// Whether [`tighten`] would leave a plan as it is.
+pub fn is_tight(plan: &Plan) -> bool {
+    plan.arena <= nearly(plan.lower_bound)
+}
+
 /// Lays out scheduled graphs, such as those of [`recompute::fit`]. Rows and device are those of the schedules.
 pub fn layout_sequenced(programs: Vec<(Role, ScheduledGraph)>, rows: usize, device: &dyn Target) -> Result<Plan, GraphError> {
     laid_out(programs, rows, device, &nearly_tight)

@@ -58,8 +58,17 @@ impl CudaDevice {
         let refuse = |what: String| DeviceError::Failed { device: device.clone(), what };
         let times = StartTimes::default();
         let driver = |error: cudarc::driver::DriverError| refuse(format!("the GPU could not be opened: {error:?}"));
-        let libraries = times.time("libraries", probe::libraries);
-        let gpus = times.time("driver", probe::count);
+        // Opening libraries and starting the driver take about as long; neither needs the other.
+        let (libraries, gpus) = std::thread::scope(|scope| {
+            let find = || times.time("libraries", probe::libraries);
+            let finding = std::thread::Builder::new().spawn_scoped(scope, find);
+            let gpus = times.time("driver", probe::count);
+            let libraries = match finding {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                Err(_) => find(),
+            };
+            (libraries, gpus)
+        });
         if let Some(obstacle) = probe::obstacle(&libraries, gpus.as_ref().map(|count| *count).map_err(String::as_str)) {
             return Err(refuse(obstacle));
         }

@@ -105,7 +105,7 @@ const RUN_PER_NODE: u64 = 1_450;
 const SEARCH: u64 = if cfg!(debug_assertions) { 6 << 18 } else { 10 << 18 };
 
 /// Heap of planning a run as it is specified: in all, and per node.
-const AS_SPECIFIED: u64 = 1 << 18;
+const AS_SPECIFIED: u64 = 5 << 17;
 const AS_SPECIFIED_PER_NODE: u64 = 2_350;
 
 /// Heap of planning per node of the graphs that plans are made from.

@@ -13,7 +13,7 @@ use crate::prune::MaskUpdates;
 use crate::spec::{Count, RunSpec};
 use plimsoll_core::budget::Owner;
 use plimsoll_core::plan::recompute::Recomputation;
-use plimsoll_core::plan::{CheckedPlan, Plan, Program, check_equivalence, sketch, tighten};
+use plimsoll_core::plan::{CheckedPlan, Plan, Program, check_equivalence, is_tight, sketch, tighten};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Graph};
 use std::borrow::Cow;
@@ -55,6 +55,9 @@ impl Candidate {
 
     /// The same with a thorough arena layout.
     pub fn tightened(self, request: &Request<'_>) -> Result<Candidate> {
+        if is_tight(&self.memory) {
+            return Ok(self);
+        }
         let Candidate { micro_batch, memory, written, .. } = self;
         Ok(finish(request, micro_batch, tighten(memory.into_plan(), request.device())?)?.from(written))
     }
@@ -123,6 +126,10 @@ impl Candidate {
 
 /// A micro-batch without recomputation or offloading. Where that cannot fit the budgets, its layout is only sketched.
 pub(super) fn candidate(request: &Request<'_>, micro_batch: usize, budgets: Option<Budgets>) -> Result<Candidate> {
+    let is_same = |known: &&Candidate| known.micro_batch == micro_batch && known.variant == request.variant && !request.split;
+    if let Some(known) = request.as_specified.get().filter(is_same) {
+        return Ok(known.clone());
+    }
     let graphs = planned_graphs(request, micro_batch)?;
     let plain = weighed(request, micro_batch, sketch(&graphs, micro_batch, request.device())?, budgets)?;
     Ok(match graphs {

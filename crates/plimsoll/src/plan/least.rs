@@ -17,7 +17,7 @@ use crate::numerics::Numerics;
 use crate::spec::Count;
 use plimsoll_core::Bytes;
 use plimsoll_core::budget::Owner;
-use plimsoll_core::plan::CheckedPlan;
+use plimsoll_core::plan::{CheckedPlan, is_tight};
 use plimsoll_core::plan::recompute::{self, Effort, FitError};
 use std::borrow::Cow;
 
@@ -37,6 +37,7 @@ const LOWERING_EFFORT: Effort = Effort(2_000_000);
 /// Compared are the run as specified and, with the fewest bits that are allowed, the whole batch (which needs no accumulated gradients) and the
 /// smallest micro-batch.
 fn minimum(request: &Request<'_>, budgets: Budgets, allow: Allow) -> Result<Candidate> {
+    let allowed_for_run = allow == request.allow;
     let request = &Request { allow, split: false, ..request.clone() };
     let mut ways = ways(request, allow);
     let mut best = candidate(request, ways[0], Some(Budgets::NONE))?;
@@ -44,6 +45,9 @@ fn minimum(request: &Request<'_>, budgets: Budgets, allow: Allow) -> Result<Cand
         best = best.tightened(request)?;
     }
     if needs_no_search(request, &best) {
+        if allowed_for_run && is_tight(&best.memory) {
+            let _ = request.as_specified.set(best.clone());
+        }
         return Ok(best);
     }
     ways.drain(1..ways.len().max(2) - 1);

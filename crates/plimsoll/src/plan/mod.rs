@@ -176,6 +176,8 @@ pub(crate) struct Request<'a> {
     pub cost_model: &'a dyn CostModel,
     /// The minimum of the run, once it is known.
     pub minimum: &'a OnceLock<Candidate>,
+    /// The run as it is specified, laid out thoroughly, if it is its own minimum.
+    pub as_specified: &'a OnceLock<Candidate>,
 }
 
 impl<'a> Request<'a> {
@@ -271,6 +273,7 @@ impl RunSpec {
             effort: Effort::default(),
             cost_model: &*machine.cost_model,
             minimum: &OnceLock::new(),
+            as_specified: &OnceLock::new(),
         })
     }
 }

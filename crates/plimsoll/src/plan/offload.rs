@@ -64,7 +64,8 @@ impl Leaving {
     /// loaded buffer.
     fn keep_what_is_made_elsewhere(&mut self, request: &Request<'_>, plain: &Candidate) -> Result<()> {
         loop {
-            let memory = self.plan(request, plain, self.states.len(), 0, None)?.memory;
+            // Which buffer a new value is written to follows from the liveness, however the arena is laid out.
+            let memory = self.plan(request, plain, self.states.len(), 0, Some(Budgets::NONE))?.memory;
             let broken = memory.programs.iter().find_map(|program| renewed_in_place(&memory, program).err());
             let Some(name) = broken else { return Ok(()) };
             self.states.retain(|state| memory.states[state.0 as usize].name != name);

@@ -16,6 +16,9 @@ pub fn remove_dead(old: &Graph) -> Graph {
             node.inputs.iter().for_each(|input| alive[input.index()] = true);
         }
     }
+    if keep.iter().all(|keep| *keep) {
+        return old.clone();
+    }
     let mut new = shell(old);
     let mut renamed: Vec<Option<ValueId>> = vec![None; old.values.len()];
     for (node, _) in old.nodes.iter().zip(&keep).filter(|(_, keep)| **keep) {

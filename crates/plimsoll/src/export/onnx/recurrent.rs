@@ -9,7 +9,7 @@ use plimsoll_formats::onnx::Attribute;
 use plimsoll_formats::tensor::DType as Stored;
 
 /// The input projection of a recurrent layer: the sequence, its kernel and its bias.
-struct Projection {
+struct OnnxProjection {
     sequence: ValueId,
     kernel: ValueId,
     bias: ValueId,
@@ -28,7 +28,7 @@ impl Exporter<'_> {
     }
 
     /// The projection that a value is, if both its weights are weights of the network.
-    fn projection(&self, x: ValueId) -> Option<Projection> {
+    fn projection(&self, x: ValueId) -> Option<OnnxProjection> {
         let graph = self.builder.graph;
         let input = |value: ValueId, i: usize| graph.producer(value).inputs.get(i).copied();
         let is = |value: ValueId, name: &str| graph.producer(value).op.rules().name() == name;
@@ -41,7 +41,7 @@ impl Exporter<'_> {
         let steps = graph.shape(x).dims().get(1)?;
         let fits = graph.shape(sequence).rank() == 3 && graph.shape(sequence).dims()[1] == *steps;
         let plain = !matmul.transpose_a && !matmul.transpose_b && self.is_state(kernel) && self.is_state(bias);
-        (fits && plain).then_some(Projection { sequence, kernel, bias })
+        (fits && plain).then_some(OnnxProjection { sequence, kernel, bias })
     }
 
     fn fused(
@@ -49,7 +49,7 @@ impl Exporter<'_> {
         node: &Node,
         op: &Recurrent,
         operands: &RecurrentInputs<ValueId>,
-        projection: &Projection,
+        projection: &OnnxProjection,
     ) -> Result<(), ExportProblem> {
         let graph = self.builder.graph;
         let units = op.units;

@@ -1,6 +1,6 @@
 //! A node with its inputs resolved, and its attributes.
 
-use super::values::{Constant, Found, LARGEST_CONSTANT, Numbers, Value};
+use super::values::{Constant, Found, LARGEST_CONSTANT, ElementKind, Value};
 use plimsoll_formats::onnx::{Attribute, Node};
 use plimsoll_formats::tensor::Tensor;
 
@@ -126,10 +126,10 @@ pub(super) fn read(tensor: &Tensor) -> Found<Constant> {
         return Err(format!("a constant has the shape {:?}", tensor.shape));
     }
     let dims = tensor.shape.iter().map(|dim| *dim as usize).collect();
-    let kind = Numbers::of(tensor.dtype);
+    let kind = ElementKind::of(tensor.dtype);
     let limit = LARGEST_CONSTANT as u64;
     let numbers = match kind {
-        Numbers::Int => tensor.integers(limit).map(|numbers| numbers.into_iter().map(|number| number as f64).collect()),
+        ElementKind::Int => tensor.integers(limit).map(|numbers| numbers.into_iter().map(|number| number as f64).collect()),
         _ => tensor.numbers(limit),
     };
     Ok(Constant::new(kind, dims, numbers.map_err(|error| error.to_string())?))

@@ -25,7 +25,7 @@ use plimsoll_formats::tensor::{DType as FileType, Tensor};
 use split_attention::SplitAttention;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use values::{Computed, Constant, Found, LARGEST_CONSTANT, Numbers, Value, Weight, is_identity};
+use values::{Computed, Constant, Found, LARGEST_CONSTANT, ElementKind, Value, Weight, is_identity};
 
 #[cfg(test)]
 pub(crate) use ops::names as operators;
@@ -161,8 +161,8 @@ impl Importer {
                 #[cfg(test)]
                 Shapes::Exact(known) => known[name].iter().map(|dim| Dim::fixed(*dim)).collect(),
             };
-            let kind = Numbers::of(dtype);
-            let stored = if kind == Numbers::Float { DType::F32 } else { DType::I32 };
+            let kind = ElementKind::of(dtype);
+            let stored = if kind == ElementKind::Float { DType::F32 } else { DType::I32 };
             let column = if several { name.clone() } else { "x".to_string() };
             let value = self.graph.input(&column, TensorType::new(stored, Shape::new(dims.iter().copied())));
             let symbol = self.net.as_mut().map(|net| net.input_named(&column));
@@ -170,13 +170,13 @@ impl Importer {
             let mut tensor = Computed { symbol, value, order, kind, raw: true };
             let row: Vec<usize> = dims.iter().skip(1).map(|dim| dim.factor()).collect();
             let image =
-                matches!(shapes, Shapes::Declared) && dims.len() == 4 && kind == Numbers::Float && reaches_window(&graph.nodes, name);
+                matches!(shapes, Shapes::Declared) && dims.len() == 4 && kind == ElementKind::Float && reaches_window(&graph.nodes, name);
             if image {
                 self.current = format!("{}_layout", clean(name));
                 tensor = self.image(&tensor, &row)?;
             }
             self.values.insert(name.clone(), tensor.into());
-            inputs.push(ImportedInput { column, name: name.clone(), row, integers: kind != Numbers::Float, channels_first: image });
+            inputs.push(ImportedInput { column, name: name.clone(), row, integers: kind != ElementKind::Float, channels_first: image });
         }
         Ok(inputs)
     }
@@ -215,13 +215,13 @@ impl Importer {
 
     fn initializer(&mut self, name: &str, tensor: &Tensor) -> Found<Value> {
         let elements = tensor.elements() as usize;
-        let kind = Numbers::of(tensor.dtype);
+        let kind = ElementKind::of(tensor.dtype);
         // An empty tensor may claim any other dimensions.
         let extents = tensor.shape.iter().fold(1, |all: u64, dim| all.saturating_mul((*dim).max(1)));
         if extents > LARGEST_ROW as u64 || tensor.shape.len() > MOST_DIMENSIONS {
             return Err(format!("it has the shape {:?}", tensor.shape));
         }
-        if elements <= LARGEST_CONSTANT && (kind != Numbers::Float || elements <= 1) {
+        if elements <= LARGEST_CONSTANT && (kind != ElementKind::Float || elements <= 1) {
             return self.counted(call::read(tensor)?);
         }
         let stored: Vec<usize> = tensor.shape.iter().map(|dim| *dim as usize).collect();
@@ -360,7 +360,7 @@ impl Importer {
         if rank > MOST_DIMENSIONS {
             return Err(format!("its result has {rank} dimensions"));
         }
-        Ok(Computed { symbol, value, order: (0..rank).collect(), kind: Numbers::Float, raw: false })
+        Ok(Computed { symbol, value, order: (0..rank).collect(), kind: ElementKind::Float, raw: false })
     }
 
     /// Adds a layer without weights, named after the current node.
@@ -391,14 +391,14 @@ impl Importer {
                     true => stored,
                     false => self.node("reshape", &[&stored], move |g, x| g.reshape(x[0], target.clone()))?,
                 };
-                Ok(tensor.laid_out(values::inverse(&weight.order)).of(Numbers::of(weight.tensor.dtype)))
+                Ok(tensor.laid_out(values::inverse(&weight.order)).of(ElementKind::of(weight.tensor.dtype)))
             }
         }
     }
 
     /// A weight by itself.
     fn weight_layer(&mut self, weight: &Weight) -> Found<Computed> {
-        let trainable = Numbers::of(weight.tensor.dtype) == Numbers::Float && !is_mask(&weight.tensor)?;
+        let trainable = ElementKind::of(weight.tensor.dtype) == ElementKind::Float && !is_mask(&weight.tensor)?;
         let dims: Vec<usize> = weight.tensor.shape.iter().map(|dim| *dim as usize).collect();
         let name = self.unique_weight(&weight.name);
         self.weights.insert(format!("{name}/weight"), Assembly::Whole(weight.tensor.clone()));

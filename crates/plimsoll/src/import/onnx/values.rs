@@ -17,18 +17,18 @@ pub(super) const LARGEST_CONSTANT: usize = 1 << 16;
 
 /// What the elements of a tensor mean. All are computed in single precision, which has integers up to 2²⁴.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Numbers {
+pub(super) enum ElementKind {
     Float,
     Int,
     Bool,
 }
 
-impl Numbers {
-    pub fn of(dtype: DType) -> Numbers {
+impl ElementKind {
+    pub fn of(dtype: DType) -> ElementKind {
         match dtype {
-            DType::F16 | DType::BF16 | DType::F32 | DType::F64 => Numbers::Float,
-            DType::Bool => Numbers::Bool,
-            _ => Numbers::Int,
+            DType::F16 | DType::BF16 | DType::F32 | DType::F64 => ElementKind::Float,
+            DType::Bool => ElementKind::Bool,
+            _ => ElementKind::Int,
         }
     }
 }
@@ -36,7 +36,7 @@ impl Numbers {
 /// A value of the graph.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// Numbers that are known at import, such as shapes.
+    /// ElementKind that are known at import, such as shapes.
     Constant(Constant),
     /// A weight in the file, not read yet.
     Weight(Weight),
@@ -44,11 +44,11 @@ pub(super) enum Value {
     Tensor(Computed),
 }
 
-/// Numbers known at import, in row-major order.
+/// ElementKind known at import, in row-major order.
 #[derive(Clone, Debug)]
 pub(super) struct Constant {
     pub dims: Vec<usize>,
-    pub kind: Numbers,
+    pub kind: ElementKind,
     pub numbers: Arc<Vec<f64>>,
     /// The numbers for the second of [`BATCHES`], if they depend on the batch; the others are for the first.
     pub other: Option<Arc<Vec<f64>>>,
@@ -74,24 +74,24 @@ pub(super) struct Computed {
     pub value: ValueId,
     /// Axis `i` in memory is axis `order[i]` of the file's graph: images have their channels last.
     pub order: Vec<usize>,
-    pub kind: Numbers,
+    pub kind: ElementKind,
     /// Whether it is an input of the model, which layers receive cast to float unless they read integers.
     pub raw: bool,
 }
 
 impl Constant {
-    pub fn new(kind: Numbers, dims: Vec<usize>, numbers: Vec<f64>) -> Constant {
+    pub fn new(kind: ElementKind, dims: Vec<usize>, numbers: Vec<f64>) -> Constant {
         Constant { dims, kind, numbers: Arc::new(numbers), other: None }
     }
 
-    pub fn scalar(kind: Numbers, number: f64) -> Constant {
+    pub fn scalar(kind: ElementKind, number: f64) -> Constant {
         Constant::new(kind, Vec::new(), vec![number])
     }
 
     /// A list of dimensions, as `Shape` gives it.
     pub fn of_dims(dims: &[Dim]) -> Constant {
         let at = |batch: f64| dims.iter().map(|dim| dim.factor() as f64 * if dim.is_batch() { batch } else { 1.0 }).collect::<Vec<f64>>();
-        let list = Constant::new(Numbers::Int, vec![dims.len()], at(BATCHES[0]));
+        let list = Constant::new(ElementKind::Int, vec![dims.len()], at(BATCHES[0]));
         let depends = dims.iter().any(|dim| dim.is_batch());
         Constant { other: depends.then(|| Arc::new(at(BATCHES[1]))), ..list }
     }
@@ -166,10 +166,10 @@ impl Value {
         }
     }
 
-    pub fn kind(&self) -> Numbers {
+    pub fn kind(&self) -> ElementKind {
         match self {
             Value::Constant(constant) => constant.kind,
-            Value::Weight(weight) => Numbers::of(weight.tensor.dtype),
+            Value::Weight(weight) => ElementKind::of(weight.tensor.dtype),
             Value::Tensor(tensor) => tensor.kind,
         }
     }
@@ -177,7 +177,7 @@ impl Value {
 
 impl Computed {
     /// The same tensor whose elements mean something else.
-    pub fn of(self, kind: Numbers) -> Computed {
+    pub fn of(self, kind: ElementKind) -> Computed {
         Computed { kind, ..self }
     }
 

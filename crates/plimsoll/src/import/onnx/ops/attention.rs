@@ -2,7 +2,7 @@
 
 use super::super::Importer;
 use super::super::call::Call;
-use super::super::values::{Computed, Found, Numbers, Value};
+use super::super::values::{Computed, Found, ElementKind, Value};
 use super::Mapping;
 use super::pool::pad_with;
 use crate::nn::Activation;
@@ -120,7 +120,7 @@ fn attention(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
             let scores = scores[0].clone();
             let mut biased = scores.clone();
             if let Some(mask) = mask {
-                let is_bool = mask.kind() == Numbers::Bool;
+                let is_bool = mask.kind() == ElementKind::Bool;
                 let tensor = i.computed(&mask)?;
                 let tensor = i.plain(&tensor)?;
                 let own = i.dims(&tensor).last().map_or(1, |dim| dim.factor());

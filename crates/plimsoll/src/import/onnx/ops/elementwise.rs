@@ -3,7 +3,7 @@
 use super::super::Importer;
 use super::super::call::Call;
 use super::super::layer::NodeLayer;
-use super::super::values::{Computed, Found, Numbers, Value, Weight};
+use super::super::values::{Computed, Found, ElementKind, Value, Weight};
 use super::Mapping;
 use crate::nn::{Activation, Dropout, Lowering};
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
@@ -89,7 +89,7 @@ pub(super) const OPERATORS: &[(&str, Mapping)] = &[
     ("Cast", |i, c| {
         let code = c.int("to", 1)?;
         let Some(to) = plimsoll_formats::onnx::dtype_of(code) else { return Err(format!("it casts to the type {code} of ONNX")) };
-        i.cast(&c.input(0)?, Numbers::of(to))
+        i.cast(&c.input(0)?, ElementKind::of(to))
     }),
     ("CastLike", |i, c| i.cast(&c.input(0)?, c.input(1)?.kind())),
     ("Not", |i, c| i.logical(c, 1, |e, t| e.sub(e.constant(1.0), t[0]))),
@@ -114,7 +114,7 @@ pub(super) const OPERATORS: &[(&str, Mapping)] = &[
     ("Sub", |i, c| i.binary(c, |e, a, b| e.sub(a, b))),
     ("Mul", |i, c| i.binary(c, |e, a, b| e.mul(a, b))),
     ("Div", |i, c| {
-        let whole = c.input(0)?.kind() == Numbers::Int;
+        let whole = c.input(0)?.kind() == ElementKind::Int;
         i.binary(c, move |e, a, b| if whole { truncated(e, e.div(a, b)) } else { e.div(a, b) })
     }),
     ("Pow", |i, c| {
@@ -233,7 +233,7 @@ fn dropout(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     if c.wants(1) {
         let shape = i.graph.shape(tensor.value).clone();
         let mask = i.node("mask", &[], move |g, _| g.full(1.0, shape.clone()))?;
-        outputs.push(mask.laid_out(tensor.order).of(Numbers::Bool).into());
+        outputs.push(mask.laid_out(tensor.order).of(ElementKind::Bool).into());
     }
     Ok(outputs)
 }
@@ -255,7 +255,7 @@ impl Importer {
     }
 
     fn logical(&mut self, c: &Call<'_>, inputs: usize, f: impl Fn(&ExprBuilder, &[TermId]) -> TermId) -> Found<Vec<Value>> {
-        self.elementwise("pointwise", &c.exactly(inputs)?, Some(Numbers::Bool), f)
+        self.elementwise("pointwise", &c.exactly(inputs)?, Some(ElementKind::Bool), f)
     }
 
     /// An activation as the layer that losses know.
@@ -270,7 +270,7 @@ impl Importer {
         &mut self,
         kind: &'static str,
         values: &[Value],
-        result: Option<Numbers>,
+        result: Option<ElementKind>,
         f: impl Fn(&ExprBuilder, &[TermId]) -> TermId,
     ) -> Found<Vec<Value>> {
         let Some(first) = values.first() else { return Err("it has no inputs".to_string()) };
@@ -313,10 +313,10 @@ impl Importer {
     }
 
     /// The value as another kind of numbers.
-    pub(super) fn cast(&mut self, value: &Value, to: Numbers) -> Found<Vec<Value>> {
+    pub(super) fn cast(&mut self, value: &Value, to: ElementKind) -> Found<Vec<Value>> {
         match (value.kind(), to) {
-            (Numbers::Float, Numbers::Int) => self.elementwise("cast", std::slice::from_ref(value), Some(to), |e, t| truncated(e, t[0])),
-            (Numbers::Float | Numbers::Int, Numbers::Bool) => {
+            (ElementKind::Float, ElementKind::Int) => self.elementwise("cast", std::slice::from_ref(value), Some(to), |e, t| truncated(e, t[0])),
+            (ElementKind::Float | ElementKind::Int, ElementKind::Bool) => {
                 let is_true = |e: &ExprBuilder, t: &[TermId]| e.select(t[0], e.constant(1.0), e.constant(0.0));
                 self.elementwise("cast", std::slice::from_ref(value), Some(to), is_true)
             }

@@ -3,7 +3,7 @@
 
 use super::super::call::Call;
 use super::super::layer::NodeLayer;
-use super::super::values::{Computed, Constant, Found, Numbers, Value, axis_of, count_of};
+use super::super::values::{Computed, Constant, Found, ElementKind, Value, axis_of, count_of};
 use super::super::{Importer, clean, owner};
 use super::Mapping;
 use super::reduce::reduced;
@@ -268,5 +268,5 @@ fn compress(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
             0
         }
     };
-    constant_indices(i, &data, axis, &Constant::new(Numbers::Int, vec![kept.len()], kept))
+    constant_indices(i, &data, axis, &Constant::new(ElementKind::Int, vec![kept.len()], kept))
 }

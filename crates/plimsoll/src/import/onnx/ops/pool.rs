@@ -2,7 +2,7 @@
 
 use super::super::Importer;
 use super::super::call::Call;
-use super::super::values::{Computed, Found, Numbers, Value, count_of};
+use super::super::values::{Computed, Found, ElementKind, Value, count_of};
 use super::Mapping;
 use super::conv::Windows;
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
@@ -258,7 +258,7 @@ fn places(i: &mut Importer, c: &Call<'_>, x: &Computed, windows: &Windows) -> Fo
         });
         g.pointwise_over(expr, &[place], shape)
     })?;
-    Ok(i.as_in_file(y, x.order.len())?.of(Numbers::Int).into())
+    Ok(i.as_in_file(y, x.order.len())?.of(ElementKind::Int).into())
 }
 
 fn average_pool(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {

@@ -2,7 +2,7 @@
 
 use super::super::Importer;
 use super::super::call::Call;
-use super::super::values::{Computed, Constant, Found, Numbers, Value, axis_of};
+use super::super::values::{Computed, Constant, Found, ElementKind, Value, axis_of};
 use super::Mapping;
 use crate::nn::Activation;
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
@@ -191,7 +191,7 @@ fn extreme(i: &mut Importer, c: &Call<'_>, smallest: bool) -> Found<Vec<Value>> 
         let index = reduced(g, expr, shape, Reduction::ArgMax, &[place], &x[..1])?;
         g.cast(index, DType::F32)
     })?;
-    let y = y.laid_out(order).of(Numbers::Int);
+    let y = y.laid_out(order).of(ElementKind::Int);
     Ok(vec![if c.flag("keepdims", true)? { y } else { i.squeezed(&y, &[axis])? }.into()])
 }
 
@@ -322,5 +322,5 @@ fn top_k(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     };
     let values = i.node("top_k", &[&x], move |g, x| pick(g, x[0], true))?;
     let indices = i.node("top_k", &[&x], move |g, x| pick(g, x[0], false))?;
-    Ok(vec![values.laid_out(order.clone()).of(kind).into(), indices.laid_out(order).of(Numbers::Int).into()])
+    Ok(vec![values.laid_out(order.clone()).of(kind).into(), indices.laid_out(order).of(ElementKind::Int).into()])
 }

@@ -2,7 +2,7 @@
 
 use super::super::Importer;
 use super::super::call::Call;
-use super::super::values::{Computed, Constant, Found, Numbers, Value, axis_of};
+use super::super::values::{Computed, Constant, Found, ElementKind, Value, axis_of};
 use super::Mapping;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::shape::{Dim, Shape};
@@ -156,12 +156,12 @@ fn along(i: &mut Importer, x: &Computed, axis: usize, extent: usize, rows: &[Res
     for (at, row) in rows.iter().enumerate() {
         row.iter().flatten().for_each(|(from, weight)| matrix[from * size + at] += weight);
     }
-    let y = i.along(x, axis, &Constant::new(Numbers::Float, vec![extent, size], matrix))?;
+    let y = i.along(x, axis, &Constant::new(ElementKind::Float, vec![extent, size], matrix))?;
     if rows.iter().all(Option::is_some) {
         return Ok(y);
     }
     let offsets: Vec<f64> = rows.iter().map(|row| if row.is_none() { outside } else { 0.0 }).collect();
-    let offsets = i.constant_tensor(&Constant::new(Numbers::Float, vec![size], offsets))?;
+    let offsets = i.constant_tensor(&Constant::new(ElementKind::Float, vec![size], offsets))?;
     // The axis is last in memory.
     let order = y.order.clone();
     Ok(i.node("bias", &[&y, &offsets], |g, x| g.plus(x[0], x[1]))?.laid_out(order))

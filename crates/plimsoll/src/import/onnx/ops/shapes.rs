@@ -2,7 +2,7 @@
 
 use super::super::Importer;
 use super::super::call::{Call, read};
-use super::super::values::{Constant, Found, LARGEST_CONSTANT, Numbers, Value, axis_of, inverse};
+use super::super::values::{Constant, Found, LARGEST_CONSTANT, ElementKind, Value, axis_of, inverse};
 use super::Mapping;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::shape::{Dim, Shape};
@@ -33,12 +33,12 @@ fn constant(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
             let name = c.node.outputs.first().cloned().unwrap_or_default();
             return Ok(vec![Value::Weight(super::super::values::Weight { name, tensor: tensor.clone(), stored, order })]);
         }
-        Attribute::Float(number) => Constant::scalar(Numbers::Float, f64::from(*number)),
-        Attribute::Int(number) => Constant::scalar(Numbers::Int, *number as f64),
+        Attribute::Float(number) => Constant::scalar(ElementKind::Float, f64::from(*number)),
+        Attribute::Int(number) => Constant::scalar(ElementKind::Int, *number as f64),
         Attribute::Floats(numbers) => {
-            Constant::new(Numbers::Float, vec![numbers.len()], numbers.iter().map(|number| f64::from(*number)).collect())
+            Constant::new(ElementKind::Float, vec![numbers.len()], numbers.iter().map(|number| f64::from(*number)).collect())
         }
-        Attribute::Ints(numbers) => Constant::new(Numbers::Int, vec![numbers.len()], numbers.iter().map(|number| *number as f64).collect()),
+        Attribute::Ints(numbers) => Constant::new(ElementKind::Int, vec![numbers.len()], numbers.iter().map(|number| *number as f64).collect()),
         _ => return Err(format!("its `{name}` is not a tensor of numbers")),
     };
     Ok(vec![i.counted(constant)?])
@@ -49,7 +49,7 @@ fn constant_of_shape(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     let dims = extents.into_iter().map(|dim| dim.map_err(|dim| format!("a dimension is {dim}"))).collect::<Found<Vec<Dim>>>()?;
     let value = match c.node.attributes.get("value") {
         Some(Attribute::Tensor(tensor)) => read(tensor)?,
-        _ => Constant::scalar(Numbers::Float, 0.0),
+        _ => Constant::scalar(ElementKind::Float, 0.0),
     };
     let number = value.numbers.first().copied().unwrap_or(0.0);
     let shape = Shape::new(dims.iter().copied());
@@ -74,7 +74,7 @@ fn size(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
 }
 
 fn range(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
-    let number = |index: usize| -> Found<(f64, Numbers)> {
+    let number = |index: usize| -> Found<(f64, ElementKind)> {
         let constant = c.constant(index)?.ok_or("it has no bounds")?;
         Ok((constant.fixed()?.first().copied().ok_or("a bound is empty")?, constant.kind))
     };
@@ -95,7 +95,7 @@ fn eye_like(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
         return Err(format!("a matrix of {rows}×{columns} is too large for a constant"));
     }
     let at = |index: usize| f64::from(u8::from((index % columns) as i64 - (index / columns) as i64 == diagonal));
-    Ok(vec![i.counted(Constant::new(Numbers::Float, dims.clone(), (0..rows * columns).map(at).collect()))?])
+    Ok(vec![i.counted(Constant::new(ElementKind::Float, dims.clone(), (0..rows * columns).map(at).collect()))?])
 }
 
 fn reshape(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {

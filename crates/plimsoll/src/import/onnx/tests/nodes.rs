@@ -1,7 +1,7 @@
 //! The node tests of ONNX: one operator each, with inputs and outputs. A selection is in the repository; `ONNX_NODE_TESTS` names the
 //! folder of all of them (`onnx/backend/test/data/node` of the Python package), `ONNX_NODE_RESULTS` a file for the outcome of each.
 
-use super::super::{Importer, Shapes, title, values::Numbers};
+use super::super::{Importer, Shapes, title, values::ElementKind};
 use super::{difference, folder, run};
 use plimsoll_core::Device;
 use plimsoll_cpu::CpuDevice;
@@ -76,8 +76,8 @@ fn tensor(bytes: &[u8]) -> Result<(String, Tensor), plimsoll_formats::FormatErro
 }
 
 fn elements(tensor: &Tensor) -> Vec<f64> {
-    match Numbers::of(tensor.dtype) {
-        Numbers::Int => tensor.integers(1 << 24).unwrap().into_iter().map(|number| number as f64).collect(),
+    match ElementKind::of(tensor.dtype) {
+        ElementKind::Int => tensor.integers(1 << 24).unwrap().into_iter().map(|number| number as f64).collect(),
         _ => tensor.numbers(1 << 24).unwrap(),
     }
 }
@@ -108,7 +108,7 @@ fn check(case: &Case, device: &Arc<dyn Device>) -> Outcome {
         && reason.contains("must be a constant")
     {
         // The input reaches a shape through other nodes.
-        let whole = |(_, tensor): &(&String, &Tensor)| Numbers::of(tensor.dtype) == Numbers::Int || tensor.shape.is_empty();
+        let whole = |(_, tensor): &(&String, &Tensor)| ElementKind::of(tensor.dtype) == ElementKind::Int || tensor.shape.is_empty();
         let more = given.iter().filter(whole).map(|(name, tensor)| (name.clone(), tensor.clone())).collect();
         return with_constants(&saved, &given, &more, case, device);
     }
@@ -119,7 +119,7 @@ fn check(case: &Case, device: &Arc<dyn Device>) -> Outcome {
 fn check_gradients(graph: &plimsoll_core::Graph, outputs: &[(String, super::super::Computed)]) -> Result<usize, String> {
     let mut graph = graph.clone();
     let mut loss = None;
-    for (_, output) in outputs.iter().filter(|(_, output)| output.kind == Numbers::Float) {
+    for (_, output) in outputs.iter().filter(|(_, output)| output.kind == ElementKind::Float) {
         let sum = graph.sum(output.value).map_err(|error| error.to_string())?;
         loss = Some(loss.map_or(Ok(sum), |before| graph.plus(before, sum)).map_err(|error| error.to_string())?);
     }
