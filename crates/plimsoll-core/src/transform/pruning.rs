@@ -5,9 +5,9 @@ use crate::ir::graph::{Graph, GraphError, NodeId, StateId, ValueId};
 use crate::ir::op::Op;
 use crate::ir::ops::Pointwise;
 
-/// Makes the new value of a state zero where `pruned` is nonzero; the mask has the state's shape. Declare the mask before the update is added:
-/// the choice is then part of the expression that computes the new value, which is never stored without it. A state that is not updated
-/// stays as it is.
+/// Makes the new value of a state zero where `pruned` is nonzero; the mask has the state's shape. Declare the mask
+/// before the update is added: the choice is then part of the expression that computes the new value, which is never
+/// stored without it. A state that is not updated stays as it is.
 pub fn zero_where_pruned(graph: &mut Graph, state: StateId, pruned: ValueId) -> Result<(), GraphError> {
     let Some(at) = graph.updates.iter().rposition(|(updated, _)| *updated == state) else { return Ok(()) };
     let new = graph.updates[at].1;

@@ -1,4 +1,5 @@
-//! Knowledge distillation (Hinton and others, 2015): a student learns the softened class probabilities of a trained teacher beside the labels.
+//! Knowledge distillation (Hinton and others, 2015): a student learns the softened class probabilities of a trained
+//! teacher beside the labels.
 
 #[cfg(test)]
 mod tests;
@@ -15,7 +16,8 @@ use std::path::{Path, PathBuf};
 
 /// Distillation of a teacher into the model of a run. The teacher predicts without gradients and without updates.
 ///
-/// The loss is `alpha · loss + (1 - alpha) · T² · KL(teacher ‖ student)`, with the probabilities of both at the temperature `T`.
+/// The loss is `alpha · loss + (1 - alpha) · T² · KL(teacher ‖ student)`, with the probabilities of both at the
+/// temperature `T`.
 #[derive(Clone, Debug)]
 pub struct Distill {
     teacher: Model,

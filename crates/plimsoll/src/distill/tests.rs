@@ -28,7 +28,8 @@ fn identity(classes: usize, folder: &Path, name: &str) -> (Model, std::path::Pat
     (model, path)
 }
 
-/// The teacher's input is its output; the student's kernel is trained for one step of gradient descent, from the identity.
+/// The teacher's input is its output; the student's kernel is trained for one step of gradient descent, from the
+/// identity.
 #[test]
 fn the_loss_and_its_gradient_are_those_of_keras() {
     let cases: Vec<Value> = serde_json::from_str(include_str!("../../tests/references/distillation.json")).unwrap();
@@ -161,5 +162,11 @@ fn a_teacher_that_does_not_fit_is_refused() {
         run("temperature = 2"),
         run("teacher = \"no/such/run\""),
     ];
-    insta::assert_snapshot!(errors.join("\n").replace(&folder.path().display().to_string(), "FOLDER"), @"");
+    insta::assert_snapshot!(errors.join("\n").replace(&folder.path().display().to_string(), "FOLDER"), @r#"
+    distillation: the teacher was trained on other inputs: its weight `dense/kernel` has the shape [576, 10], but needs [64, 10] for the inputs of this run
+    distillation: the teacher was trained on other inputs: its weight `conv2d/kernel` has the shape [3, 3, 1, 16], but needs [2, 2, 1, 16] for the inputs of this run
+    distillation: the student predicts [B, 10], and the teacher [B, 1]; train a teacher for the same classes
+    `distill.teacher` is missing: the folder of a trained run, such as "runs/large-1"
+    `distill.teacher`: no/such/run has no config.toml; name the folder of a trained run
+    "#);
 }

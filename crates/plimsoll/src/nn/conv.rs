@@ -177,7 +177,8 @@ pub(super) fn bias_and_activation(
     activation.apply(lowering.graph, y)
 }
 
-/// The value that an activation is applied to. In an int8 model it has a range, unless the activation is part of the operator before it.
+/// The value that an activation is applied to. In an int8 model it has a range, unless the activation is part of the
+/// operator before it.
 pub(super) fn before_activation(lowering: &mut Lowering<'_>, y: ValueId, activation: Activation) -> Result<ValueId, GraphError> {
     match activation {
         Activation::Linear | Activation::Relu | Activation::Relu6 => Ok(y),

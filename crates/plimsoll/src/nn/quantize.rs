@@ -1,7 +1,9 @@
-//! Quantization-aware training: the forward pass rounds kernels and activations as an int8 model does, and gradients pass straight through.
+//! Quantization-aware training: the forward pass rounds kernels and activations as an int8 model does, and gradients
+//! pass straight through.
 //!
-//! Kernels have one symmetric scale per output channel, activations one range per tensor. Symmetric scales per channel commute with the factors
-//! of batch normalization: rounding the kernel is the same as rounding the kernel with the normalization folded into it.
+//! Kernels have one symmetric scale per output channel, activations one range per tensor. Symmetric scales per channel
+//! commute with the factors of batch normalization: rounding the kernel is the same as rounding the kernel with the
+//! normalization folded into it.
 
 use super::model::{LayerCall, Model};
 use super::tensor::Source;
@@ -69,7 +71,8 @@ impl Default for Quantize {
 /// What a layer is in an int8 model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Int8 {
-    /// A convolution or product with weights, whose result has a range. If it is linear, a batch normalization or a rectifier behind it is part of it.
+    /// A convolution or product with weights, whose result has a range. If it is linear, a batch normalization or a
+    /// rectifier behind it is part of it.
     Kernel {
         /// Whether it has no activation.
         linear: bool,
@@ -116,7 +119,8 @@ impl Model {
         Ok(self)
     }
 
-    /// The layers that stay in single precision in an int8 model, with the reasons; empty if the model is not trained for one.
+    /// The layers that stay in single precision in an int8 model, with the reasons; empty if the model is not trained
+    /// for one.
     pub fn float_layers(&self) -> Vec<(String, &'static str)> {
         let Some(quantize) = self.quantization() else { return Vec::new() };
         let reason = |call: &LayerCall| match call.layer.int8() {
@@ -134,8 +138,8 @@ impl Model {
         self.layers().iter().filter(kernel).count()
     }
 
-    /// For each layer, whether its result gets a range of its own: not where the next layer is part of the same operator, and not between layers in
-    /// single precision.
+    /// For each layer, whether its result gets a range of its own: not where the next layer is part of the same
+    /// operator, and not between layers in single precision.
     pub(super) fn observed_layers(&self) -> Vec<bool> {
         let Some(quantize) = self.quantization() else { return vec![false; self.layers().len()] };
         let kind = |call: &LayerCall| match (call.layer.int8(), call.layer.last_activation()) {
@@ -194,8 +198,9 @@ impl Lowering<'_> {
         straight_through(g, kernel, rounded)
     }
 
-    /// A tensor whose range is known in an int8 model: rounded to 256 numbers of that range if the model is trained for that. In training the range follows
-    /// the smallest and largest number of every batch; a step rounds with the range before it, so that micro-batches do not matter.
+    /// A tensor whose range is known in an int8 model: rounded to 256 numbers of that range if the model is trained for
+    /// that. In training the range follows the smallest and largest number of every batch; a step rounds with the range
+    /// before it, so that micro-batches do not matter.
     pub fn observe(&mut self, name: &str, x: ValueId) -> Result<ValueId, GraphError> {
         let own = |number: usize| if number == 0 { name.to_string() } else { format!("{name}_{}", number + 1) };
         let taken = |name: &String| self.observed.iter().any(|(known, _)| *known == format!("{}/{name}", self.name));
@@ -249,8 +254,8 @@ pub(crate) fn range_names(observed: &str) -> [String; 2] {
     [format!("{observed}/{}", RANGE[0]), format!("{observed}/{}", RANGE[1])]
 }
 
-/// `tf.quantization.fake_quant_with_min_max_vars`: the nearest of 256 numbers from `min` to `max`, moved so that zero is one of them. Gradients pass inside
-/// of the range only. An empty range changes nothing.
+/// `tf.quantization.fake_quant_with_min_max_vars`: the nearest of 256 numbers from `min` to `max`, moved so that zero
+/// is one of them. Gradients pass inside of the range only. An empty range changes nothing.
 pub(super) fn fake_quantize(g: &mut Graph, x: ValueId, min: ValueId, max: ValueId) -> Result<ValueId, GraphError> {
     let grid = Expr::build_many(|e| {
         let (min, max, zero) = (e.input(0), e.input(1), e.constant(0.0));
@@ -284,7 +289,8 @@ pub(super) fn fake_quantize(g: &mut Graph, x: ValueId, min: ValueId, max: ValueI
     straight_through(g, passed, rounded)
 }
 
-/// The number `rounded`, with the gradient of `passed`: `(passed - passed) + rounded`, where only the first has a gradient.
+/// The number `rounded`, with the gradient of `passed`: `(passed - passed) + rounded`, where only the first has a
+/// gradient.
 fn straight_through(g: &mut Graph, passed: ValueId, rounded: ValueId) -> Result<ValueId, GraphError> {
     let (constant, rounded) = (g.stop_gradient(passed)?, g.stop_gradient(rounded)?);
     g.pointwise(Expr::build(|e| e.add(e.sub(e.input(0), e.input(1)), e.input(2))), &[passed, constant, rounded])

@@ -1,4 +1,5 @@
-//! Updates of masks by the host, between two steps. A weight is read in small parts as often as needed, so that its size does not matter.
+//! Updates of masks by the host, between two steps. A weight is read in small parts as often as needed, so that its
+//! size does not matter.
 
 use super::{Pooling, PrunedWeight, SparsityPattern};
 use crate::history::WeightSparsity;
@@ -259,7 +260,8 @@ fn kept(size: usize, sparsity: f32) -> u64 {
     ((size as f32 * (1.0 - sparsity)).round_ties_even() as u64).clamp(1, size as u64)
 }
 
-/// The `k`-th largest of some magnitudes, by the bits of their histogram. `each` passes all of them to a function, three times.
+/// The `k`-th largest of some magnitudes, by the bits of their histogram. `each` passes all of them to a function,
+/// three times.
 fn kth_largest(k: u64, counts: &mut [u64], mut each: impl FnMut(&mut dyn FnMut(f32)) -> Done) -> Result<f32, DeviceError> {
     let (mut prefix, mut left) = (0, k);
     for (shift, bits) in [(21, 11), (10, 11), (0, 10)] {

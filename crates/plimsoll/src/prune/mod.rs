@@ -1,5 +1,5 @@
-//! Magnitude pruning: which weights are masked, when and how many. The schedules and masks are those of the TensorFlow Model Optimization Toolkit
-//! (tfmot).
+//! Magnitude pruning: which weights are masked, when and how many. The schedules and masks are those of the TensorFlow
+//! Model Optimization Toolkit (tfmot).
 
 mod masks;
 mod read;
@@ -15,7 +15,8 @@ pub(crate) use masks::MaskUpdates;
 /// The last component of the name of a weight's mask: 1 where the weight is pruned.
 const MASK: &str = "pruned";
 
-/// The share of zeros at every step. Masks are updated at step `begin` and every `frequency` steps until `end`; steps are counted from 0.
+/// The share of zeros at every step. Masks are updated at step `begin` and every `frequency` steps until `end`; steps
+/// are counted from 0.
 ///
 /// ```
 /// use plimsoll::Sparsity;
@@ -122,7 +123,8 @@ pub enum SparsityPattern {
         /// How the magnitudes of a block are combined.
         pooling: Pooling,
     },
-    /// The smallest `zeros` of every `of` consecutive inputs of a unit or filter, such as 2:4. The mask is computed once, at the first update.
+    /// The smallest `zeros` of every `of` consecutive inputs of a unit or filter, such as 2:4. The mask is computed
+    /// once, at the first update.
     MByN {
         /// Zeros of a group.
         zeros: usize,
@@ -138,8 +140,9 @@ struct LayerPruning {
     pattern: SparsityPattern,
 }
 
-/// Magnitude pruning of a model: kernels and embeddings lose their smallest weights while it trains. Biases, normalization and depthwise kernels
-/// are not pruned, as in tfmot. A pruned weight is zero from the update of its mask on; the exported model needs no masks.
+/// Magnitude pruning of a model: kernels and embeddings lose their smallest weights while it trains. Biases,
+/// normalization and depthwise kernels are not pruned, as in tfmot. A pruned weight is zero from the update of its mask
+/// on; the exported model needs no masks.
 ///
 /// ```
 /// use plimsoll::{Prune, Sparsity};
@@ -196,7 +199,8 @@ impl Prune {
     /// The weights of a model that are pruned.
     ///
     /// # Errors
-    /// If a schedule is impossible, a pattern matches no layer, or a layer's weights do not have the shape for its pattern.
+    /// If a schedule is impossible, a pattern matches no layer, or a layer's weights do not have the shape for its
+    /// pattern.
     pub(crate) fn weights_of(&self, model: &Model, states: &[State]) -> Result<Vec<PrunedWeight>, GraphError> {
         let refused = |scope: &str, what: String| GraphError { scope: scope.to_string(), what };
         let all = self.layers.iter().filter_map(|(_, pruning)| *pruning).chain(self.others);

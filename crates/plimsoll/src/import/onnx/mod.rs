@@ -25,7 +25,7 @@ use plimsoll_formats::tensor::{DType as FileType, Tensor};
 use split_attention::SplitAttention;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use values::{Computed, Constant, Found, LARGEST_CONSTANT, ElementKind, Value, Weight, is_identity};
+use values::{Computed, Constant, ElementKind, Found, LARGEST_CONSTANT, Value, Weight, is_identity};
 
 #[cfg(test)]
 pub(crate) use ops::names as operators;
