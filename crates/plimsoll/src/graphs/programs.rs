@@ -1,13 +1,12 @@
 //! The graphs of a run: the training step in its variants, evaluation and prediction, from one model.
 
 use super::training::training_programs;
-use crate::distill::Distill;
 use crate::loss::{Loss, ModelOutput};
 use crate::metrics::{LabelledOutput, ModelMetrics};
 use crate::nn::{Activation, Model};
 use crate::output_loss::{OutputLoss, OutputLosses};
 use crate::prune::PrunedWeight;
-use crate::spec::Optimization;
+use crate::spec::{Optimization, RunSpec};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError, State, StateKind};
 use plimsoll_core::passes::{Columns, optimize, pad_classes, split_concats};
@@ -271,15 +270,15 @@ pub(crate) fn nodes<'a>(graphs: impl Iterator<Item = &'a Graph>) -> u64 {
 
 /// Builds and optimizes all graphs of a run.
 pub(crate) fn programs(
-    model: &Model,
+    spec: &RunSpec,
     schema: &Schema,
     targets: &OutputLosses,
     optimization: Optimization,
     by_products: Columns,
     resumes: bool,
-    predicts_only: bool,
-    distill: Option<&Distill>,
 ) -> Result<Programs, GraphError> {
+    let RunSpec { model, inference_only: predicts_only, distill, .. } = spec;
+    let (predicts_only, distill) = (*predicts_only, distill.as_ref());
     let names: Vec<&str> = model.outputs().collect();
     let targets = targets.of(&names)?;
     let read = if predicts_only { inputs_only(schema, model)? } else { columns(schema, model, &names, &targets)? };
