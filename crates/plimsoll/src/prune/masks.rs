@@ -110,7 +110,7 @@ impl Tensor<'_> {
     fn update_mask(&mut self, buffers: &mut Buffers, sparsity: f32) -> Done {
         match self.weight.pruning.pattern {
             SparsityPattern::Unstructured => {
-                let kept = kept(self.weight.shape.iter().product(), sparsity);
+                let kept = kept_count(self.weight.shape.iter().product(), sparsity);
                 let Buffers { weights, masks, counts, .. } = buffers;
                 let threshold = kth_largest(kept, counts, |visit| self.parts(weights, |_, numbers| numbers.for_each(&mut *visit)))?;
                 self.write_masks(weights, masks, |number| number < threshold)
@@ -152,7 +152,7 @@ impl Tensor<'_> {
         let (rows, columns) = self.block_matrix();
         let (down, across) = (rows.div_ceil(height), columns.div_ceil(width));
         let Buffers { weights, masks, pooled, counts } = buffers;
-        let kept = kept(down * across, sparsity);
+        let kept = kept_count(down * across, sparsity);
         let threshold = kth_largest(kept, counts, |visit| {
             for block in 0..down {
                 self.pool(weights, pooled, block, (height, width), pooling)?;
@@ -256,7 +256,7 @@ fn magnitude(bytes: &[u8]) -> f32 {
 }
 
 /// How many of the largest numbers are kept: in single precision and rounded to even, as in tfmot, and at least one.
-fn kept(size: usize, sparsity: f32) -> u64 {
+fn kept_count(size: usize, sparsity: f32) -> u64 {
     ((size as f32 * (1.0 - sparsity)).round_ties_even() as u64).clamp(1, size as u64)
 }
 

@@ -6,12 +6,12 @@ use crate::reader::Reader;
 
 /// What `schedule` names.
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum SparsitySchedule {
     Polynomial,
     Constant,
 }
 
-const KINDS: [(&str, Kind); 2] = [("polynomial", Kind::Polynomial), ("constant", Kind::Constant)];
+const SCHEDULES: [(&str, SparsitySchedule); 2] = [("polynomial", SparsitySchedule::Polynomial), ("constant", SparsitySchedule::Constant)];
 
 impl Prune {
     /// Reads `[prune]`, if it is there.
@@ -51,7 +51,7 @@ fn pruning(own: &Reader<'_>, defaults: Option<&Reader<'_>>) -> Result<Option<Lay
     };
     let count = |key: &'static str, least: u64| either(own, defaults, |table| table.count(key, least));
     let pair = |key: &'static str| either(own, defaults, |table| table.pair(key));
-    let kind = either(own, defaults, |table| table.choice("schedule", &KINDS))?.unwrap_or(Kind::Polynomial);
+    let kind = either(own, defaults, |table| table.choice("schedule", &SCHEDULES))?.unwrap_or(SparsitySchedule::Polynomial);
     let (initial, last) = (share("initial")?.unwrap_or(0.0), share("final")?);
     let (begin, end, frequency) = (count("begin", 0)?.unwrap_or(0), count("end", 0)?, count("frequency", 1)?.unwrap_or(100));
     let power = either(own, defaults, |table| table.number("power"))?.unwrap_or(3.0);
@@ -68,8 +68,8 @@ fn pruning(own: &Reader<'_>, defaults: Option<&Reader<'_>>) -> Result<Option<Lay
     };
     let Some(last) = share_of_groups.or(last) else { return Ok(None) };
     let sparsity = match (kind, share_of_groups, end) {
-        (Kind::Polynomial, None, None) => return Err(own.missing("end", "the step at which the final sparsity is reached")),
-        (Kind::Polynomial, None, Some(end)) => Sparsity::polynomial(initial, last, end).power(power),
+        (SparsitySchedule::Polynomial, None, None) => return Err(own.missing("end", "the step at which the final sparsity is reached")),
+        (SparsitySchedule::Polynomial, None, Some(end)) => Sparsity::polynomial(initial, last, end).power(power),
         (_, _, Some(end)) => Sparsity::constant(last).end(end),
         (_, _, None) => Sparsity::constant(last),
     };
