@@ -5,7 +5,7 @@ use crate::output::{print, say};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use plimsoll::config::Config;
-use plimsoll::{Evaluated, ExportOptions, Exported, Opset, SmallReport, TfliteNumbers, Verified, export, export_zoo};
+use plimsoll::{Evaluated, ExportOptions, Exported, Opset, SmallReport, TfliteNumbers, Verified, WeightSparsity, export, export_zoo};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -64,8 +64,8 @@ struct Written {
     #[arg(long, conflicts_with = "int8")]
     dynamic: bool,
 
-    /// TFLite: weights and activations in int8
-    #[arg(long, requires = "calibrate")]
+    /// TFLite: weights and activations in int8, with the ranges of a run that was trained with [quantize], or with --calibrate
+    #[arg(long)]
     int8: bool,
 
     /// Configuration whose training data gives the ranges of activations
@@ -141,13 +141,14 @@ impl Written {
             OpsetArg::V18 => Opset::V18,
             OpsetArg::V23 => Opset::V23,
         };
-        let numbers = match (&self.calibrate, self.f16, self.dynamic) {
-            (Some(data), ..) => {
-                TfliteNumbers::Int8 { calibrate: data.clone(), rows: self.calibrate_rows as usize, integer_io: self.int8_io }
+        let numbers = match (self.int8, self.f16, self.dynamic) {
+            (true, ..) => {
+                let (calibrate, rows) = (self.calibrate.clone(), self.calibrate_rows as usize);
+                TfliteNumbers::Int8 { calibrate, rows, integer_io: self.int8_io }
             }
-            (None, true, _) => TfliteNumbers::Half,
-            (None, false, true) => TfliteNumbers::Dynamic,
-            (None, false, false) => TfliteNumbers::Single,
+            (false, true, _) => TfliteNumbers::Half,
+            (false, false, true) => TfliteNumbers::Dynamic,
+            (false, false, false) => TfliteNumbers::Single,
         };
         ExportOptions { opset, rows: self.rows as usize, numbers, keep_float: self.keep_float.clone(), evaluate: self.evaluate.clone() }
     }
@@ -169,6 +170,7 @@ impl Written {
                 "outputs": exported.outputs,
                 "verified": verified,
                 "gzip_bytes": gzip_size(exported),
+                "sparsity": exported.sparsity.iter().map(WeightSparsity::to_json).collect::<Vec<_>>(),
                 "int8": exported.small.as_ref().map(small_json),
                 "evaluated": exported.evaluated.as_ref().map(evaluated_json),
             }))?;
@@ -187,6 +189,10 @@ impl Written {
             let Evaluated { data, rows, metric, before, after } = evaluated;
             text += &format!("  {metric} {before:.4} before, {after:.4} after, on {rows} {data}\n");
         }
+        if let Some(share) = WeightSparsity::overall(&exported.sparsity) {
+            let gzip = gzip_size(exported).map_or(String::new(), |bytes| format!("; {} after gzip", plimsoll::Bytes(bytes)));
+            text += &format!("  {:.1} % of the pruned weights are zero (--json lists each){gzip}\n", 100.0 * share);
+        }
         if let Some(small) = &exported.small {
             text += &small_text(exported, small);
         }
@@ -195,9 +201,9 @@ impl Written {
     }
 }
 
-/// The bytes of a TFLite file after gzip, as in an application package.
+/// The bytes of a smaller or pruned file after gzip, as in an application package.
 fn gzip_size(exported: &Exported) -> Option<u64> {
-    exported.small.as_ref().and_then(|small| small.gzip_bytes)
+    exported.small.as_ref().and_then(|small| small.gzip_bytes).or(exported.gzip_bytes)
 }
 
 fn evaluated_json(evaluated: &Evaluated) -> serde_json::Value {

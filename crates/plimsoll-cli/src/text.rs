@@ -1,6 +1,6 @@
 //! Numbers and summaries as people read them.
 
-use plimsoll::{History, RunSpec, Scores};
+use plimsoll::{History, RunSpec, Scores, WeightSparsity};
 use std::path::Path;
 
 /// A bar of `cells` cells, as full as `share`.
@@ -70,6 +70,10 @@ pub fn summary(history: &History, folder: &Path, random: bool) -> String {
     if let Some((median, _)) = history.measured_step_s {
         let (predicted, ratio) = (history.predicted_step_s, median / history.predicted_step_s);
         lines.push(format!("  step        {} predicted, {} measured (ratio {ratio:.2})", seconds(predicted), seconds(median)));
+    }
+    if let Some(share) = WeightSparsity::overall(&history.sparsity) {
+        let weights = count(history.sparsity.len() as u64, "pruned weight");
+        lines.push(format!("  sparsity    {:.1} % of {weights} (report.json lists each)", 100.0 * share));
     }
     if history.measured > history.host_budget {
         lines.push(

@@ -39,6 +39,7 @@ impl Generator {
     pub fn open(folder: &Path) -> Result<Generator> {
         let (config, weights) = (folder.join("config.toml"), folder.join("weights.safetensors"));
         let mut config = Config::read(&config)?;
+        config.remove_teacher();
         let (vocabulary, context) = config.text()?;
         config.set_value("train.batch", 1)?;
         config.set_value("train.micro_batch", 1)?;

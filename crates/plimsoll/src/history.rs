@@ -93,8 +93,39 @@ pub struct History {
     pub computing_s: f64,
     /// Where the time until the first step went.
     pub start: StartTimes,
+    /// The weights that were pruned.
+    pub sparsity: Vec<WeightSparsity>,
     /// Whether a [`StopHandle`](crate::StopHandle) ended the run before its last epoch.
     pub stopped: bool,
+}
+
+/// How many numbers of a weight are zero.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightSparsity {
+    /// Its name.
+    pub name: String,
+    /// Numbers that are zero.
+    pub zeros: u64,
+    /// All of its numbers.
+    pub numbers: u64,
+}
+
+impl WeightSparsity {
+    /// The share of zeros.
+    pub fn share(&self) -> f64 {
+        self.zeros as f64 / self.numbers.max(1) as f64
+    }
+
+    /// The share of zeros of several weights; none if there are no weights.
+    pub fn overall(weights: &[WeightSparsity]) -> Option<f64> {
+        let sum = |of: fn(&WeightSparsity) -> u64| weights.iter().map(of).sum::<u64>();
+        (!weights.is_empty()).then(|| sum(|weight| weight.zeros) as f64 / sum(|weight| weight.numbers).max(1) as f64)
+    }
+
+    /// As a JSON object.
+    pub fn to_json(&self) -> Value {
+        json!({ "weight": self.name, "zeros": self.zeros, "numbers": self.numbers })
+    }
 }
 
 /// How many epochs a history has at most: the memory of a run must not grow with its length.
@@ -179,6 +210,7 @@ impl History {
             "waiting_for_input_s": self.waiting_s,
             "pipeline": self.pipeline.as_ref().map(Explain::to_json),
             "start": self.start.to_json(),
+            "sparsity": (!self.sparsity.is_empty()).then(|| self.sparsity.iter().map(WeightSparsity::to_json).collect::<Vec<_>>()),
             "stopped": self.stopped,
             "predicted_step_s": self.predicted_step_s,
             "measured_step_s": self.measured_step_s.map(|(median, _)| median),

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | values and errors | `suggest`, `named`, `system`, `precision`, `numerics`, `allow`, `infeasible`, `error`, `reader`, `files`, `stop`, `thumbnails` |
 //! | devices and files | `devices`, `offload_file`, `tensors`, `preprocessing`, `checkpoint`, `cost`, `image_scan`, `tflite`; `pipeline`: data without a model |
-//! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `zoo`, `import`, `history`, `callbacks` |
+//! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `prune`, `distill`, `zoo`, `import`, `history`, `callbacks` |
 //! | one description | `spec`: what the user wants, as plain data |
 //! | front end | `config`: TOML to a `RunSpec` |
 //! | one plan | `graphs`: the programs of a run; `output_kind`, `class_report`: what outputs mean; `plan`: a pure function of `RunSpec`, `Machine` and `DataSummary` |
@@ -25,6 +25,7 @@ mod class_report;
 pub mod config;
 pub mod cost;
 mod devices;
+mod distill;
 mod error;
 mod export;
 mod files;
@@ -52,6 +53,7 @@ mod precision;
 mod predictor;
 mod preprocessing;
 mod profile;
+mod prune;
 mod reader;
 mod report;
 mod run_folder;
@@ -75,11 +77,12 @@ pub use callbacks::{Callback, CsvLog, EarlyStopping, TrainingControl};
 pub use checkpoint::Checkpoints;
 pub use class_report::{ClassReport, ClassScores};
 pub use devices::{Algorithms, DeviceSpec, convolutions, open_device, open_each_way};
+pub use distill::Distill;
 pub use error::{BadRow, Error, Result};
 pub use export::{Evaluated, ExportOptions, Exported, Opset, SmallReport, TensorReport, TfliteNumbers, Verified, export, export_zoo};
 pub use fit::{Event, FirstBatch, Fit};
 pub use generate::{Generator, Sampling};
-pub use history::{Epoch, History};
+pub use history::{Epoch, History, WeightSparsity};
 pub use import::{Imported, ImportedInput, import};
 pub use infeasible::{Infeasible, PipelineInfeasible, PlanningInfeasible};
 pub use loss::{Loss, Objective};
@@ -107,6 +110,7 @@ pub use precision::Precision;
 pub use predictor::{FileKind, Inputs, Predictions, Predictor, TflitePlan, ToInputs, kind_of, write_mask};
 pub use preprocessing::Preprocessing;
 pub use profile::{MemorySample, Profile, ProfiledOp, StepSpan};
+pub use prune::{Pooling, Prune, Sparsity, SparsityPattern};
 pub use report::{Change, Refusal, Report, cheapest_changes};
 pub use run_folder::{Existing, RunFolder};
 pub use run_status::{RunState, RunStatus};

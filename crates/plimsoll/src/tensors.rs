@@ -33,7 +33,7 @@ const NO_CHECKSUM: &str = "00000000";
 pub(crate) enum Which {
     /// Parameters and statistics of the model.
     Weights,
-    /// All that resuming needs: weights and optimizer state.
+    /// All that resuming needs: weights, optimizer state, masks and the teacher.
     Everything,
 }
 
@@ -191,6 +191,33 @@ pub(crate) fn load_weights(executor: &mut Executor, path: &Path) -> Result<()> {
         tensors.iter().try_for_each(|(id, state)| file.load(executor, *id, state))
     };
     load(executor).map_err(|unusable: Unusable| unusable.about(path))
+}
+
+/// Loads the weights of a teacher, whose names begin with `prefix` in the run but not in the file; nothing if the run has none.
+pub(crate) fn load_teacher(executor: &mut Executor, path: &Path, prefix: &str) -> Result<()> {
+    let own = |state: State| {
+        let name = state.name.strip_prefix(prefix).and_then(|name| name.strip_prefix('/')).map(str::to_string);
+        State { name: name.unwrap_or_default(), ..state }
+    };
+    let of_teacher = chosen(executor, Which::Everything).into_iter().filter(|(_, state)| state.kind == StateKind::Teacher);
+    let weights: Vec<(StateId, State)> = of_teacher.map(|(id, state)| (id, own(state))).collect();
+    if weights.is_empty() {
+        return Ok(());
+    }
+    let load = |executor: &mut Executor| {
+        let mut file = TensorFile::open(path)?;
+        weights.iter().try_for_each(|(_, state)| check_tensor(state, &file.header))?;
+        weights.iter().try_for_each(|(id, state)| file.load(executor, *id, state))
+    };
+    load(executor).map_err(|unusable: Unusable| unusable.about(path))
+}
+
+/// The names and shapes of the tensors of a file.
+pub(crate) fn shapes(path: &Path) -> Result<Vec<(String, Vec<usize>)>> {
+    let file = TensorFile::open(path).map_err(|unusable| unusable.about(path))?;
+    let shape = |entry: &Value| entry["shape"].as_array().into_iter().flatten().filter_map(Value::as_u64).map(|n| n as usize).collect();
+    let tensors = file.header.iter().filter(|(name, _)| *name != "__metadata__");
+    Ok(tensors.map(|(name, entry)| (name.clone(), shape(entry))).collect())
 }
 
 /// Loads the weights whose name and shape match the model's; gives the names of those that are not loaded.

@@ -47,6 +47,7 @@ impl Trained {
         if !weights.exists() {
             return Err(Error::Config(format!("{} has no weights.safetensors yet; train the run to its end", folder.display())));
         }
+        config.remove_teacher();
         change(&mut config)?;
         // What was fitted in training, not what other data would give.
         let fitted = Preprocessing::read(&weights)?.unwrap_or_default();

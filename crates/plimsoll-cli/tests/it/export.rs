@@ -45,9 +45,35 @@ fn a_trained_run_is_exported_to_tflite_with_smaller_numbers() {
     assert_eq!(document["int8"]["float"][0]["why"], "kept by a pattern");
 
     let error = sandbox.fail(&["export", "run", "--to", "int8.tflite", "--int8"]).1;
-    assert!(error.contains("--calibrate <CONFIG>"), "{error}");
+    assert!(error.contains("name a configuration with --calibrate, or train with `[quantize]`"), "{error}");
     let error = sandbox.fail(&["export", "run", "--to", "model.onnx", "--f16"]).1;
     assert!(error.contains("smaller ones are written to .tflite files"), "{error}");
+}
+
+/// Pruned, trained for int8 and distilled at the same time; the teacher is not needed afterwards.
+#[test]
+fn a_small_model_is_trained_and_exported_without_masks_calibration_and_teacher() {
+    let sandbox = Sandbox::new("export-small-model");
+    sandbox.succeed(&["train", "--quiet", "--epochs", "1", "--out", "teacher", "--no-calibrate"]);
+    let keys =
+        ["prune.final=0.75", "prune.end=80", "prune.frequency=10", "quantize.momentum=0.9", "distill.teacher=teacher", "model.zoo=mlp"];
+    let keys: Vec<&str> = keys.iter().flat_map(|key| ["--set", key]).collect();
+    let plan = sandbox.succeed(&[&["plan"][..], &keys].concat());
+    for owner in ["pruning masks", "mask updates", "teacher"] {
+        assert!(plan.contains(owner), "{plan}");
+    }
+    let text = sandbox.succeed(&[&["train", "--epochs", "2", "--out", "student", "--no-calibrate"][..], &keys].concat());
+    assert!(text.contains("  sparsity    75.0 % of "), "{text}");
+    std::fs::remove_dir_all(sandbox.path("teacher")).unwrap();
+    let scores = sandbox.json(&["evaluate", "student", "--json"]);
+    assert!(scores["accuracy"].as_f64().unwrap() > 0.3, "{scores}");
+    let exported = sandbox.json(&["export", "student", "--to", "small.tflite", "--int8", "--json"]);
+    assert_eq!(exported["int8"]["float"], serde_json::json!([]), "{exported}");
+    let (bytes, gzip) = (exported["bytes"].as_u64().unwrap(), exported["gzip_bytes"].as_u64().unwrap());
+    assert!(3 * gzip < 2 * bytes, "{gzip} of {bytes}");
+    for weight in exported["sparsity"].as_array().unwrap() {
+        assert!(4 * weight["zeros"].as_u64().unwrap() >= 3 * weight["numbers"].as_u64().unwrap() - 4, "{weight}");
+    }
 }
 
 #[test]

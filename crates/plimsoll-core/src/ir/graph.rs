@@ -101,6 +101,10 @@ pub enum StateKind {
     Accumulator,
     /// Counts of a metric, which the host reads and resets.
     Metric,
+    /// Which elements of a parameter are pruned; the host updates it between steps.
+    Mask,
+    /// A weight of the teacher that a student is distilled from.
+    Teacher,
 }
 
 /// Initializer of a state.

@@ -449,6 +449,8 @@ pub fn state_owner(kind: StateKind) -> Owner {
         StateKind::Optimizer => Owner::Optimizer,
         StateKind::Accumulator => Owner::GradientSums,
         StateKind::Metric => Owner::Metrics,
+        StateKind::Mask => Owner::Masks,
+        StateKind::Teacher => Owner::Teacher,
     }
 }
 

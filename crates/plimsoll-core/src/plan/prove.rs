@@ -109,6 +109,8 @@ fn states_are_exact(
         StateKind::Optimizer => "optimizer",
         StateKind::Accumulator => "gradient sums",
         StateKind::Metric => "metrics",
+        StateKind::Mask => "pruning masks",
+        StateKind::Teacher => "teacher",
     };
     let named = states.iter().map(|state| (state.name.as_str(), owned(state), state.ty.bytes(1)));
     let wanted: Vec<(&str, &str, Bytes)> = named.chain(slots.map(|size| ("staging", "staging", size))).collect();

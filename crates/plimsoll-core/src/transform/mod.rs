@@ -3,5 +3,6 @@
 pub mod autodiff;
 pub mod loss_scale;
 pub mod passes;
+pub mod pruning;
 mod row_sums;
 pub mod step;

@@ -54,7 +54,10 @@ impl Config {
         if let Some(network) = network.filter(|_| synthetic && !keys.loss_given) {
             spec.losses = OutputLosses::Only(network.loss.into());
         }
-        spec.model = model;
+        spec.model = match keys.quantize {
+            Some(quantize) => model.quantize(quantize)?,
+            None => model,
+        };
         Ok(spec)
     }
 

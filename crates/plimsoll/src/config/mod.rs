@@ -23,12 +23,13 @@ pub use schema::schema;
 pub(crate) use sources::InputKind;
 pub use sources::path_sources;
 
+use crate::distill::Distill;
 use crate::error::{Error, Result};
 use crate::output_loss::OutputLosses;
 use crate::pipeline::Pipeline;
 use crate::preprocessing::Preprocessing;
 use crate::reader::Reader;
-use crate::spec::RunSpec;
+use crate::spec::{DistillKeys, RunSpec};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -137,6 +138,11 @@ impl Config {
         Ok(())
     }
 
+    /// Leaves the teacher out: a trained model is used without it.
+    pub(crate) fn remove_teacher(&mut self) {
+        self.table.remove("distill");
+    }
+
     /// Keeps rows in source order, so that predictions can be matched to rows by position.
     pub(crate) fn set_source_order(&mut self) -> Result<()> {
         let stages = self.table.get_mut("data").and_then(|data| data.get_mut("stages")).and_then(Value::as_array_mut);
@@ -167,6 +173,9 @@ impl Config {
         }
         if let Some(file) = config.table.get_mut("model").and_then(|model| model.get_mut("file")) {
             anchor(file, &folder);
+        }
+        if let Some(teacher) = config.table.get_mut("distill").and_then(|distill| distill.get_mut("teacher")) {
+            anchor(teacher, &folder);
         }
         let weights = config.table.get_mut("train").and_then(|train| train.get_mut("weights"));
         let weights = weights.and_then(|weights| if weights.is_table() { weights.get_mut("path") } else { Some(weights) });
@@ -235,6 +244,11 @@ impl Config {
         let rows = data.size_if_readable().unwrap_or(0);
         let steps = data.batch_size().map_or(0, |batch| rows.div_ceil(batch.max(1) as u64).saturating_mul(spec.fit.epochs));
         spec.optimization.schedule = spec.optimization.schedule.fitted(steps);
+        spec.distill = keys.distill.map(teacher).transpose()?;
+        let model = match keys.quantize {
+            Some(quantize) => model.quantize(quantize)?,
+            None => model,
+        };
         (spec.model, spec.data, spec.fit.validation) = (model, data, validation);
         Ok(spec)
     }
@@ -257,6 +271,22 @@ impl Config {
         root.finish()?;
         Ok(Pipeline::new(data, spec.budget.host))
     }
+}
+
+/// The teacher of a run: the model and the weights of another run.
+fn teacher(keys: DistillKeys) -> Result<Distill> {
+    let DistillKeys { teacher: folder, temperature, alpha } = keys;
+    let (config, weights) = (folder.join("config.toml"), folder.join("weights.safetensors"));
+    let refused = |what: &str| Err(Error::Config(format!("`distill.teacher`: {} {what}", folder.display())));
+    if !config.is_file() {
+        return refused("has no config.toml; name the folder of a trained run");
+    }
+    if !weights.is_file() {
+        return refused("has no weights.safetensors yet; train that run to its end");
+    }
+    let distill = Distill::new(Config::read(&config)?.model_spec()?.model, &weights)?.temperature(temperature).alpha(alpha);
+    distill.check()?;
+    Ok(distill)
 }
 
 /// Makes the paths of a source, its parts and its caches absolute.

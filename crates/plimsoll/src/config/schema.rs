@@ -28,6 +28,13 @@ zoo = "mlp"
 early_stopping = { score = "val_loss" }
 clip = { norm = 1.0 }
 weights = { path = "weights.safetensors" }
+[prune]
+final = 0.5
+end = 1000
+layers = [{ match = "*" }]
+[quantize]
+[distill]
+teacher = "runs/teacher"
 [checkpoint]
 [log]
 [budget]

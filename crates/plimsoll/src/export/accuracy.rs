@@ -42,7 +42,7 @@ pub(super) fn evaluate(network: &TrainedNetwork, file: &Path, options: &ExportOp
         return asked(&format!("its rows have no labels `{label}`"));
     };
     let metric = if kind == OutputKind::Values { Metric::MeanAbsoluteError } else { Metric::Accuracy };
-    let mut tally = Tally::new(kind, column, &data.rows.output_schema()?);
+    let mut tally = ScoreSum::new(kind, column, &data.rows.output_schema()?);
     let budget = spec.budget.host;
     file.predict_rows(&data.rows, budget, |_, rows, outputs| tally.add(rows, &outputs[0]))?;
     if tally.rows == 0 {
@@ -85,7 +85,7 @@ fn labelled(network: &TrainedNetwork, named: Option<&Path>) -> Result<Option<(Ru
 }
 
 /// Sums over rows and their labels.
-struct Tally {
+struct ScoreSum {
     kind: OutputKind,
     column: usize,
     /// Labels of a row.
@@ -95,10 +95,10 @@ struct Tally {
     sum: f64,
 }
 
-impl Tally {
-    fn new(kind: OutputKind, column: usize, schema: &Schema) -> Tally {
+impl ScoreSum {
+    fn new(kind: OutputKind, column: usize, schema: &Schema) -> ScoreSum {
         let labels = schema.columns()[column].shape.iter().product();
-        Tally { kind, column, labels, rows: 0, count: 0, sum: 0.0 }
+        ScoreSum { kind, column, labels, rows: 0, count: 0, sum: 0.0 }
     }
 
     fn add(&mut self, rows: &[Vec<Vec<f32>>], output: &Predicted) -> Result<()> {

@@ -20,12 +20,14 @@ mod walk;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::files::{self, INCOMPLETE};
+use crate::history::WeightSparsity;
 use crate::import::{importable_keras, importable_onnx};
 use crate::preprocessing::Preprocessing;
 use crate::trainer::Trainer;
 pub use accuracy::Evaluated;
 pub(crate) use network::{Origin, TrainedNetwork};
 pub use onnx::Opset;
+use plimsoll_formats::gzip;
 use std::path::{Path, PathBuf};
 pub use tflite::{SmallReport, TensorReport};
 pub use verify::Verified;
@@ -58,8 +60,8 @@ pub enum TfliteNumbers {
     Dynamic,
     /// Weights and activations in int8.
     Int8 {
-        /// A configuration whose training data gives the ranges of activations.
-        calibrate: PathBuf,
+        /// A configuration whose training data gives the ranges of activations; without it, they are those that the run was trained with.
+        calibrate: Option<PathBuf>,
         /// How many of its rows.
         rows: usize,
         /// Whether inputs and outputs of the file are int8 too.
@@ -92,6 +94,10 @@ pub struct Exported {
     pub small: Option<SmallReport>,
     /// The scores of the network and of a TFLite file on labelled rows, where there are some.
     pub evaluated: Option<Evaluated>,
+    /// The weights of a pruned network that have zeros.
+    pub sparsity: Vec<WeightSparsity>,
+    /// Bytes of the file after gzip, of a pruned network.
+    pub gzip_bytes: Option<u64>,
 }
 
 /// Exports the trained network of a run folder, or a model of another program, to `.onnx`, `.keras`, `.safetensors` or `.tflite`.
@@ -196,6 +202,8 @@ fn export_network(network: &TrainedNetwork, to: &Path, format: ExportFormat, opt
         ExportFormat::Tflite if options.rows > 0 || options.evaluate.is_some() => accuracy::evaluate(network, &path, options)?,
         _ => None,
     };
+    let sparsity = network.sparsity()?;
+    let gzip_bytes = if sparsity.is_empty() { None } else { std::fs::File::open(&path).and_then(gzip::compressed_size).ok() };
     for name in data.iter().map(String::as_ref).chain(to.file_name()) {
         files::put(&scratch.0.join(name), &to.with_file_name(name))?;
     }
@@ -208,6 +216,8 @@ fn export_network(network: &TrainedNetwork, to: &Path, format: ExportFormat, opt
         verified,
         small,
         evaluated,
+        sparsity,
+        gzip_bytes,
     })
 }
 

@@ -3,8 +3,9 @@
 use crate::config::{Config, usual_losses};
 use crate::error::{Error, Result};
 use crate::graphs::input_columns;
+use crate::history::WeightSparsity;
 use crate::import::{Assembly, ImportedInput, ImportedWeights, import, is_importable, open_safetensors, refuse_pickles};
-use crate::nn::Model;
+use crate::nn::{Model, range_names};
 use crate::output_kind::OutputKind;
 use crate::output_loss::OutputLosses;
 use crate::preprocessing::Preprocessing;
@@ -13,7 +14,7 @@ use crate::tflite::{FITTED, OUTPUTS, PREPARATION};
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_core::{DType, GraphError};
 use plimsoll_formats::tensor::{DType as Stored, Tensor};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 /// A network with its weights, which are read when they are written elsewhere.
@@ -27,6 +28,8 @@ pub(crate) struct TrainedNetwork {
     pub preparation: BTreeMap<String, String>,
     /// What preprocessing was fitted to.
     pub fitted: Preprocessing,
+    /// Of a model that was trained for int8: the smallest and largest number of its tensors, by the names of their ranges.
+    pub ranges: HashMap<String, (f32, f32)>,
     /// Where predictions of the network come from.
     pub origin: Origin,
 }
@@ -66,6 +69,7 @@ impl TrainedNetwork {
         if !weights.exists() {
             return Err(Error::Config(format!("{} has no weights.safetensors yet; train the run to its end", path.display())));
         }
+        config.remove_teacher();
         let fitted = Preprocessing::read(&weights)?.unwrap_or_default();
         if !fitted.is_empty() {
             config.set_preprocessing(fitted.clone());
@@ -78,7 +82,7 @@ impl TrainedNetwork {
     }
 
     /// The network of a run, with weights in a file.
-    pub fn of_run(spec: RunSpec, weights: &Path, fitted: &Preprocessing) -> Result<TrainedNetwork> {
+    pub fn of_run(mut spec: RunSpec, weights: &Path, fitted: &Preprocessing) -> Result<TrainedNetwork> {
         let inputs = inputs_of(&spec)?;
         let mut metadata = BTreeMap::new();
         if let Some((_, text)) = fitted.metadata() {
@@ -96,10 +100,19 @@ impl TrainedNetwork {
             let other = |what| Error::Config(format!("{} does not have the weights of this model: {what}", weights.display()));
             read.check(name, shape).map_err(other)?;
         }
+        let mut ranges = HashMap::new();
+        for (observed, _) in spec.model.graph(&types, false)?.1.observed {
+            let [min, max] = range_names(&observed);
+            if wanted.iter().any(|(name, _)| *name == min) {
+                ranges.insert(observed, (read.read(&min)?[0], read.read(&max)?[0]));
+            }
+        }
+        // Other programs round by themselves, or not at all.
+        spec.model = spec.model.without_rounding();
         let model = spec.model.clone();
         let preparation = meaning(&model, &types, &spec.losses).into_iter().collect();
         let origin = Origin::Run { spec: Box::new(spec), weights: weights.to_path_buf() };
-        Ok(TrainedNetwork { model, inputs, weights: read, metadata, preparation, fitted: fitted.clone(), origin })
+        Ok(TrainedNetwork { model, inputs, weights: read, metadata, preparation, fitted: fitted.clone(), ranges, origin })
     }
 
     /// The network of a description with zeros for weights, to find out what a format can express.
@@ -113,15 +126,8 @@ impl TrainedNetwork {
         }
         let origin = Origin::Run { spec: Box::new(spec.clone()), weights: PathBuf::new() };
         let fitted = Preprocessing::default();
-        Ok(TrainedNetwork {
-            model: spec.model.clone(),
-            inputs,
-            weights,
-            metadata: BTreeMap::new(),
-            preparation: BTreeMap::new(),
-            fitted,
-            origin,
-        })
+        let (metadata, preparation, ranges) = (BTreeMap::new(), BTreeMap::new(), HashMap::new());
+        Ok(TrainedNetwork { model: spec.model.clone(), inputs, weights, metadata, preparation, fitted, ranges, origin })
     }
 
     fn imported(path: &Path) -> Result<TrainedNetwork> {
@@ -142,12 +148,27 @@ impl TrainedNetwork {
         let preparation = meaning(&imported.model, &types, &losses).into_iter().collect();
         let metadata = BTreeMap::new();
         let (fitted, origin) = (Preprocessing::default(), Origin::File(path.to_path_buf()));
-        Ok(TrainedNetwork { model: imported.model, inputs, weights: imported.weights, metadata, preparation, fitted, origin })
+        let ranges = HashMap::new();
+        Ok(TrainedNetwork { model: imported.model, inputs, weights: imported.weights, metadata, preparation, fitted, ranges, origin })
     }
 
     /// The types of the inputs.
     pub fn types(&self) -> Vec<TensorType> {
         self.inputs.iter().map(|input| input.ty.clone()).collect()
+    }
+
+    /// The weights that training pruned, with their zeros; none of a network that was not pruned.
+    pub fn sparsity(&self) -> Result<Vec<WeightSparsity>> {
+        let Origin::Run { spec, .. } = &self.origin else { return Ok(Vec::new()) };
+        let Some(prune) = &spec.optimization.prune else { return Ok(Vec::new()) };
+        let (graph, _) = self.model.graph(&self.types(), true)?;
+        let mut counted = Vec::new();
+        for weight in prune.weights_of(&self.model, graph.states())? {
+            let numbers = self.weights.read(&weight.name)?;
+            let zeros = numbers.iter().filter(|number| **number == 0.0).count() as u64;
+            counted.push(WeightSparsity { name: weight.name, zeros, numbers: numbers.len() as u64 });
+        }
+        Ok(counted)
     }
 
     /// Names and types of the weights, in order.

@@ -121,6 +121,7 @@ impl<'r, 'f> Training<'r, 'f> {
             waiting_s: 0.0,
             computing_s: 0.0,
             start: session.start.clone(),
+            sparsity: Vec::new(),
             stopped: false,
         };
         history.epochs.append(&mut progress.epochs);
@@ -446,6 +447,7 @@ impl<'r, 'f> Training<'r, 'f> {
         self.history.pipeline = Some(Explain::new(&self.plan.pipeline_stages, self.plan.pipeline.slots(), &self.feed.activity()));
         self.history.waiting_s = self.waited.as_secs_f64();
         self.history.computing_s = seconds.saturating_sub(self.waited).as_secs_f64();
+        self.history.sparsity = self.session.sparsity()?;
         self.history.measured = system::peak_resident();
         self.history.measured_step_s = self.session.clock.measured();
         self.history.in_use_on_device = self.session.executor.device().memory_info().map(|memory| memory.in_use);

@@ -1,11 +1,12 @@
 //! The graphs of a run: the training step in its variants, evaluation and prediction, from one model.
 
 use super::training::training_programs;
-use crate::loss::ModelOutput;
+use crate::loss::{Loss, ModelOutput};
 use crate::metrics::{LabelledOutput, ModelMetrics};
 use crate::nn::{Activation, Model};
 use crate::output_loss::{OutputLoss, OutputLosses};
-use crate::spec::Optimization;
+use crate::prune::PrunedWeight;
+use crate::spec::{Optimization, RunSpec};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError, State, StateKind};
 use plimsoll_core::passes::{Columns, optimize, pad_classes, split_concats};
@@ -73,6 +74,8 @@ pub(crate) struct ProgramInterface {
     pub outputs: Vec<(String, Vec<usize>)>,
     /// The activation that each of them ends in, if there is one.
     pub activations: Vec<Option<Activation>>,
+    /// The weights that training prunes.
+    pub pruned: Vec<PrunedWeight>,
 }
 
 /// A column whose integers must be below a bound.
@@ -240,7 +243,9 @@ impl Programs {
     pub fn accumulating(&self) -> Result<&[(Role, Graph)], GraphError> {
         if self.accumulating.get().is_none() {
             let mut graphs = match &self.training {
-                Some((training, loss, counted)) => training_programs(&self.optimization, training, *loss, *counted, true, self.resumes)?,
+                Some((training, loss, counted)) => {
+                    training_programs(&self.optimization, &self.interface.pruned, training, *loss, *counted, true, self.resumes)?
+                }
                 None => Vec::new(),
             };
             graphs = graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
@@ -265,14 +270,15 @@ pub(crate) fn nodes<'a>(graphs: impl Iterator<Item = &'a Graph>) -> u64 {
 
 /// Builds and optimizes all graphs of a run.
 pub(crate) fn programs(
-    model: &Model,
+    spec: &RunSpec,
     schema: &Schema,
     targets: &OutputLosses,
     optimization: Optimization,
     by_products: Columns,
     resumes: bool,
-    predicts_only: bool,
 ) -> Result<Programs, GraphError> {
+    let RunSpec { model, inference_only: predicts_only, distill, .. } = spec;
+    let (predicts_only, distill) = (*predicts_only, distill.as_ref());
     let names: Vec<&str> = model.outputs().collect();
     let targets = targets.of(&names)?;
     let read = if predicts_only { inputs_only(schema, model)? } else { columns(schema, model, &names, &targets)? };
@@ -287,6 +293,9 @@ pub(crate) fn programs(
         };
         let mut columns: Vec<ValueId> = read.all[..read.features].iter().map(|i| input(&mut g, *i)).collect();
         let lowered = model.lower(&mut g, &columns, training)?;
+        // In every graph, so that states have the same numbers; nothing but the loss of training reads its predictions.
+        let inputs: Vec<(&str, ValueId)> = model.inputs().iter().map(String::as_str).zip(columns.iter().copied()).collect();
+        let teacher = distill.filter(|_| !predicts_only).map(|distill| Ok((distill, distill.lower(&mut g, &inputs)?))).transpose()?;
         let results: Vec<ModelOutput> = lowered.outputs.iter().map(|output| (*output).into()).collect();
         let shape = |value: ValueId| g.shape(value).dims()[1..].iter().map(|dim| dim.factor()).collect();
         outputs = names.iter().zip(&results).map(|(name, result)| (name.to_string(), shape(result.output))).collect();
@@ -329,6 +338,19 @@ pub(crate) fn programs(
                 // Only a single loss can have ignored labels.
                 counted = sum.counted.map(|counted| g.times(counted, share)).transpose()?;
                 let factor = targets[i].weight;
+                if let Some((distill, teacher)) = teacher.filter(|_| training) {
+                    if names.len() > 1 || counted.is_some() || objective.loss != Loss::SoftmaxCrossEntropy {
+                        return Err(g.error("distillation needs one output, the loss softmax_cross_entropy, and no ignored class"));
+                    }
+                    let soft = distill.loss(g, results[i], teacher)?;
+                    let alpha = distill.share_of_labels();
+                    let both = Expr::build(|e| {
+                        let (hard, soft) = (e.mul(e.input(0), e.constant(alpha)), e.mul(e.input(1), e.constant(1.0 - alpha)));
+                        e.mul(e.add(hard, soft), e.input(2))
+                    });
+                    total = Some(g.pointwise(both, &[sum.loss, soft, share])?);
+                    continue;
+                }
                 let part = g.pointwise(
                     Expr::build(|e| {
                         let part = e.mul(e.input(0), e.input(1));
@@ -366,7 +388,7 @@ pub(crate) fn programs(
     };
     if predicts_only {
         let prediction = forward(false, false)?;
-        let interface = ProgramInterface { columns: read.all, ranges, model_metrics, outputs, activations };
+        let interface = ProgramInterface { columns: read.all, ranges, model_metrics, outputs, activations, pruned: Vec::new() };
         let whole = vec![(Role::Predict, optimize(&prediction)?)];
         let (training, interface, batch_statistics) = (None, Arc::new(interface), model.has_batch_statistics());
         return Ok(Programs { whole, accumulating: OnceLock::new(), training, optimization, resumes, batch_statistics, interface });
@@ -377,7 +399,8 @@ pub(crate) fn programs(
     let output = |name: &str| training.outputs().iter().find(|(known, _)| known == name).map(|(_, value)| *value);
     let loss: ValueId = output("loss").expect("written above");
     let counted = output(LOSS_WEIGHT);
-    let mut whole = training_programs(&optimization, &training, loss, counted, false, false)?;
+    let pruned = optimization.prune.as_ref().map_or(Ok(Vec::new()), |prune| prune.weights_of(model, training.states()))?;
+    let mut whole = training_programs(&optimization, &pruned, &training, loss, counted, false, false)?;
     whole.push((Role::Evaluate, evaluation));
     whole.push((Role::Predict, prediction));
     let whole = whole.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
@@ -394,6 +417,7 @@ pub(crate) fn programs(
             model_metrics,
             outputs,
             activations,
+            pruned,
         }),
     })
 }

@@ -1,14 +1,17 @@
-//! The training programs of a forward graph: backward pass, gradient clipping, optimizer update and weight average.
+//! The training programs of a forward graph: backward pass, gradient clipping, optimizer update, pruning masks and weight average.
 
+use crate::prune::PrunedWeight;
 use crate::spec::Optimization;
 use plimsoll_core::ValueId;
 use plimsoll_core::graph::{Graph, GraphError, StateId};
+use plimsoll_core::pruning::zero_where_pruned;
 use plimsoll_core::step::{GradientsRule, Role, Training, training_programs_with};
 
 /// The training programs of a forward graph, with or without the variants that accumulate gradients over micro-batches.
-/// `resumes`: whether the device's sums over rows resume from those of earlier micro-batches.
+/// `pruned`: the weights that have a mask. `resumes`: whether the device's sums over rows resume from those of earlier micro-batches.
 pub(crate) fn training_programs(
     optimization: &Optimization,
+    pruned: &[PrunedWeight],
     forward: &Graph,
     loss: ValueId,
     divisor: Option<ValueId>,
@@ -18,8 +21,14 @@ pub(crate) fn training_programs(
     let local = optimization.clip.filter(|clip| clip.is_local());
     let rule = |g: &mut Graph, parameter: StateId, gradient: ValueId| {
         let gradient = local.map_or(Ok(gradient), |clip| clip.one(g, gradient))?;
+        let mask = pruned.iter().find(|weight| weight.name == g.states()[parameter.0 as usize].name);
+        let mask = mask.map(|weight| weight.declare_mask(g)).transpose()?;
         optimization.optimizer.update(g, parameter, gradient)?;
-        optimization.average.map_or(Ok(()), |average| average.follow(g, parameter))
+        if let Some(mask) = mask {
+            zero_where_pruned(g, parameter, mask)?;
+        }
+        let average = optimization.average.map_or(Ok(None), |average| average.follow(g, parameter))?;
+        average.zip(mask).map_or(Ok(()), |(average, mask)| zero_where_pruned(g, average, mask))
     };
     let global = optimization.clip.filter(|clip| !clip.is_local()).map(|clip| move |g: &mut Graph, all: &[ValueId]| clip.all(g, all));
     let gradients = global.as_ref().map(|rule| rule as &GradientsRule<'_>);

@@ -108,8 +108,7 @@ impl<'a> Variants<'a> {
         }
         self.held().truncate(1);
         let optimization = variant.apply(&self.spec.optimization);
-        let predicts_only = self.spec.inference_only;
-        let mut programs = programs(&self.spec.model, self.schema, &self.losses, optimization, self.columns, self.resumes, predicts_only)?;
+        let mut programs = programs(self.spec, self.schema, &self.losses, optimization, self.columns, self.resumes)?;
         if let Some(rows) = self.logit_blocks {
             programs.compute_logits_in_blocks(rows)?;
         }

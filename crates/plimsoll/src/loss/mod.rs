@@ -375,7 +375,7 @@ fn by_rows(g: &mut Graph, x: ValueId) -> Result<ValueId, GraphError> {
 const WIDE: usize = 1024;
 
 /// The sum of all elements.
-fn sum_by_rows(g: &mut Graph, elements: ValueId) -> Result<ValueId, GraphError> {
+pub(crate) fn sum_by_rows(g: &mut Graph, elements: ValueId) -> Result<ValueId, GraphError> {
     let dims = g.shape(elements).dims();
     let wide = dims.first().is_some_and(|first| first.is_batch()) && dims[1..].iter().map(|dim| dim.factor()).product::<usize>() >= WIDE;
     let axes: Vec<usize> = (1..dims.len()).collect();

@@ -1,7 +1,7 @@
 //! Activation functions, as layers or as the last step of other layers. Formulas and names are those of Keras.
 
 use super::keras::KerasLayer;
-use super::{Layer, Lowering, single_input};
+use super::{Int8, Layer, Lowering, single_input};
 use crate::named::named;
 use plimsoll_core::expr::{Binary, ExprBuilder, TermId, Unary};
 use plimsoll_core::ops::Reduction;
@@ -184,6 +184,16 @@ impl Layer for Activation {
 
     fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
         Some(vec![KerasLayer::new("Activation", json!({ "activation": self.keras_name()? }))])
+    }
+
+    fn int8(&self) -> Int8 {
+        match self {
+            Activation::Linear => Int8::SameScale,
+            Activation::Relu | Activation::Relu6 => Int8::Rectifier,
+            Activation::Softmax | Activation::Sigmoid | Activation::Tanh => Int8::FixedScale,
+            Activation::LeakyRelu | Activation::Gelu | Activation::GeluTanh | Activation::Silu | Activation::HardSwish => Int8::Function,
+            _ => Int8::Float("the function has no int8 operator"),
+        }
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -1,7 +1,7 @@
 //! Activations with parameters of their own, trainable or not.
 
 use super::activation::{elu, leaky};
-use super::{Layer, LayerDef, Lowering, single_input};
+use super::{Int8, Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::graph::Init;
 use plimsoll_core::{GraphError, ValueId};
@@ -31,6 +31,10 @@ pub(super) const LEAKY_RELU: LayerDef = LayerDef {
 impl Layer for LeakyRelu {
     fn kind(&self) -> &'static str {
         LEAKY_RELU.name
+    }
+
+    fn int8(&self) -> Int8 {
+        Int8::Function
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -94,6 +98,13 @@ pub(super) const RE_LU: LayerDef = LayerDef {
 impl Layer for ReLu {
     fn kind(&self) -> &'static str {
         RE_LU.name
+    }
+
+    fn int8(&self) -> Int8 {
+        match (self.slope, self.threshold, self.max_value) {
+            (0.0, 0.0, None | Some(6.0)) => Int8::Rectifier,
+            _ => Int8::Function,
+        }
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -2,7 +2,7 @@
 
 use super::keras::{KerasLayer, kernel_and_bias, regularizer, window};
 use super::window::SlidingWindow;
-use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, single_input};
+use super::{Activation, Initializer, Int8, Layer, LayerDef, Lowering, Padding, Regularizer, single_input};
 use plimsoll_core::graph::Init;
 use plimsoll_core::ops::Conv2d;
 use plimsoll_core::shape::Shape;
@@ -128,6 +128,10 @@ impl Layer for Conv2D {
         Some(zeros.into_iter().chain([layer]).collect())
     }
 
+    fn int8(&self) -> Int8 {
+        Int8::Kernel { linear: self.activation == Activation::Linear }
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         let (window, channels) = self.window.window(lowering.graph, x)?;
@@ -143,6 +147,7 @@ impl Layer for Conv2D {
         let init = self.initializer.init(elements.saturating_mul(channels) / groups, elements.saturating_mul(self.filters) / groups);
         let filter = lowering.parameter("kernel", [height, width, channels / groups, self.filters], init)?;
         lowering.regularize(filter, self.regularizer)?;
+        let filter = lowering.int8_kernel(filter, 3)?;
         let y = lowering.graph.add_one(Op::Conv2d(Conv2d { window, groups, epilogue: None, dtype: DType::F32 }), &[x, filter])?;
         bias_and_activation(lowering, y, self.filters, self.bias, self.activation)
     }
@@ -168,7 +173,17 @@ pub(super) fn bias_and_activation(
         let bias = lowering.parameter("bias", [channels], Init::Constant(0.0))?;
         y = lowering.graph.plus(y, bias)?;
     }
+    let y = before_activation(lowering, y, activation)?;
     activation.apply(lowering.graph, y)
+}
+
+/// The value that an activation is applied to. In an int8 model it has a range, unless the activation is part of the
+/// operator before it.
+pub(super) fn before_activation(lowering: &mut Lowering<'_>, y: ValueId, activation: Activation) -> Result<ValueId, GraphError> {
+    match activation {
+        Activation::Linear | Activation::Relu | Activation::Relu6 => Ok(y),
+        _ => lowering.observe("before_activation", y),
+    }
 }
 
 /// 1-D convolution over sequences `[batch, time, channels]`.
@@ -289,6 +304,10 @@ impl Layer for Conv1D {
             "use_bias": conv.bias,
         });
         Some(vec![KerasLayer::new("Conv1D", config).weights(kernel_and_bias(conv.bias))])
+    }
+
+    fn int8(&self) -> Int8 {
+        self.conv.int8()
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -1,8 +1,8 @@
 //! The fully connected layer.
 
-use super::conv::bias_and_activation;
+use super::conv::{before_activation, bias_and_activation};
 use super::keras::{KerasLayer, kernel_and_bias, regularizer};
-use super::{Activation, Initializer, Layer, LayerDef, Lowering, Regularizer, single_input};
+use super::{Activation, Initializer, Int8, Layer, LayerDef, Lowering, Regularizer, single_input};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{Dim, GraphError, ValueId};
 use serde_json::json;
@@ -88,6 +88,10 @@ impl Layer for Dense {
         Some(vec![KerasLayer::new("Dense", config).weights(kernel_and_bias(self.bias))])
     }
 
+    fn int8(&self) -> Int8 {
+        Int8::Kernel { linear: self.activation == Activation::Linear }
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         let shape = lowering.graph.shape(x).clone();
@@ -102,9 +106,11 @@ impl Layer for Dense {
         let x = lowering.graph.reshape(x, Shape::new([leading, Dim::fixed(width)]))?;
         let kernel = lowering.parameter("kernel", [width, self.units], self.initializer.init(width, self.units))?;
         lowering.regularize(kernel, self.regularizer)?;
+        let kernel = lowering.int8_kernel(kernel, 1)?;
         let y = lowering.graph.matmul(x, kernel)?;
         let y = bias_and_activation(lowering, y, self.units, self.bias, Activation::Linear)?;
         let y = lowering.graph.reshape(y, shape.with(shape.rank() - 1, Dim::fixed(self.units)))?;
+        let y = before_activation(lowering, y, self.activation)?;
         self.activation.apply(lowering.graph, y)
     }
 

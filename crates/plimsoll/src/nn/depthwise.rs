@@ -4,7 +4,7 @@ use super::config::LayerConfig;
 use super::conv::bias_and_activation;
 use super::keras::{KerasLayer, kernel_and_bias, regularizer, window};
 use super::window::SlidingWindow;
-use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, single_input};
+use super::{Activation, Initializer, Int8, Layer, LayerDef, Lowering, Padding, Regularizer, single_input};
 use plimsoll_core::ops::{Conv2d, Window};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{DType, GraphError, Op, ValueId};
@@ -100,6 +100,7 @@ impl DepthwiseConv2D {
         // The kernels of a channel are contiguous, as one group.
         let filter = lowering.parameter(name, [height, width, 1, channels.saturating_mul(self.multiplier)], init)?;
         lowering.regularize(filter, self.regularizer)?;
+        let filter = lowering.int8_kernel(filter, 3)?;
         let y = lowering.graph.add_one(Op::Conv2d(Conv2d { window, groups: channels, epilogue: None, dtype: DType::F32 }), &[x, filter])?;
         Ok((y, channels.saturating_mul(self.multiplier)))
     }
@@ -141,10 +142,18 @@ impl Layer for DepthwiseConv2D {
         Some(zeros.into_iter().chain([layer]).collect())
     }
 
+    fn int8(&self) -> Int8 {
+        Int8::Kernel { linear: self.activation == Activation::Linear }
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         let (y, channels) = self.convolve(lowering, x, "kernel")?;
         bias_and_activation(lowering, y, channels, self.bias, self.activation)
+    }
+
+    fn prunes(&self, _: &str) -> bool {
+        false
     }
 
     fn last_activation(&self) -> Option<Activation> {
@@ -208,18 +217,28 @@ impl Layer for SeparableConv2D {
         SEPARABLE_CONV2D.name
     }
 
+    fn int8(&self) -> Int8 {
+        self.depthwise.int8()
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         if self.filters == 0 {
             return Err(lowering.graph.error("needs at least one filter"));
         }
         let (y, channels) = self.depthwise.convolve(lowering, x, "depthwise_kernel")?;
+        let y = lowering.observe("depthwise", y)?;
         let init = self.depthwise.initializer.init(channels, self.filters);
         let mix = lowering.parameter("pointwise_kernel", [1, 1, channels, self.filters], init)?;
         lowering.regularize(mix, self.depthwise.regularizer)?;
+        let mix = lowering.int8_kernel(mix, 3)?;
         let conv = Conv2d { window: Window::valid((1, 1), (1, 1)), groups: 1, epilogue: None, dtype: DType::F32 };
         let y = lowering.graph.add_one(Op::Conv2d(conv), &[y, mix])?;
         bias_and_activation(lowering, y, self.filters, self.depthwise.bias, self.depthwise.activation)
+    }
+
+    fn prunes(&self, weight: &str) -> bool {
+        weight.ends_with("pointwise_kernel")
     }
 
     fn last_activation(&self) -> Option<Activation> {

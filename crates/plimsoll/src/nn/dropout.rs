@@ -2,7 +2,7 @@
 
 use super::keras::KerasLayer;
 use super::shape::row_shape;
-use super::{Layer, LayerDef, Lowering, single_input};
+use super::{Int8, Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{Dim, GraphError, ValueId};
@@ -90,6 +90,10 @@ impl Layer for Dropout {
         true
     }
 
+    fn int8(&self) -> Int8 {
+        Int8::SameScale
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         if !drops(lowering, self.rate)? {
@@ -131,6 +135,10 @@ impl Layer for SpatialDropout {
         true
     }
 
+    fn int8(&self) -> Int8 {
+        Int8::SameScale
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         if !drops(lowering, self.rate)? {
@@ -167,6 +175,10 @@ impl Layer for StochasticDepth {
         true
     }
 
+    fn int8(&self) -> Int8 {
+        Int8::SameScale
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         if !drops(lowering, self.rate)? {
@@ -192,6 +204,10 @@ pub(super) const ALPHA_DROPOUT: LayerDef = LayerDef {
 impl Layer for AlphaDropout {
     fn kind(&self) -> &'static str {
         ALPHA_DROPOUT.name
+    }
+
+    fn int8(&self) -> Int8 {
+        Int8::SameScale
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -1,5 +1,6 @@
 //! What a layer adds itself to: a graph, with parameters and statistics.
 
+use super::Quantize;
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::shape::{Shape, TensorType};
@@ -26,6 +27,12 @@ pub struct Lowering<'a> {
     pub(super) new_mask: Option<ValueId>,
     /// Regularization losses, as scalars.
     pub(super) penalties: &'a mut Vec<ValueId>,
+    /// How the layer is trained for int8, if it is.
+    pub(super) quantize: Option<&'a Quantize>,
+    /// Tensors that have a range in an int8 model.
+    pub(super) observed: &'a mut Vec<(String, ValueId)>,
+    /// Whether the layer is part of the teacher of another model.
+    pub(super) is_teacher: bool,
 }
 
 /// L1 and L2 regularization: `l1·Σ|w| + l2·Σw²` is added to the loss.
@@ -39,8 +46,26 @@ pub struct Regularizer {
 
 impl<'a> Lowering<'a> {
     /// A layer of this name by itself, for inference: to infer shapes while a model is imported.
-    pub(crate) fn to_infer(graph: &'a mut Graph, name: &'a str, penalties: &'a mut Vec<ValueId>) -> Lowering<'a> {
-        Lowering { graph, training: false, trainable: true, name, shared: false, mask: None, new_mask: None, penalties }
+    pub(crate) fn to_infer(
+        graph: &'a mut Graph,
+        name: &'a str,
+        penalties: &'a mut Vec<ValueId>,
+        observed: &'a mut Vec<(String, ValueId)>,
+    ) -> Lowering<'a> {
+        let (mask, new_mask, quantize) = (None, None, None);
+        Lowering {
+            graph,
+            training: false,
+            trainable: true,
+            name,
+            shared: false,
+            mask,
+            new_mask,
+            penalties,
+            quantize,
+            observed,
+            is_teacher: false,
+        }
     }
 }
 
@@ -59,6 +84,7 @@ impl Lowering<'_> {
 
     fn state(&mut self, name: &str, kind: StateKind, shape: impl IntoIterator<Item = usize>, init: Init) -> Result<ValueId, GraphError> {
         let ty = TensorType::f32(Shape::fixed(shape));
+        let kind = if self.is_teacher { StateKind::Teacher } else { kind };
         if self.shared {
             let full = format!("{}/{name}", self.name);
             if let Some(known) = self.graph.states().iter().position(|state| state.name == full) {

@@ -1,7 +1,7 @@
 //! Layers that merge branches.
 
 use super::keras::KerasLayer;
-use super::{Layer, LayerDef, Lowering};
+use super::{Int8, Layer, LayerDef, Lowering};
 use plimsoll_core::expr::Binary;
 use plimsoll_core::ops::Concat;
 use plimsoll_core::shape::Shape;
@@ -79,6 +79,13 @@ macro_rules! folding {
                 true
             }
 
+            fn int8(&self) -> Int8 {
+                match $op {
+                    Binary::Add | Binary::Mul => Int8::Operator,
+                    _ => Int8::Float("it has no int8 operator"),
+                }
+            }
+
             fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
                 fold(lowering, inputs, $op)
             }
@@ -121,6 +128,10 @@ impl Layer for Subtract {
 
     fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
         Some(vec![KerasLayer::new("Subtract", json!({}))])
+    }
+
+    fn int8(&self) -> Int8 {
+        Int8::Operator
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -171,6 +182,10 @@ impl Layer for Concatenate {
         true
     }
 
+    fn int8(&self) -> Int8 {
+        Int8::SameScale
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let g = &mut *lowering.graph;
         let rank = inputs.first().map_or(0, |input| g.shape(*input).rank());
@@ -195,6 +210,10 @@ impl Layer for ConcatenateAlong {
 
     fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
         Some(vec![KerasLayer::new("Concatenate", json!({ "axis": self.axis }))])
+    }
+
+    fn int8(&self) -> Int8 {
+        Int8::SameScale
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -25,6 +25,9 @@ mod norm;
 mod over_time;
 mod pool;
 mod position;
+mod quantize;
+#[cfg(test)]
+mod quantize_tests;
 mod recurrent;
 mod rescaling;
 mod shape;
@@ -56,12 +59,14 @@ pub use keras::{KerasElements, KerasLayer, KerasWeight};
 pub use lowering::{Lowering, MICRO_BATCH_RECIPROCAL, Regularizer};
 pub use merge::{Add, Average, Concatenate, ConcatenateAlong, Maximum, Minimum, Multiply, Subtract};
 pub use model::Model;
-pub(crate) use model::Output;
+pub(crate) use model::{Output, TEACHER};
 pub use noise::{GaussianDropout, GaussianNoise};
 pub use norm::{BatchNorm, GroupNorm, LayerNorm, RmsNorm};
 pub use over_time::{OverTime, TimeDistributed};
 pub use pool::{AveragePool2D, GlobalAveragePool, GlobalMaxPool, MaskedAveragePool, MaxPool2D, MaxUnpool2D};
 pub use position::{PositionEmbedding, SinusoidalPositions};
+pub(crate) use quantize::{FIRST_MICRO_BATCH, LAST_MICRO_BATCH, range_names};
+pub use quantize::{Int8, Quantize};
 pub use recurrent::{Bidirectional, Gru, Lstm, SimpleRnn};
 pub use rescaling::{LayerScale, Normalization, Rescaling};
 pub use shape::{Cropping2D, ExpandDims, Flatten, Permute, RepeatVector, Reshape, ZeroPadding2D};
@@ -99,6 +104,17 @@ pub trait Layer: std::fmt::Debug + Send + Sync {
     fn with_outputs(&self, outputs: usize) -> Option<(Arc<dyn Layer>, bool)> {
         let _ = outputs;
         None
+    }
+
+    /// Whether pruning may mask its weight of this name: as in tfmot, kernels and embeddings, but not those of depthwise convolutions.
+    fn prunes(&self, weight: &str) -> bool {
+        let last = weight.rsplit('/').next().unwrap_or_default();
+        last.ends_with("kernel") || matches!(last, "embeddings" | "weight")
+    }
+
+    /// What it is in an int8 model.
+    fn int8(&self) -> Int8 {
+        Int8::Float("it has no int8 operator")
     }
 
     /// Whether its output has the channels of its input, whatever their number.

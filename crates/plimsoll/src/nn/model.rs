@@ -1,10 +1,16 @@
 //! Models: layers and their connections. Shapes are inferred when the inputs are known.
 
 use super::tensor::{Source, SymbolicTensor};
-use super::{Activation, Layer, Lowering};
+use super::{Activation, Layer, Lowering, Quantize};
 use plimsoll_core::shape::TensorType;
 use plimsoll_core::{DType, Graph, GraphError, ValueId};
 use std::sync::Arc;
+
+/// What the names of a teacher's weights begin with.
+pub(crate) const TEACHER: &str = "teacher";
+
+/// The scope of the ranges of inputs.
+const QUANTIZED_INPUTS: &str = "quantized_inputs";
 
 /// A model: layers in execution order, each with its inputs.
 #[derive(Clone, Debug)]
@@ -13,6 +19,12 @@ pub struct Model {
     inputs: Vec<String>,
     layers: Vec<LayerCall>,
     outputs: Vec<(String, SymbolicTensor)>,
+    /// How it is trained for int8, if it is.
+    quantize: Option<Quantize>,
+    /// Whether it computes as an int8 model does: the forward pass rounds.
+    rounds: bool,
+    /// Whether it is the teacher of another model.
+    is_teacher: bool,
 }
 
 /// A call of a layer.
@@ -42,11 +54,13 @@ pub(crate) struct Lowered {
     pub penalty: Option<ValueId>,
     /// The output of each layer, in order.
     pub results: Vec<ValueId>,
+    /// Tensors that have a range in an int8 model, by name.
+    pub observed: Vec<(String, ValueId)>,
 }
 
 impl Model {
     pub(super) fn new(name: String, inputs: Vec<String>, layers: Vec<LayerCall>, outputs: Vec<(String, SymbolicTensor)>) -> Model {
-        Model { name, inputs, layers, outputs }
+        Model { name, inputs, layers, outputs, quantize: None, rounds: false, is_teacher: false }
     }
 
     /// Sets the name, for reports.
@@ -84,6 +98,35 @@ impl Model {
             });
             inputs.filter_map(move |i| Some((i, bound?)))
         })
+    }
+
+    /// The name of the layer whose weight of this name pruning may mask.
+    pub(crate) fn layer_pruned<'a>(&'a self, weight: &str) -> Option<&'a str> {
+        let rest = |call: &LayerCall| weight.strip_prefix(call.name.as_str()).and_then(|rest| rest.strip_prefix('/')).map(str::to_string);
+        let owner = self.layers.iter().filter_map(|call| Some((call, rest(call)?))).max_by_key(|(call, _)| call.name.len());
+        owner.filter(|(call, rest)| call.trainable && call.layer.prunes(rest)).map(|(call, _)| call.name.as_str())
+    }
+
+    /// How it is trained for int8, if it is.
+    pub(super) fn quantization(&self) -> Option<&Quantize> {
+        self.quantize.as_ref()
+    }
+
+    pub(super) fn set_quantize(&mut self, quantize: Quantize) {
+        (self.quantize, self.rounds) = (Some(quantize), true);
+    }
+
+    /// The same model as the teacher of another one: frozen, its weights under names of their own.
+    pub(crate) fn into_teacher(mut self) -> Model {
+        for call in &mut self.layers {
+            (call.name, call.trainable) = (format!("{TEACHER}/{}", call.name), false);
+        }
+        Model { is_teacher: true, ..self }
+    }
+
+    /// The same model in single precision; it still knows which tensors have a range in an int8 model.
+    pub(crate) fn without_rounding(self) -> Model {
+        Model { rounds: false, ..self }
     }
 
     pub(super) fn output_tensors(&self) -> impl Iterator<Item = SymbolicTensor> {
@@ -147,23 +190,32 @@ impl Model {
         let mut converted: Vec<Option<ValueId>> = vec![None; inputs.len()];
         let mut results: Vec<ValueId> = Vec::with_capacity(self.layers.len());
         let mut masks: Vec<Option<ValueId>> = Vec::with_capacity(self.layers.len());
-        let mut penalties = Vec::new();
-        for call in &self.layers {
+        let (mut penalties, mut observed) = (Vec::new(), Vec::new());
+        let ranged = self.observed_layers();
+        for (i, call) in self.layers.iter().enumerate() {
+            let quantize = self.quantize.as_ref().filter(|quantize| self.rounds && !quantize.keeps(&call.name));
             let mut read = Vec::with_capacity(call.inputs.len());
             for tensor in &call.inputs {
                 read.push(match tensor.0 {
                     Source::Layer(i) => results[i],
                     Source::Input(i) if call.layer.reads_integers() => inputs[i],
-                    Source::Input(i) => real(graph, inputs, &mut converted, i)?,
+                    Source::Input(i) => self.real(graph, inputs, &mut converted, &mut observed, (i, training))?,
                 });
             }
             let of_input = |tensor: &SymbolicTensor| if let Source::Layer(i) = tensor.0 { masks[i] } else { None };
             let mask = call.inputs.iter().find_map(of_input);
             let (result, new_mask) = graph.in_scope(&call.name, |graph| {
                 let LayerCall { name, layer, trainable, shared, .. } = call;
-                let (trainable, shared) = (*trainable, *shared);
-                let mut lowering = Lowering { graph, training, trainable, name, shared, mask, new_mask: None, penalties: &mut penalties };
-                let result = layer.lower(&mut lowering, &read)?;
+                let (trainable, shared, new_mask) = (*trainable, *shared, None);
+                let (penalties, observed, is_teacher) = (&mut penalties, &mut observed, self.is_teacher);
+                let mut lowering =
+                    Lowering { graph, training, trainable, name, shared, mask, new_mask, penalties, quantize, observed, is_teacher };
+                let mut result = layer.lower(&mut lowering, &read)?;
+                if ranged[i] {
+                    // A layer in single precision may be followed by one in int8.
+                    lowering.quantize = self.quantize.as_ref().filter(|_| self.rounds);
+                    result = lowering.observe("output", result)?;
+                }
                 Ok((result, lowering.new_mask))
             })?;
             // A mask stays with a sequence as long as its steps are the same ones.
@@ -182,12 +234,38 @@ impl Model {
         for (_, tensor) in &self.outputs {
             let (value, last) = match tensor.0 {
                 Source::Layer(i) => (results[i], self.layers[i].layer.last_activation()),
-                Source::Input(i) => (real(graph, inputs, &mut converted, i)?, None),
+                Source::Input(i) => (self.real(graph, inputs, &mut converted, &mut observed, (i, training))?, None),
             };
             let before_activation = last.and_then(|activation| Some((activation, before(graph, activation, value)?)));
             outputs.push(Output { value, before_activation });
         }
-        Ok(Lowered { outputs, penalty: total, results })
+        Ok(Lowered { outputs, penalty: total, results, observed })
+    }
+
+    /// Casts an input from its stored type to float, once.
+    fn real(
+        &self,
+        graph: &mut Graph,
+        inputs: &[ValueId],
+        converted: &mut [Option<ValueId>],
+        observed: &mut Vec<(String, ValueId)>,
+        (i, training): (usize, bool),
+    ) -> Result<ValueId, GraphError> {
+        if let Some(known) = converted[i] {
+            return Ok(known);
+        }
+        let mut value = graph.cast(inputs[i], DType::F32)?;
+        if self.quantize.is_some() {
+            let quantize = self.quantize.as_ref().filter(|_| self.rounds);
+            let scope = if self.is_teacher { format!("{TEACHER}/{QUANTIZED_INPUTS}") } else { QUANTIZED_INPUTS.to_string() };
+            value = graph.in_scope(&scope, |graph| {
+                let (mut penalties, is_teacher) = (Vec::new(), self.is_teacher);
+                let lowering = Lowering::to_infer(graph, &scope, &mut penalties, observed);
+                Lowering { training, quantize, is_teacher, ..lowering }.observe(&self.inputs[i], value)
+            })?;
+        }
+        converted[i] = Some(value);
+        Ok(value)
     }
 
     /// The same model without layers that reach no output.
@@ -269,16 +347,6 @@ impl Model {
 fn same_steps(graph: &Graph, mask: ValueId, value: ValueId) -> bool {
     let (mask, value) = (graph.shape(mask), graph.shape(value));
     value.rank() == 3 && value.dims()[..2] == mask.dims()[..2]
-}
-
-/// Casts an input from its stored type to float, once.
-fn real(graph: &mut Graph, inputs: &[ValueId], converted: &mut [Option<ValueId>], i: usize) -> Result<ValueId, GraphError> {
-    if let Some(known) = converted[i] {
-        return Ok(known);
-    }
-    let value = graph.cast(inputs[i], DType::F32)?;
-    converted[i] = Some(value);
-    Ok(value)
 }
 
 /// The value an activation was applied to. Sigmoid reads it directly; softmax reads it through the difference to its log-sum.

@@ -1,7 +1,7 @@
 //! Gaussian noise during training.
 
 use super::trigonometry::cosine;
-use super::{Layer, LayerDef, Lowering, single_input};
+use super::{Int8, Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::{Expr, ExprBuilder, TermId, Unary};
 use plimsoll_core::{GraphError, ValueId};
 use std::sync::Arc;
@@ -53,6 +53,10 @@ impl Layer for GaussianNoise {
         GAUSSIAN_NOISE.name
     }
 
+    fn int8(&self) -> Int8 {
+        Int8::SameScale
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         if !(self.deviation.is_finite() && self.deviation >= 0.0) {
@@ -78,6 +82,10 @@ pub(super) const GAUSSIAN_DROPOUT: LayerDef = LayerDef {
 impl Layer for GaussianDropout {
     fn kind(&self) -> &'static str {
         GAUSSIAN_DROPOUT.name
+    }
+
+    fn int8(&self) -> Int8 {
+        Int8::SameScale
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -1,7 +1,7 @@
 //! Normalization over the batch, over features, over groups of channels. Defaults are those of Keras.
 
 use super::keras::{KerasLayer, gamma_and_beta};
-use super::{Layer, LayerDef, Lowering, single_input};
+use super::{Int8, Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::Init;
 use plimsoll_core::ops::Reduction;
@@ -158,6 +158,10 @@ impl Layer for BatchNorm {
         let mut names = gamma_and_beta(self.scale, self.center);
         names.extend(["moving_mean", "moving_variance"]);
         Some(vec![KerasLayer::new("BatchNormalization", config).weights(&names)])
+    }
+
+    fn int8(&self) -> Int8 {
+        Int8::Norm
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -106,6 +106,10 @@ impl Layer for OverTime {
         lowering.graph.reshape(y, Shape::new([batch, time, channels]))
     }
 
+    fn prunes(&self, weight: &str) -> bool {
+        self.layer.prunes(weight)
+    }
+
     fn last_activation(&self) -> Option<Activation> {
         None
     }
@@ -257,5 +261,9 @@ impl Layer for TimeDistributed {
 
     fn uses_batch_statistics(&self) -> bool {
         self.layer.uses_batch_statistics()
+    }
+
+    fn prunes(&self, weight: &str) -> bool {
+        self.layer.prunes(weight)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::keras::{KerasLayer, window};
 use super::window::{SlidingWindow, image_dims};
-use super::{Layer, LayerDef, Lowering, Padding, single_input};
+use super::{Int8, Layer, LayerDef, Lowering, Padding, single_input};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::ops::{AvgPool, MaxPool, Reduction};
 use plimsoll_core::shape::Shape;
@@ -76,6 +76,10 @@ macro_rules! pooling {
 
             fn keeps_sign(&self) -> bool {
                 true
+            }
+
+            fn int8(&self) -> Int8 {
+                Int8::SameScale
             }
 
             fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -165,6 +169,10 @@ impl Layer for GlobalAveragePool {
             _ => return None,
         };
         Some(vec![KerasLayer::new(class, json!({ "data_format": "channels_last" }))])
+    }
+
+    fn int8(&self) -> Int8 {
+        Int8::Operator
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

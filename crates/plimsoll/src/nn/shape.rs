@@ -2,7 +2,7 @@
 
 use super::keras::KerasLayer;
 use super::window::image_dims;
-use super::{Layer, LayerDef, Lowering, single_input};
+use super::{Int8, Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::ops::{Pad, Slice, Transpose};
 use plimsoll_core::shape::{Dim, Shape};
@@ -136,6 +136,10 @@ impl Layer for Flatten {
         Some(vec![KerasLayer::new("Flatten", json!({ "data_format": "channels_last" }))])
     }
 
+    fn int8(&self) -> Int8 {
+        Int8::SameScale
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         lowering.graph.flatten(x)
@@ -162,6 +166,10 @@ impl Layer for Reshape {
     fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
         let shape: Vec<i64> = self.row.iter().map(|dim| dim.map_or(-1, |dim| dim as i64)).collect();
         Some(vec![KerasLayer::new("Reshape", json!({ "target_shape": shape }))])
+    }
+
+    fn int8(&self) -> Int8 {
+        Int8::SameScale
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -192,6 +200,10 @@ pub(super) const EXPAND_DIMS: LayerDef = LayerDef {
 impl Layer for ExpandDims {
     fn kind(&self) -> &'static str {
         EXPAND_DIMS.name
+    }
+
+    fn int8(&self) -> Int8 {
+        Int8::SameScale
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -250,6 +262,10 @@ impl Layer for Permute {
         PERMUTE.name
     }
 
+    fn int8(&self) -> Int8 {
+        Int8::SameScale
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         let order: Vec<usize> = std::iter::once(0).chain(self.order.iter().copied()).collect();
@@ -280,6 +296,10 @@ impl Layer for ZeroPadding2D {
 
     fn keeps_sign(&self) -> bool {
         true
+    }
+
+    fn int8(&self) -> Int8 {
+        Int8::SameScale
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
@@ -313,6 +333,10 @@ impl Layer for Cropping2D {
     fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
         let EdgeWidths { rows, columns } = self.edges;
         Some(vec![KerasLayer::new("Cropping2D", json!({ "cropping": [[rows.0, rows.1], [columns.0, columns.1]] }))])
+    }
+
+    fn int8(&self) -> Int8 {
+        Int8::SameScale
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

@@ -3,7 +3,7 @@
 use super::conv::bias_and_activation;
 use super::keras::{KerasLayer, kernel_and_bias, regularizer, window};
 use super::window::{SlidingWindow, image_dims};
-use super::{Activation, Initializer, Layer, LayerDef, Lowering, Padding, Regularizer, single_input};
+use super::{Activation, Initializer, Int8, Layer, LayerDef, Lowering, Padding, Regularizer, single_input};
 use plimsoll_core::ops::Conv2dGradInput;
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{DType, GraphError, Op, ValueId};
@@ -143,6 +143,10 @@ impl Layer for Conv2DTranspose {
         none.then(|| vec![KerasLayer::new("Conv2DTranspose", config.into()).weights(kernel_and_bias(self.bias))])
     }
 
+    fn int8(&self) -> Int8 {
+        Int8::Kernel { linear: self.activation == Activation::Linear }
+    }
+
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let x = single_input(lowering, inputs)?;
         let (height, width, channels) = image_dims(lowering.graph, x)?;
@@ -159,6 +163,7 @@ impl Layer for Conv2DTranspose {
         let init = self.initializer.init(elements.saturating_mul(self.filters), elements.saturating_mul(channels));
         let filter = lowering.parameter("kernel", [size.0, size.1, self.filters, channels], init)?;
         lowering.regularize(filter, self.regularizer)?;
+        let filter = lowering.int8_kernel(filter, 2)?;
         let g = &mut *lowering.graph;
         let input = g.shape(x).with(1, tall.into()).with(2, wide.into()).with(3, self.filters.into());
         let spread = Conv2dGradInput { window: self.window.on((tall, wide)), groups: 1, input, dtype: DType::F32 };

@@ -2,7 +2,7 @@
 
 use super::keras::KerasLayer;
 use super::window::image_dims;
-use super::{Layer, LayerDef, Lowering, single_input};
+use super::{Int8, Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::ops::{Concat, Slice};
 use plimsoll_core::shape::Shape;
@@ -56,6 +56,10 @@ impl Layer for UpSampling2D {
         let kind = if self.bilinear { "bilinear" } else { "nearest" };
         let config = json!({ "size": [self.factor.0, self.factor.1], "data_format": "channels_last", "interpolation": kind });
         Some(vec![KerasLayer::new("UpSampling2D", config)])
+    }
+
+    fn int8(&self) -> Int8 {
+        if self.bilinear { Int8::Float("bilinear interpolation stays in single precision") } else { Int8::SameScale }
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

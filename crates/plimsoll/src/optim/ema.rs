@@ -28,10 +28,10 @@ impl Ema {
         if step <= 1 { 0.0 } else { self.momentum }
     }
 
-    /// Adds the update of a parameter's average, after that of the parameter.
-    pub(crate) fn follow(self, g: &mut Graph, parameter: StateId) -> Result<(), GraphError> {
+    /// Adds the update of a parameter's average, after that of the parameter; gives the average.
+    pub(crate) fn follow(self, g: &mut Graph, parameter: StateId) -> Result<Option<StateId>, GraphError> {
         let new = g.updates().iter().rev().find(|(state, _)| *state == parameter).map(|(_, value)| *value);
-        let Some(new) = new else { return Ok(()) };
+        let Some(new) = new else { return Ok(None) };
         let keep = g.scalar(MOMENTUM);
         let (state, average) = slot(g, NAME, parameter)?;
         let mixed = Expr::build(|e| {
@@ -40,7 +40,7 @@ impl Ema {
         });
         let mixed = g.pointwise(mixed, &[keep, average, new])?;
         g.update(state, mixed);
-        Ok(())
+        Ok(Some(state))
     }
 }
 

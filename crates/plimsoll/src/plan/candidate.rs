@@ -9,6 +9,7 @@ use crate::checkpoint::Checkpoints;
 use crate::error::Result;
 use crate::graphs::{PlanSpace, PlannedRun, ProgramInterface, Programs, Variant, nodes};
 use crate::history::History;
+use crate::prune::MaskUpdates;
 use crate::spec::{Count, RunSpec};
 use plimsoll_core::budget::Owner;
 use plimsoll_core::plan::recompute::Recomputation;
@@ -157,7 +158,7 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     let feed_rows = if in_pieces { micro_batch } else { request.batch };
     if request.spec.count == Count::WeightsAndActivations {
         let mut fixed = memory.by_owner();
-        fixed.retain(|(owner, _)| !matches!(owner, Owner::Optimizer | Owner::GradientSums | Owner::Staging));
+        fixed.retain(|(owner, _)| !matches!(owner, Owner::Optimizer | Owner::GradientSums | Owner::Masks | Owner::Staging));
         let least = fixed.iter().map(|(_, size)| *size).sum();
         return Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory, least, fixed, on_device: None, written: None });
     }
@@ -180,6 +181,7 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     fixed.extend(checkpoint_owner(request.spec, memory.states.len()));
     fixed.extend(model_file_owner(request.spec));
     fixed.extend(history_owner(request.spec, &request.programs.interface));
+    fixed.extend(mask_update_owner(&request.programs.interface));
     fixed.extend(prediction_owner(request.spec, &request.programs.interface, micro_batch));
     let pipeline = pipelines(request.data, feed_rows, None)?;
     let mut least = fixed.iter().map(|(_, size)| *size).sum::<Bytes>() + pipeline.minimum;
@@ -237,6 +239,11 @@ pub(crate) fn history_owner(spec: &RunSpec, interface: &ProgramInterface) -> Opt
     (!spec.inference_only).then_some((Owner::History, size + spec.fit.log_footprint()))
 }
 
+/// The host's buffers for updates of pruning masks.
+pub(crate) fn mask_update_owner(interface: &ProgramInterface) -> Option<(Owner, Bytes)> {
+    (!interface.pruned.is_empty()).then(|| (Owner::MaskUpdates, MaskUpdates::footprint(&interface.pruned)))
+}
+
 /// The memory of the predictions of a micro-batch, of a run that predicts.
 pub(crate) fn prediction_owner(spec: &RunSpec, interface: &ProgramInterface, micro_batch: usize) -> Option<(Owner, Bytes)> {
     spec.inference_only.then_some((Owner::Predictions, prediction_bytes(interface, micro_batch)))
@@ -258,6 +265,7 @@ pub(crate) fn checkpoint_owner(spec: &RunSpec, states: usize) -> Option<(Owner, 
     let size = match (&spec.fit.checkpoints, &spec.fit.initial_weights) {
         (Some(_), _) => Checkpoints::footprint(states),
         (None, Some(_)) => Checkpoints::document(states),
+        (None, None) if spec.distill.is_some() => Checkpoints::document(states),
         (None, None) => return None,
     };
     Some((Owner::Checkpoint, size))

@@ -17,8 +17,8 @@ use crate::numerics::Numerics;
 use crate::spec::Count;
 use plimsoll_core::Bytes;
 use plimsoll_core::budget::Owner;
-use plimsoll_core::plan::{CheckedPlan, is_tight};
 use plimsoll_core::plan::recompute::{self, Effort, FitError};
+use plimsoll_core::plan::{CheckedPlan, is_tight};
 use std::borrow::Cow;
 
 /// The search effort for the smallest arena of a plan: per node of its largest graph, and at most.

@@ -44,7 +44,7 @@ pub use machine::{Assumptions, Machine};
 pub use split::SplitLayers;
 pub use sweep::{Sweep, SweepPoint};
 
-pub(crate) use candidate::{checkpoint_owner, history_owner, is_as_specified, prediction_bytes};
+pub(crate) use candidate::{checkpoint_owner, history_owner, is_as_specified, mask_update_owner, prediction_bytes};
 pub(crate) use data::epoch_rows;
 pub(crate) use machine::Budgets;
 pub(crate) use pipelines::NAMES;

@@ -9,7 +9,7 @@ use super::subject::{Proven, Subject};
 use super::untrue;
 use crate::allow::Permission;
 use crate::error::Result;
-use crate::plan::{checkpoint_owner, history_owner};
+use crate::plan::{checkpoint_owner, history_owner, mask_update_owner};
 use crate::spec::Count;
 use plimsoll_core::graph::Graph;
 use plimsoll_core::op::Op;
@@ -84,7 +84,7 @@ pub(super) fn derive(
     let (minimum_host, pipeline);
     if spec.count == Count::WeightsAndActivations {
         host = memory;
-        host.retain(|owner, _| !["optimizer", "gradient sums", "staging"].contains(&&owner[..]));
+        host.retain(|owner, _| !["optimizer", "gradient sums", "pruning masks", "staging"].contains(&&owner[..]));
         minimum_host = weights;
         pipeline = pipelines::stages(&subject.data, feed_rows, None)?;
     } else {
@@ -113,6 +113,9 @@ pub(super) fn derive(
             insert(&mut host, &owner.to_string(), size.0)?;
         }
         if let Some((owner, size)) = history_owner(spec, &proven.interface) {
+            insert(&mut host, &owner.to_string(), size.0)?;
+        }
+        if let Some((owner, size)) = mask_update_owner(&proven.interface) {
             insert(&mut host, &owner.to_string(), size.0)?;
         }
         let run = add(total(&host)?, pipelines::minimum(&subject.data, feed_rows)?)?;

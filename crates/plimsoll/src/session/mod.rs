@@ -9,12 +9,15 @@ mod not_finite;
 
 use crate::error::{BadRow, Error, Result};
 use crate::graphs::{LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, ProgramInterface, ROW_SHARE, ValueKind};
+use crate::history::WeightSparsity;
 use crate::metrics::Scores;
-use crate::nn::MICRO_BATCH_RECIPROCAL;
+use crate::nn::{FIRST_MICRO_BATCH, LAST_MICRO_BATCH, MICRO_BATCH_RECIPROCAL, TEACHER};
 use crate::offload_file::{self, OffloadFile};
 use crate::plan::RunPlan;
+use crate::prune::MaskUpdates;
 use crate::spec::{Optimization, RunSpec};
 use crate::start_times::StartTimes;
+use crate::tensors;
 use clock::Clock;
 use learning_rate::LearningRate;
 use loading::Loading;
@@ -57,6 +60,8 @@ pub(crate) struct Session {
     pub learning_rate: LearningRate,
     /// The state that counts skipped steps, with loss scaling.
     skipped: Option<StateId>,
+    /// The masks of pruned weights.
+    pruning: MaskUpdates,
     /// The scalars of the current step.
     rates: Vec<f32>,
     /// The learning rate of the current step.
@@ -119,6 +124,10 @@ enum Scalar {
     RowShare,
     MicroBatchReciprocal,
     PenaltyShare,
+    /// Whether it is the first micro-batch of its batch.
+    FirstMicroBatch,
+    /// Whether it is the last.
+    LastMicroBatch,
     /// An index into the scalars of the step.
     Rate(usize),
 }
@@ -210,7 +219,7 @@ impl Session {
         let ledger = Ledger::new("host", Some(plan.host_budget));
         // Pipelines and the executor make their own reservations.
         let own = |owner: &&(Owner, _)| {
-            let process = matches!(owner.0, Owner::Process | Owner::ThreadStacks | Owner::Graphs);
+            let process = matches!(owner.0, Owner::Process | Owner::ThreadStacks | Owner::Graphs | Owner::MaskUpdates);
             process || matches!(owner.0, Owner::DeviceRuntime(_) | Owner::PinnedStaging | Owner::Offload)
         };
         let process =
@@ -239,6 +248,9 @@ impl Session {
             None => executor.initialize(spec.seed)?,
             Some(_) => initial_values::initialize(&mut executor, spec.seed)?,
         }
+        if let Some(distill) = &spec.distill {
+            tensors::load_teacher(&mut executor, distill.weights(), TEACHER)?;
+        }
         let roles = plan
             .memory
             .programs
@@ -251,7 +263,6 @@ impl Session {
             plan.interface.model_metrics.states().filter_map(|(name, classes)| Some((state(&name)?, classes))).collect();
         Ok(Session {
             loading,
-            executor,
             ledger,
             plan: plan.clone(),
             step: 0,
@@ -264,7 +275,9 @@ impl Session {
             schema,
             learning_rate: LearningRate::default(),
             skipped: state(SKIPPED),
+            pruning: MaskUpdates::new(&plan.interface.pruned, &executor),
             rates,
+            executor,
             rate: 0.0,
             lags,
             pending: None,
@@ -341,6 +354,11 @@ impl Session {
         Ok(self.step.saturating_sub(f32::from_ne_bytes(bytes) as u64))
     }
 
+    /// How many numbers of the pruned weights are zero.
+    pub fn sparsity(&mut self) -> Result<Vec<WeightSparsity>> {
+        Ok(self.pruning.sparsity(&self.executor)?)
+    }
+
     /// Copies the device's per-class counts to the host and resets them. No run may be in flight.
     fn collect_counts(&mut self) -> Result<()> {
         self.uncollected = 0;
@@ -368,6 +386,7 @@ impl Session {
                 self.settle(schema, tally)?;
             }
             let step = self.applied()? + 1;
+            self.pruning.update(&mut self.executor, step - 1)?;
             self.rate = self.learning_rate.at(step, &self.plan.optimization);
             self.plan.optimization.scalars(step, self.rate, &mut self.rates);
         }
@@ -381,6 +400,8 @@ impl Session {
                     Role::Step | Role::Last => 1.0,
                     Role::Evaluate | Role::Predict => piece.rows as f32 / piece.batch_rows as f32,
                 },
+                Scalar::FirstMicroBatch => f32::from(matches!(role, Role::Step | Role::First)),
+                Scalar::LastMicroBatch => f32::from(matches!(role, Role::Step | Role::Last)),
                 Scalar::Rate(i) => self.rates[*i],
             };
         }
@@ -547,6 +568,8 @@ fn prepare(executor: &Executor, role: Role, graph: &Graph, interface: &ProgramIn
             Some(index) => Scalar::Rate(index),
             None if name == MICRO_BATCH_RECIPROCAL => Scalar::MicroBatchReciprocal,
             None if name == PENALTY_SHARE => Scalar::PenaltyShare,
+            None if name == FIRST_MICRO_BATCH => Scalar::FirstMicroBatch,
+            None if name == LAST_MICRO_BATCH => Scalar::LastMicroBatch,
             None => {
                 assert_eq!(name, ROW_SHARE, "every scalar is the optimizer's or the trainer's");
                 Scalar::RowShare

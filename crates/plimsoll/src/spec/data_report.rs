@@ -6,6 +6,7 @@ use crate::image_scan::scan_images;
 use plimsoll_data::Dataset;
 use plimsoll_data::source::ImageScan;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// How validation rows were chosen.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -50,10 +51,31 @@ fn scan_text(scan: &ImageScan) -> String {
     }
 }
 
+/// Layers that are named in a line.
+const NAMED: usize = 3;
+
 impl RunSpec {
+    /// Which layers are trained for int8 and which are not, and why.
+    fn training_notes(&self) -> Vec<(&'static str, String)> {
+        let mut notes = Vec::new();
+        if self.model.int8_kernels() > 0 {
+            notes.push(("int8", format!("{} layers with int8 weights", self.model.int8_kernels())));
+        }
+        let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for (layer, why) in self.model.float_layers() {
+            reasons.entry(why).or_default().push(layer);
+        }
+        for (why, layers) in reasons {
+            let more = if layers.len() > NAMED { format!(" and {} more", layers.len() - NAMED) } else { String::new() };
+            notes.push(("single", format!("{}{more}: {why}", layers[..layers.len().min(NAMED)].join(", "))));
+        }
+        notes
+    }
+
     /// Lines about the data, each with a label. They are few and of limited length.
     pub fn data_notes(&self) -> Vec<(&'static str, String)> {
         let mut notes = self.data.file_use().lines();
+        notes.extend(self.training_notes());
         notes.extend(self.data.skipped_files().map(|files| ("not read", files)));
         // Datasets that cannot be planned are reported when they are.
         notes.extend(scan_images(&self.data).ok().flatten().map(|scan| ("images", scan_text(&scan))));

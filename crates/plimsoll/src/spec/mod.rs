@@ -10,12 +10,14 @@ mod optimization;
 use crate::allow::Allow;
 use crate::cost::CostTable;
 use crate::devices::{Algorithms, DeviceSpec};
+use crate::distill::Distill;
 use crate::error::{Error, Result};
 use crate::loss::Loss;
 use crate::metrics::Metric;
-use crate::nn::{Model, Sequential};
+use crate::nn::{Model, Quantize, Sequential};
 use crate::numerics::Numerics;
 use crate::output_loss::OutputLosses;
+use crate::prune::Prune;
 use crate::reader::Reader;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::{Dataset, Split};
@@ -57,6 +59,8 @@ pub struct RunSpec {
     pub losses: OutputLosses,
     /// Metrics of a model with one output, instead of the usual ones of its loss.
     pub metrics: Option<Vec<Metric>>,
+    /// The teacher that the model is distilled from.
+    pub distill: Option<Distill>,
     /// How parameters are updated.
     pub optimization: Optimization,
     /// The memory budgets; one that is not given is what is free.
@@ -101,6 +105,18 @@ pub(crate) struct TrainKeys {
     pub batch: Option<usize>,
     /// Whether the loss is set; a network of the zoo has its own default.
     pub loss_given: bool,
+    /// How the model is trained for int8, if it is.
+    pub quantize: Option<Quantize>,
+    /// The teacher, if there is one.
+    pub distill: Option<DistillKeys>,
+}
+
+/// `[distill]`.
+pub(crate) struct DistillKeys {
+    /// The folder of the teacher's run.
+    pub teacher: PathBuf,
+    pub temperature: f32,
+    pub alpha: f32,
 }
 
 /// What counts towards the budget.
@@ -141,6 +157,7 @@ impl Default for RunSpec {
             test: None,
             losses: OutputLosses::Only(Loss::SoftmaxCrossEntropy.into()),
             metrics: None,
+            distill: None,
             optimization: Optimization::default(),
             budget: Budget::default(),
             allow: Allow::default(),
@@ -168,7 +185,7 @@ impl RunSpec {
         RunSpec { name: model.title().to_string(), model, data: data.clone(), ..RunSpec::default() }
     }
 
-    /// Reads `[train]`, `[checkpoint]`, `[log]` and `[budget]`. Paths are relative to `folder`.
+    /// Reads `[train]`, `[prune]`, `[quantize]`, `[distill]`, `[checkpoint]`, `[log]` and `[budget]`. Paths are relative to `folder`.
     pub(crate) fn read(&mut self, root: &Reader<'_>, folder: &Path) -> Result<TrainKeys> {
         let mut keys = TrainKeys::default();
         if let Some(train) = root.section("train")? {
@@ -197,6 +214,9 @@ impl RunSpec {
             self.device_profile = train.text("device_profile")?.map(str::to_string);
             train.finish()?;
         }
+        self.optimization.prune = Prune::read(root)?;
+        keys.quantize = quantize(root)?;
+        keys.distill = distill(root, folder)?;
         self.fit.read_checkpoint(root)?;
         self.fit.read_log(root)?;
         if let Some(budget) = root.section("budget")? {
@@ -229,6 +249,30 @@ impl RunSpec {
         let Some(rows) = self.data.size_if_readable() else { return Ok(()) };
         self.optimization.schedule.check(self.fit.epochs.saturating_mul(rows.div_ceil(batch.max(1) as u64)))
     }
+}
+
+/// How the model is trained for int8: `[quantize]`.
+fn quantize(root: &Reader<'_>) -> Result<Option<Quantize>> {
+    let Some(table) = root.section("quantize")? else { return Ok(None) };
+    let quantize = Quantize::new().momentum(table.fraction_or("momentum", 0.99)?);
+    let kept = table.texts("keep_float")?.unwrap_or_default();
+    table.finish()?;
+    Ok(Some(kept.iter().fold(quantize, |quantize, pattern| quantize.keep_float(pattern))))
+}
+
+/// The teacher: `[distill]`.
+fn distill(root: &Reader<'_>, folder: &Path) -> Result<Option<DistillKeys>> {
+    let Some(table) = root.section("distill")? else { return Ok(None) };
+    let Some(teacher) = table.text("teacher")? else {
+        return Err(table.missing("teacher", "the folder of a trained run, such as \"runs/large-1\""));
+    };
+    let keys = DistillKeys {
+        teacher: folder.join(teacher),
+        temperature: table.number_or("temperature", 3.0)?,
+        alpha: table.number_or("alpha", 0.1)?,
+    };
+    table.finish()?;
+    Ok(Some(keys))
 }
 
 /// The allowed strategies: a list of names.

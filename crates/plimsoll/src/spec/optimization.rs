@@ -1,9 +1,10 @@
-//! How parameters are updated: optimizer, gradient clipping, learning-rate schedule, weight average and precision; and their keys in
-//! `[train]`.
+//! How parameters are updated: optimizer, gradient clipping, learning-rate schedule, weight average, pruning and precision; and their keys in
+//! `[train]` and `[prune]`.
 
 use crate::error::{Error, Result};
 use crate::optim::{Adam, Clip, EMA_MOMENTUM, Ema, OPTIMIZERS, Optimizer, OptimizerDef};
 use crate::precision::Precision;
+use crate::prune::Prune;
 use crate::reader::{Reader, choose};
 use crate::schedule::{SCHEDULES, Schedule, ScheduleDef};
 use plimsoll_core::loss_scale::LossScaling;
@@ -21,6 +22,8 @@ pub struct Optimization {
     pub schedule: Schedule,
     /// A moving average of the weights.
     pub average: Option<Ema>,
+    /// Which weights are pruned, and how many.
+    pub prune: Option<Prune>,
     /// The data type of activations.
     pub precision: Precision,
     /// Loss scaling, instead of what the precision implies.
@@ -34,6 +37,7 @@ impl Default for Optimization {
             clip: None,
             schedule: Schedule::default(),
             average: None,
+            prune: None,
             precision: Precision::default(),
             loss_scaling: None,
         }

@@ -1,14 +1,14 @@
 //! What calibration measures: the range of every tensor, and what a smaller model loses in each.
 
-use super::interpreter::{Elements, Interpreter, RunResult, Value};
+use super::interpreter::{Elements, Interpreter, RowTensor, RunResult};
 use super::quantize::Range;
 use plimsoll_formats::tflite::TfliteModel;
 use std::collections::HashMap;
 
 /// Widens the range of every tensor by those of one row.
 pub(crate) fn observe(interpreter: &Interpreter<'_>, row: &[Vec<f32>], ranges: &mut [Range]) -> RunResult<()> {
-    let observed = |tensor: usize, value: &Value| {
-        if let Value::Real(elements) = value {
+    let observed = |tensor: usize, value: &RowTensor| {
+        if let RowTensor::Real(elements) = value {
             ranges[tensor].observe(&elements.numbers);
         }
     };

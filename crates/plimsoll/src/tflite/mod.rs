@@ -19,5 +19,5 @@ pub(crate) use compare::{TensorError, compare, observe};
 pub(crate) use dead::remove_dead;
 pub(crate) use file::{FITTED, OUTPUTS, PREPARATION, open};
 pub(crate) use interpreter::{Interpreter, check};
-pub(crate) use quantize::{Int8Options, Range, SmallModel, to_dynamic, to_half, to_int8};
+pub(crate) use quantize::{Int8Options, Range, SmallModel, complete_ranges, to_dynamic, to_half, to_int8};
 pub(crate) use versions::set_versions;

@@ -4,11 +4,14 @@ use super::Trainer;
 use crate::allow::Allow;
 use crate::cost::CostTable;
 use crate::devices::DeviceSpec;
+use crate::distill::Distill;
+use crate::error::Result;
 use crate::metrics::Metric;
-use crate::nn::Model;
+use crate::nn::{Model, Quantize};
 use crate::optim::{Clip, Ema, Optimizer};
 use crate::output_loss::{OutputLoss, OutputLosses};
 use crate::precision::Precision;
+use crate::prune::Prune;
 use crate::schedule::Schedule;
 use crate::spec::{Count, RunSpec};
 use plimsoll_core::Budget;
@@ -83,6 +86,27 @@ impl Trainer {
     /// Tracks a moving average of the weights; see [`Trainer::averaged`].
     pub fn average(mut self, average: Ema) -> Trainer {
         self.spec.optimization.average = Some(average);
+        self
+    }
+
+    /// Prunes weights by magnitude while training; their masks are planned as every other state.
+    pub fn prune(mut self, prune: Prune) -> Trainer {
+        self.spec.optimization.prune = Some(prune);
+        self
+    }
+
+    /// Trains the model as an int8 model computes.
+    ///
+    /// # Errors
+    /// As [`Model::quantize`].
+    pub fn quantize(mut self, quantize: Quantize) -> Result<Trainer> {
+        self.spec.model = self.spec.model.quantize(quantize)?;
+        Ok(self)
+    }
+
+    /// Trains the model to predict what a trained teacher predicts, beside the labels.
+    pub fn distill(mut self, distill: Distill) -> Trainer {
+        self.spec.distill = Some(distill);
         self
     }
 

@@ -12,7 +12,7 @@ use crate::cost::{self, CostTable};
 use crate::devices::{self, Algorithms, OpenDevice};
 use crate::error::{Error, Result};
 use crate::fit::{self, Event, Fit, Validation};
-use crate::history::History;
+use crate::history::{History, WeightSparsity};
 use crate::image_scan::scan_images;
 use crate::infeasible::Infeasible;
 use crate::metrics::Scores;
@@ -263,6 +263,14 @@ impl Trainer {
     /// If the file cannot be read, or has the weights of another model.
     pub fn load_weights(&mut self, path: &Path) -> Result<()> {
         import::load_weights(&mut self.opened()?.executor, path)
+    }
+
+    /// How many numbers of the pruned weights are zero.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn sparsity(&mut self) -> Result<Vec<WeightSparsity>> {
+        self.opened()?.sparsity()
     }
 
     /// The description of a fit: the trainer's, with the fit's part. A run that is resumed keeps the choices of its checkpoint that result bits

@@ -13,6 +13,10 @@ pub enum Owner {
     GradientSums,
     /// Counts of metrics.
     Metrics,
+    /// Masks of pruned weights.
+    Masks,
+    /// Weights of the teacher that a student is distilled from.
+    Teacher,
     /// Values of the forward pass.
     Activations,
     /// Values of the backward pass and the update.
@@ -41,6 +45,8 @@ pub enum Owner {
     Checkpoint,
     /// Metadata and constants of the file that a model of another program is read from.
     ModelFile,
+    /// Buffers of the host for updates of pruning masks.
+    MaskUpdates,
     /// Scores of the epochs so far, and their copies while they are written.
     History,
     /// Memory of planning beyond that of the run.
@@ -73,6 +79,8 @@ impl fmt::Display for Owner {
             Owner::Optimizer => "optimizer",
             Owner::GradientSums => "gradient sums",
             Owner::Metrics => "metrics",
+            Owner::Masks => "pruning masks",
+            Owner::Teacher => "teacher",
             Owner::Activations => "activations",
             Owner::Gradients => "gradients",
             Owner::Loaded => "loaded",
@@ -87,6 +95,7 @@ impl fmt::Display for Owner {
             Owner::Graphs => "graphs",
             Owner::Checkpoint => "checkpoint",
             Owner::ModelFile => "model file",
+            Owner::MaskUpdates => "mask updates",
             Owner::History => "history",
             Owner::Planning => "planning",
             Owner::Pipeline => "pipeline",

@@ -34,7 +34,12 @@ use std::path::Path;
 pub(super) struct ConvertedTflite {
     pub model: TfliteModel,
     recipes: HashMap<String, Recipe>,
+    /// Of a model that was trained for int8: the smallest and largest number of its tensors, by their names.
+    pub ranges: HashMap<String, (f32, f32)>,
 }
+
+/// What the names of outputs begin with that are only there to find a tensor again.
+const RANGED: &str = "range of ";
 
 struct TfliteExporter<'a> {
     builder: TfliteBuilder<'a>,
@@ -46,6 +51,9 @@ pub(super) fn convert(network: &TrainedNetwork) -> Result<ConvertedTflite> {
     let (mut graph, lowered) = network.model.graph(&network.types(), false)?;
     for (name, output) in network.model.outputs().zip(&lowered.outputs) {
         graph.output(name, output.value);
+    }
+    for (name, value) in lowered.observed.iter().filter(|(name, _)| network.ranges.contains_key(name)) {
+        graph.output(&format!("{RANGED}{name}"), *value);
     }
     let graph = remove_dead(&graph);
     let walk = GraphWalk::new(&graph, &network.weights);
@@ -87,8 +95,14 @@ pub(super) fn convert(network: &TrainedNetwork) -> Result<ConvertedTflite> {
         problems.dedup();
         return Err(Error::Config(format!("TFLite has no counterpart for:\n  {}", problems.join("\n  "))));
     }
-    let outputs: Vec<i32> = graph.outputs().iter().map(|(_, value)| exporter.read(*value) as i32).collect();
-    let names = graph.outputs().iter().map(|(name, _)| name.to_string()).collect();
+    let (computed, ranged) = graph.outputs().split_at(network.model.outputs().len());
+    let outputs: Vec<i32> = computed.iter().map(|(_, value)| exporter.read(*value) as i32).collect();
+    let names = computed.iter().map(|(name, _)| name.to_string()).collect();
+    let ranges = ranged.iter().filter_map(|(name, value)| {
+        let range = network.ranges.get(name.strip_prefix(RANGED)?)?;
+        Some((exporter.builder.tensors[exporter.builder.place(*value)?].name.clone(), *range))
+    });
+    let ranges = ranges.collect();
     let TfliteBuilder { tensors, operators, recipes, .. } = exporter.builder;
     let metadata =
         network.metadata.iter().chain(&network.preparation).map(|(key, text)| (key.clone(), text.clone().into_bytes())).collect();
@@ -97,7 +111,7 @@ pub(super) fn convert(network: &TrainedNetwork) -> Result<ConvertedTflite> {
     let mut model = TfliteModel { description, tensors, operators, inputs, outputs, signature, metadata, metadata_bytes: 0 };
     simplify::simplify(&mut model);
     crate::tflite::set_versions(&mut model);
-    Ok(ConvertedTflite { model, recipes })
+    Ok(ConvertedTflite { model, recipes, ranges })
 }
 
 impl ConvertedTflite {

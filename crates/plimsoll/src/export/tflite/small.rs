@@ -7,7 +7,9 @@ use crate::export::{ExportOptions, TfliteNumbers, TrainedNetwork};
 use crate::files;
 use crate::nn::matches_layer;
 use crate::pipeline::Pipeline;
-use crate::tflite::{Int8Options, Interpreter, Range, SmallModel, TensorError, compare, observe, open, to_dynamic, to_half, to_int8};
+use crate::tflite::{
+    Int8Options, Interpreter, Range, SmallModel, TensorError, compare, complete_ranges, observe, open, to_dynamic, to_half, to_int8,
+};
 use plimsoll_core::Bytes;
 use plimsoll_core::budget::Owner;
 use plimsoll_data::Schema;
@@ -74,8 +76,11 @@ pub(crate) fn write_small(
         TfliteNumbers::Half => to_half(&model),
         TfliteNumbers::Dynamic => to_dynamic(&model, &keep).map_err(Error::Config)?,
         TfliteNumbers::Int8 { calibrate, rows, integer_io } => {
-            let calibration = Calibration::run(network, &model, calibrate, *rows, options.rows)?;
-            let chosen = Int8Options { keep: &keep, integer_io: *integer_io };
+            let calibration = match calibrate {
+                Some(data) => Calibration::run(network, &model, data, *rows, options.rows)?,
+                None => Calibration::trained(converted, &model)?,
+            };
+            let chosen = Int8Options { keep: &keep, integer_io: *integer_io, trained: calibrate.is_none() };
             let small = to_int8(&model, &calibration.ranges, &chosen).map_err(Error::Config)?;
             write(&small, path)?;
             (report.calibrated, report.calibration_memory) = (calibration.rows, calibration.memory);
@@ -124,6 +129,21 @@ struct Calibration {
 }
 
 impl Calibration {
+    /// The ranges that the run was trained with.
+    fn trained(converted: &ConvertedTflite, model: &TfliteModel) -> Result<Calibration> {
+        if converted.ranges.is_empty() {
+            let what = "the network was not trained for int8, so that activations have no ranges";
+            return Err(Error::Config(format!("{what}; name a configuration with --calibrate, or train with `[quantize]`")));
+        }
+        let range = |tensor: &plimsoll_formats::tflite::TfliteTensor| {
+            let (min, max) = converted.ranges.get(&tensor.name).copied().filter(|(min, max)| min < max)?;
+            Some(Range { min, max, broken: !min.is_finite() || !max.is_finite() })
+        };
+        let mut ranges: Vec<Range> = model.tensors.iter().map(|tensor| range(tensor).unwrap_or_default()).collect();
+        complete_ranges(model, &mut ranges);
+        Ok(Calibration { ranges, samples: Vec::new(), rows: 0, memory: Bytes::ZERO })
+    }
+
     fn run(network: &TrainedNetwork, model: &TfliteModel, data: &Path, rows: usize, samples: usize) -> Result<Calibration> {
         let mut config = Config::read(data)?;
         if !network.fitted.is_empty() {

@@ -1,7 +1,9 @@
 //! TFLite files of small networks, read back and run; what cannot be calibrated or converted is refused.
 
 use crate::config::Config;
-use crate::export::{ExportOptions, Exported, TfliteNumbers, Verified, export_zoo};
+use crate::export::{ExportOptions, Exported, TfliteNumbers, Verified, export, export_zoo};
+use crate::tflite::Interpreter;
+use crate::trainer::Trainer;
 use plimsoll_formats::tensor::DType;
 use plimsoll_formats::tflite::{BuiltinOp, TfliteModel};
 use std::path::{Path, PathBuf};
@@ -45,7 +47,7 @@ impl ExportCase {
     fn int8_with(&self, data: &str, integer_io: bool, keep: &[&str]) -> crate::Result<Exported> {
         let calibrate = self.folder.path().join("calibrate.toml");
         std::fs::write(&calibrate, data).unwrap();
-        let numbers = TfliteNumbers::Int8 { calibrate, rows: 8, integer_io };
+        let numbers = TfliteNumbers::Int8 { calibrate: Some(calibrate), rows: 8, integer_io };
         let keep_float = keep.iter().map(|pattern| pattern.to_string()).collect();
         self.export_with(ExportOptions { numbers, rows: 2, keep_float, ..ExportOptions::default() })
     }
@@ -243,4 +245,50 @@ fn what_tflite_lacks_is_listed_at_once() {
     let case = ExportCase::zoo("segnet", &[IMAGE]);
     let error = case.refused(case.export(TfliteNumbers::Single));
     assert!(error.contains("TFLite has no counterpart for:\n  `") && error.matches("\n  `").count() > 1, "{error}");
+}
+
+/// A run that was trained for int8 needs no calibration: the file has its ranges, and predicts what the run predicts.
+#[test]
+fn a_run_that_was_trained_for_int8_is_exported_with_its_own_ranges() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!("{}\n[quantize]\nmomentum = 0.9\n[prune]\nfinal = 0.5\nend = 40\nfrequency = 10\n", crate::config::DIGITS);
+    let mut config = Config::from_text(&text).unwrap();
+    config.set("train.epochs=2").unwrap();
+    std::fs::write(folder.path().join("config.toml"), config.to_toml()).unwrap();
+    let spec = config.build().unwrap();
+    let held_out = spec.fit.validation.clone().unwrap();
+    let mut trainer = Trainer::from(spec);
+    trainer.fit(crate::Fit::epochs(2)).unwrap();
+    trainer.save_weights(&folder.path().join("weights.safetensors")).unwrap();
+    let accuracy = trainer.evaluate(&held_out).unwrap().accuracy.unwrap();
+
+    let path = folder.path().join("model.tflite");
+    let numbers = TfliteNumbers::Int8 { calibrate: None, rows: 0, integer_io: false };
+    let exported = export(folder.path(), &path, &ExportOptions { numbers, rows: 2, ..ExportOptions::default() }).unwrap();
+    let small = exported.small.unwrap();
+    assert!(small.float.is_empty(), "{:?}", small.float);
+    let model = crate::tflite::open(&path).unwrap();
+    let interpreter = Interpreter::new(&model);
+    let (mut right, mut rows) = (0, 0);
+    let held_out = crate::pipeline::Pipeline::new(held_out, None);
+    held_out
+        .for_each_row(400, |_, row| {
+            let scores = interpreter.run(&row[..1], |_, _| {}).unwrap()[0].numbers.clone();
+            let best = (0..scores.len()).max_by(|a, b| scores[*a].total_cmp(&scores[*b])).unwrap();
+            (right, rows) = (right + u64::from(best as f32 == row[1][0]), rows + 1);
+            Ok(())
+        })
+        .unwrap();
+    let found = right as f64 / f64::from(rows);
+    assert!((found - accuracy).abs() < 0.02 && found > 0.8, "{found} in int8, {accuracy} in training");
+    // Half of the weights are zero in int8 too.
+    let sparsity = trainer.sparsity().unwrap();
+    assert!(sparsity.iter().all(|weight| weight.share() >= 0.5), "{sparsity:?}");
+
+    let float = ExportCase::digits();
+    let numbers = TfliteNumbers::Int8 { calibrate: None, rows: 0, integer_io: false };
+    insta::assert_snapshot!(
+        float.refused(float.export(numbers)),
+        @"cannot write FOLDER/model.tflite: the network was not trained for int8, so that activations have no ranges; name a configuration with --calibrate, or train with `[quantize]`"
+    );
 }

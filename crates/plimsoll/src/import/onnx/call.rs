@@ -1,6 +1,6 @@
 //! A node with its inputs resolved, and its attributes.
 
-use super::values::{Constant, Found, LARGEST_CONSTANT, ElementKind, Value};
+use super::values::{Constant, ElementKind, Found, LARGEST_CONSTANT, Value};
 use plimsoll_formats::onnx::{Attribute, Node};
 use plimsoll_formats::tensor::Tensor;
 

@@ -25,7 +25,7 @@ use plimsoll_formats::tensor::{DType as FileType, Tensor};
 use split_attention::SplitAttention;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use values::{Computed, Constant, Found, LARGEST_CONSTANT, ElementKind, Value, Weight, is_identity};
+use values::{Computed, Constant, ElementKind, Found, LARGEST_CONSTANT, Value, Weight, is_identity};
 
 #[cfg(test)]
 pub(crate) use ops::names as operators;
@@ -347,7 +347,7 @@ impl Importer {
             let real = input.raw && !layer.reads_integers();
             read.push(if real { self.graph.cast(input.value, DType::F32).map_err(words)? } else { input.value });
         }
-        let lower = |graph: &mut Graph| layer.lower(&mut Lowering::to_infer(graph, &name, &mut Vec::new()), &read);
+        let lower = |graph: &mut Graph| layer.lower(&mut Lowering::to_infer(graph, &name, &mut Vec::new(), &mut Vec::new()), &read);
         let value = self.graph.in_scope(&name, lower).map_err(words)?;
         let symbol = match &mut self.net {
             Some(net) => {

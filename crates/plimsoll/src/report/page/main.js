@@ -40,6 +40,7 @@ function build() {
   section("profile", "Profile", "Where the time of a step goes, measured op by op.", both(profileSection));
   section("pipeline", "Input pipeline", "Stages, what they hold and how long they take, and the rows that come out.", both(pipelineSection));
   section("model", "Model", "Layers with their parameters, and their part of a training step.", both(modelSection));
+  section("sparsity", "Sparsity", "Weights that were pruned, and how many of their numbers are zero.", both(sparsitySection));
   const configs = RUNS.filter(run => run.config);
   if (configs.length) section("configuration", "Configuration", "What was run.", configs.map((run, r) => h("div", {}, one ? null : h("h3", {}, `${NAMES_AB[r]} · ${run.name}`), h("pre", { tabindex: 0, "aria-label": one ? "Configuration" : `Configuration of ${NAMES_AB[r]}` }, run.config.trim()))));
   document.getElementById("nav").append(...sections.map(({ id, title }) => h("a", { href: "#" + id }, title)));

@@ -61,6 +61,18 @@ function modelSection(run) {
   return [h("div", { class: "stats" }, stat(count(sum("parameters")), "trainable parameters"), stat(count(sum("frozen")), "other parameters"), stat(short(run.plan.flops_per_step), "FLOPs per step"), stat(count(rows.length), "layers")), element];
 }
 
+function sparsitySection(run) {
+  const weights = run.report && run.report.sparsity;
+  if (!weights || !weights.length) return [];
+  const sum = key => weights.reduce((total, weight) => total + weight[key], 0);
+  const percent = weight => `${(100 * weight.zeros / weight.numbers).toFixed(1)} %`;
+  const element = table(weights, [
+    ["weight", row => row.weight], ["zeros", row => count(row.zeros), row => row.zeros, true],
+    ["numbers", row => count(row.numbers), row => row.numbers, true], ["sparsity", percent, row => row.zeros / row.numbers, true],
+  ], { caption: "Pruned weights", wrap: 0 });
+  return [h("div", { class: "stats" }, stat(percent({ zeros: sum("zeros"), numbers: sum("numbers") }), "of the pruned weights are zero"), stat(count(weights.length), "pruned weights")), element];
+}
+
 function compareSection(runs) {
   const [a, b] = runs;
   const last = run => run.log && run.log.length ? run.log[run.log.length - 1] : {};

@@ -14,52 +14,52 @@ pub(crate) struct Elements<T = f32> {
 
 /// A tensor while a model runs. Indices, shapes and truth values are real numbers too.
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub(crate) enum RowTensor {
     Real(Elements),
     Int8(Elements<i8>),
     Bias(Elements<i32>),
 }
 
-impl Value {
+impl RowTensor {
     pub fn real(&self) -> RunResult<&Elements> {
         match self {
-            Value::Real(elements) => Ok(elements),
+            RowTensor::Real(elements) => Ok(elements),
             _ => Err("an input has integers where real numbers are expected".to_string()),
         }
     }
 
     pub fn int8(&self) -> RunResult<&Elements<i8>> {
         match self {
-            Value::Int8(elements) => Ok(elements),
+            RowTensor::Int8(elements) => Ok(elements),
             _ => Err("an input is not int8".to_string()),
         }
     }
 
     pub fn bias(&self) -> RunResult<&[i32]> {
         match self {
-            Value::Bias(elements) => Ok(&elements.numbers),
+            RowTensor::Bias(elements) => Ok(&elements.numbers),
             _ => Err("a bias is not int32".to_string()),
         }
     }
 
     pub fn shape(&self) -> &[usize] {
         match self {
-            Value::Real(elements) => &elements.shape,
-            Value::Int8(elements) => &elements.shape,
-            Value::Bias(elements) => &elements.shape,
+            RowTensor::Real(elements) => &elements.shape,
+            RowTensor::Int8(elements) => &elements.shape,
+            RowTensor::Bias(elements) => &elements.shape,
         }
     }
 
     /// The real numbers that it stands for.
     pub fn to_real(&self, tensor: &TfliteTensor) -> Cow<'_, [f32]> {
         match (self, &tensor.quantization) {
-            (Value::Real(elements), _) => Cow::Borrowed(&elements.numbers),
-            (Value::Int8(elements), Some(Quantization { scales, zero_points, .. })) => {
+            (RowTensor::Real(elements), _) => Cow::Borrowed(&elements.numbers),
+            (RowTensor::Int8(elements), Some(Quantization { scales, zero_points, .. })) => {
                 let (scale, zero) = (scales[0], zero_points[0] as i32);
                 Cow::Owned(elements.numbers.iter().map(|integer| scale * (i32::from(*integer) - zero) as f32).collect())
             }
-            (Value::Int8(elements), None) => Cow::Owned(elements.numbers.iter().map(|integer| f32::from(*integer)).collect()),
-            (Value::Bias(elements), _) => Cow::Owned(elements.numbers.iter().map(|integer| *integer as f32).collect()),
+            (RowTensor::Int8(elements), None) => Cow::Owned(elements.numbers.iter().map(|integer| f32::from(*integer)).collect()),
+            (RowTensor::Bias(elements), _) => Cow::Owned(elements.numbers.iter().map(|integer| *integer as f32).collect()),
         }
     }
 }
@@ -82,7 +82,7 @@ pub(super) fn dims(tensor: &TfliteTensor) -> Vec<usize> {
 const MOST: u64 = 1 << 31;
 
 /// A constant as it is held: int8 and biases as integers, everything else as real numbers.
-pub(super) fn stored(tensor: &TfliteTensor) -> RunResult<Value> {
+pub(super) fn stored(tensor: &TfliteTensor) -> RunResult<RowTensor> {
     let Contents::Constant(found) = &tensor.contents else { return Err(format!("`{}` is no constant", tensor.name)) };
     let about = |error| format!("`{}`: {error}", tensor.name);
     let is_bias = tensor.dtype == DType::I32 && tensor.quantization.is_some();
@@ -90,16 +90,16 @@ pub(super) fn stored(tensor: &TfliteTensor) -> RunResult<Value> {
         return Err(format!("`{}` is too large", tensor.name));
     }
     if !is_int8(tensor) && !is_bias {
-        return constant(tensor).map(Value::Real);
+        return constant(tensor).map(RowTensor::Real);
     }
     let mut bytes = vec![0; (found.elements() * tensor.dtype.size()) as usize];
     found.reader().bytes(0, &mut bytes).map_err(about)?;
     let shape = dims(tensor);
     Ok(if is_bias {
         let integer = |bytes: &[u8]| i32::from_le_bytes(bytes.try_into().expect("four bytes"));
-        Value::Bias(Elements { shape, numbers: bytes.chunks_exact(4).map(integer).collect() })
+        RowTensor::Bias(Elements { shape, numbers: bytes.chunks_exact(4).map(integer).collect() })
     } else {
-        Value::Int8(Elements { shape, numbers: bytes.into_iter().map(|byte| byte as i8).collect() })
+        RowTensor::Int8(Elements { shape, numbers: bytes.into_iter().map(|byte| byte as i8).collect() })
     })
 }
 
@@ -128,14 +128,14 @@ fn dequantize(quantization: &Quantization, shape: &[i32], numbers: &mut [f32]) {
 }
 
 /// Real numbers as a tensor holds them: rounded to its integers, if it has some.
-pub(super) fn held(tensor: &TfliteTensor, numbers: Vec<f32>) -> Value {
+pub(super) fn held(tensor: &TfliteTensor, numbers: Vec<f32>) -> RowTensor {
     let shape = dims(tensor);
     match (&tensor.quantization, tensor.dtype) {
         (Some(quantization), DType::I8) => {
             let (scale, zero) = (quantization.scales[0], quantization.zero_points[0] as f32);
             let integer = |number: f32| ((number / scale).round() + zero).clamp(-128.0, 127.0) as i8;
-            Value::Int8(Elements { shape, numbers: numbers.into_iter().map(integer).collect() })
+            RowTensor::Int8(Elements { shape, numbers: numbers.into_iter().map(integer).collect() })
         }
-        _ => Value::Real(Elements { shape, numbers }),
+        _ => RowTensor::Real(Elements { shape, numbers }),
     }
 }

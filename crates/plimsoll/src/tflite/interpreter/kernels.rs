@@ -1,6 +1,6 @@
 //! Products, reductions and functions of elements.
 
-use super::{Elements, RunResult, Value};
+use super::{Elements, RowTensor, RunResult};
 use plimsoll_formats::tflite::{BuiltinOp, Operator};
 
 /// The scalar product, in lanes that the compiler vectorizes.
@@ -204,7 +204,7 @@ fn erf(x: f64) -> f64 {
 }
 
 /// An LSTM over one row: gates input, forget, candidate, output.
-pub(super) fn lstm(read: &[Option<&Value>], shape: Vec<usize>) -> RunResult<Elements> {
+pub(super) fn lstm(read: &[Option<&RowTensor>], shape: Vec<usize>) -> RunResult<Elements> {
     let input = |i: usize| read.get(i).copied().flatten().ok_or_else(|| format!("input {i} is missing"))?.real();
     let x = input(0)?;
     let (features, units) = (x.shape[2], shape[2]);

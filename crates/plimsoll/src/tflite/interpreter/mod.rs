@@ -11,7 +11,7 @@ mod movement;
 mod windows;
 
 pub(crate) use check::check;
-pub(crate) use elements::{Elements, Value, constant};
+pub(crate) use elements::{Elements, RowTensor, constant};
 use elements::{dims, held, held_bytes, is_int8, stored};
 use plimsoll_formats::tensor::DType;
 use plimsoll_formats::tflite::{BuiltinOp, Contents, Operator, TfliteModel};
@@ -27,7 +27,7 @@ pub(crate) struct Interpreter<'a> {
     /// By tensor: the constant that it is, itself or one in half precision behind a `DEQUANTIZE`.
     constants: Vec<Option<usize>>,
     /// Constants that stay in memory, by tensor.
-    resident: Option<Vec<Option<Value>>>,
+    resident: Option<Vec<Option<RowTensor>>>,
 }
 
 impl<'a> Interpreter<'a> {
@@ -75,9 +75,9 @@ impl<'a> Interpreter<'a> {
     }
 
     /// A constant as its readers take it.
-    fn read(&self, index: usize) -> RunResult<Value> {
+    fn read(&self, index: usize) -> RunResult<RowTensor> {
         let source = &self.model.tensors[self.constants[index].expect("a constant")];
-        if self.is_widened(index) { constant(source).map(Value::Real) } else { stored(source) }
+        if self.is_widened(index) { constant(source).map(RowTensor::Real) } else { stored(source) }
     }
 
     /// Whether the readers of a constant in int8 compute with real numbers.
@@ -127,9 +127,9 @@ impl<'a> Interpreter<'a> {
     }
 
     /// Runs one row. `observe` gets every tensor that is computed, inputs included.
-    pub fn run(&self, inputs: &[Vec<f32>], mut observe: impl FnMut(usize, &Value)) -> RunResult<Vec<Elements>> {
+    pub fn run(&self, inputs: &[Vec<f32>], mut observe: impl FnMut(usize, &RowTensor)) -> RunResult<Vec<Elements>> {
         let model = self.model;
-        let mut results: Vec<Option<Value>> = vec![None; model.tensors.len()];
+        let mut results: Vec<Option<RowTensor>> = vec![None; model.tensors.len()];
         for (numbers, index) in inputs.iter().zip(&model.inputs) {
             let tensor = &model.tensors[*index as usize];
             if numbers.len() as u64 != tensor.elements() {
@@ -151,7 +151,7 @@ impl<'a> Interpreter<'a> {
         }
         let output = |index: &i32| {
             let tensor = &model.tensors[*index as usize];
-            let real = |value: &Value| Elements { shape: dims(tensor), numbers: value.to_real(tensor).into_owned() };
+            let real = |value: &RowTensor| Elements { shape: dims(tensor), numbers: value.to_real(tensor).into_owned() };
             match (&results[*index as usize], self.constants[*index as usize]) {
                 (Some(value), _) => Ok(real(value)),
                 (None, Some(_)) => self.read(*index as usize).map(|value| real(&value)),
@@ -162,14 +162,14 @@ impl<'a> Interpreter<'a> {
     }
 
     /// The results of one operator.
-    fn step(&self, operator: &Operator, results: &[Option<Value>]) -> RunResult<Vec<Value>> {
+    fn step(&self, operator: &Operator, results: &[Option<RowTensor>]) -> RunResult<Vec<RowTensor>> {
         let named = || operator.inputs.iter().map(|input| usize::try_from(*input).ok());
-        let mut loaded: Vec<Option<Value>> = Vec::with_capacity(operator.inputs.len());
+        let mut loaded: Vec<Option<RowTensor>> = Vec::with_capacity(operator.inputs.len());
         for index in named() {
             let read_now = index.filter(|index| self.resident.is_none() && self.constants[*index].is_some());
             loaded.push(read_now.map(|index| self.read(index)).transpose()?);
         }
-        let mut read: Vec<Option<&Value>> = Vec::with_capacity(operator.inputs.len());
+        let mut read: Vec<Option<&RowTensor>> = Vec::with_capacity(operator.inputs.len());
         for (index, loaded) in named().zip(&loaded) {
             read.push(match index {
                 None => None,
@@ -215,10 +215,10 @@ fn scratch_bytes(model: &TfliteModel, operator: &Operator) -> u64 {
 }
 
 /// What an operator of real numbers gives.
-fn compute(model: &TfliteModel, operator: &Operator, read: &[Option<&Value>]) -> RunResult<Vec<Value>> {
+fn compute(model: &TfliteModel, operator: &Operator, read: &[Option<&RowTensor>]) -> RunResult<Vec<RowTensor>> {
     let value = |i: usize| read.get(i).copied().flatten().ok_or_else(|| format!("input {i} is missing"));
     let input = |i: usize| value(i)?.real();
-    let optional = |i: usize| read.get(i).copied().flatten().map(Value::real).transpose();
+    let optional = |i: usize| read.get(i).copied().flatten().map(RowTensor::real).transpose();
     let output = &model.tensors[operator.outputs[0] as usize];
     let shape = dims(output);
     let mut one = match operator.op {
@@ -257,7 +257,7 @@ fn compute(model: &TfliteModel, operator: &Operator, read: &[Option<&Value>]) ->
                 let data: RunResult<Vec<&Elements>> = movement::data_inputs(operator).map(input).collect();
                 let zero = if op == BuiltinOp::PadV2 { input(2)?.numbers[0] } else { 0.0 };
                 let moved = movement::moved(model, operator, &data?, read, zero)?;
-                return Ok(moved.into_iter().map(Value::Real).collect());
+                return Ok(moved.into_iter().map(RowTensor::Real).collect());
             }
         },
     };
@@ -268,5 +268,5 @@ fn compute(model: &TfliteModel, operator: &Operator, read: &[Option<&Value>]) ->
     } {
         one.numbers.iter_mut().for_each(|number| *number = number.max(0.0).min(limit));
     }
-    Ok(vec![Value::Real(one)])
+    Ok(vec![RowTensor::Real(one)])
 }

@@ -1,6 +1,6 @@
 //! Operators that move elements.
 
-use super::{Elements, RunResult, Value, dims};
+use super::{Elements, RowTensor, RunResult, dims};
 use plimsoll_formats::tflite::{BuiltinOp, Operator, TfliteModel};
 
 /// Steps between neighbours along each axis.
@@ -70,7 +70,7 @@ pub(super) fn moved<T: Copy>(
     model: &TfliteModel,
     operator: &Operator,
     data: &[&Elements<T>],
-    read: &[Option<&Value>],
+    read: &[Option<&RowTensor>],
     zero: T,
 ) -> RunResult<Vec<Elements<T>>> {
     let input = |i: usize| read.get(i).copied().flatten().ok_or_else(|| format!("input {i} is missing"))?.real();

@@ -13,6 +13,8 @@ pub(crate) struct Int8Options<'a> {
     pub keep: &'a dyn Fn(&str) -> bool,
     /// Whether inputs and outputs are int8 too.
     pub integer_io: bool,
+    /// Whether ranges were trained: layers without one stay in single precision.
+    pub trained: bool,
 }
 
 /// Constants beyond this are no numbers of a network, such as those that hide a score.
@@ -64,6 +66,26 @@ fn scale_of(op: BuiltinOp) -> Scale {
         BuiltinOp::Softmax | BuiltinOp::Logistic => Scale::Fixed(1.0 / 256.0, -128),
         BuiltinOp::Tanh => Scale::Fixed(1.0 / 128.0, 0),
         _ => Scale::None,
+    }
+}
+
+/// Completes ranges that were trained: those of tensors with the scale of another one, and those that are known.
+pub(crate) fn complete_ranges(model: &TfliteModel, ranges: &mut [Range]) {
+    for operator in &model.operators {
+        let of_inputs = match scale_of(operator.op) {
+            Scale::Shared => ranges[operator.inputs[usize::from(operator.op == BuiltinOp::Split)] as usize],
+            Scale::Joined => operator.inputs.iter().fold(Range::default(), |all, input| all.union(ranges[*input as usize])),
+            Scale::Fixed(scale, zero) => {
+                let number = |integer: i64| (integer - zero) as f32 * scale;
+                Range { min: number(-128), max: number(127), broken: false }
+            }
+            Scale::Own | Scale::None => continue,
+        };
+        for output in &operator.outputs {
+            if ranges[*output as usize].is_empty() {
+                ranges[*output as usize] = of_inputs;
+            }
+        }
     }
 }
 
@@ -383,7 +405,10 @@ fn chosen(
     let mut quantized = Vec::with_capacity(model.operators.len());
     for operator in &model.operators {
         let result = &model.tensors[operator.outputs[0] as usize];
-        let why = float_because(model, operator, options, &integer)?;
+        let mut why = float_because(model, operator, options, &integer)?;
+        if why.is_none() && options.trained && has_no_range(model, ranges, operator) {
+            why = Some("it was not trained for int8".to_string());
+        }
         quantized.push(why.is_none());
         match why {
             Some(why) if result.dtype == DType::F32 && !why.is_empty() => float.push((result.name.clone(), why)),
@@ -397,7 +422,7 @@ fn chosen(
                     }
                     if range.broken {
                         problems.push(format!("`{}` has numbers that are not finite", tensor.name));
-                    } else if range.is_zero() || range.min > range.max {
+                    } else if range.is_zero() || range.is_empty() {
                         problems.push(format!("`{}` is always zero: its range is empty", tensor.name));
                     }
                 }
@@ -412,6 +437,13 @@ fn chosen(
     problems.retain(|problem| seen.insert(problem.clone()));
     let hint = "Calibrate with rows that are like those of the task, or keep these layers in single precision with --keep-float";
     Err(format!("the rows of the calibration give no scale:\n  {}\n{hint}", problems.join("\n  ")))
+}
+
+/// Whether an operand or the result of an operator has no range.
+fn has_no_range(model: &TfliteModel, ranges: &[Range], operator: &Operator) -> bool {
+    let named = operator.inputs.iter().chain(&operator.outputs).filter_map(|index| usize::try_from(*index).ok());
+    let computed = |index: &usize| model.tensors[*index].dtype == DType::F32 && !is_float_constant(&model.tensors[*index]);
+    named.filter(computed).any(|index| ranges[index].is_empty())
 }
 
 /// Why an operator stays in single precision; an empty reason is none to report.

@@ -4,7 +4,7 @@
 mod int8;
 mod parameters;
 
-pub(crate) use int8::{Int8Options, to_int8};
+pub(crate) use int8::{Int8Options, complete_ranges, to_int8};
 pub(crate) use parameters::Range;
 
 use super::interpreter::constant;

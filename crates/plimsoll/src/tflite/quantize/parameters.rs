@@ -32,6 +32,11 @@ impl Range {
         Range { min: self.min.min(other.min), max: self.max.max(other.max), broken: self.broken || other.broken }
     }
 
+    /// Whether there were no numbers.
+    pub fn is_empty(&self) -> bool {
+        self.min > self.max
+    }
+
     /// Whether all numbers were the same zero: there is nothing to scale.
     pub fn is_zero(&self) -> bool {
         self.min == 0.0 && self.max == 0.0

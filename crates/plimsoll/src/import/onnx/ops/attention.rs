@@ -2,7 +2,7 @@
 
 use super::super::Importer;
 use super::super::call::Call;
-use super::super::values::{Computed, Found, ElementKind, Value};
+use super::super::values::{Computed, ElementKind, Found, Value};
 use super::Mapping;
 use super::pool::pad_with;
 use crate::nn::Activation;

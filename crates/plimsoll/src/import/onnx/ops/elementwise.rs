@@ -3,7 +3,7 @@
 use super::super::Importer;
 use super::super::call::Call;
 use super::super::layer::NodeLayer;
-use super::super::values::{Computed, Found, ElementKind, Value, Weight};
+use super::super::values::{Computed, ElementKind, Found, Value, Weight};
 use super::Mapping;
 use crate::nn::{Activation, Dropout, Lowering};
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
@@ -315,7 +315,9 @@ impl Importer {
     /// The value as another kind of numbers.
     pub(super) fn cast(&mut self, value: &Value, to: ElementKind) -> Found<Vec<Value>> {
         match (value.kind(), to) {
-            (ElementKind::Float, ElementKind::Int) => self.elementwise("cast", std::slice::from_ref(value), Some(to), |e, t| truncated(e, t[0])),
+            (ElementKind::Float, ElementKind::Int) => {
+                self.elementwise("cast", std::slice::from_ref(value), Some(to), |e, t| truncated(e, t[0]))
+            }
             (ElementKind::Float | ElementKind::Int, ElementKind::Bool) => {
                 let is_true = |e: &ExprBuilder, t: &[TermId]| e.select(t[0], e.constant(1.0), e.constant(0.0));
                 self.elementwise("cast", std::slice::from_ref(value), Some(to), is_true)

@@ -3,7 +3,7 @@
 
 use super::super::call::Call;
 use super::super::layer::NodeLayer;
-use super::super::values::{Computed, Constant, Found, ElementKind, Value, axis_of, count_of};
+use super::super::values::{Computed, Constant, ElementKind, Found, Value, axis_of, count_of};
 use super::super::{Importer, clean, owner};
 use super::Mapping;
 use super::reduce::reduced;

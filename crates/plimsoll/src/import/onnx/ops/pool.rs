@@ -2,7 +2,7 @@
 
 use super::super::Importer;
 use super::super::call::Call;
-use super::super::values::{Computed, Found, ElementKind, Value, count_of};
+use super::super::values::{Computed, ElementKind, Found, Value, count_of};
 use super::Mapping;
 use super::conv::Windows;
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};

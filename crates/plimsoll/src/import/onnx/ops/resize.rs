@@ -2,7 +2,7 @@
 
 use super::super::Importer;
 use super::super::call::Call;
-use super::super::values::{Computed, Constant, Found, ElementKind, Value, axis_of};
+use super::super::values::{Computed, Constant, ElementKind, Found, Value, axis_of};
 use super::Mapping;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::shape::{Dim, Shape};

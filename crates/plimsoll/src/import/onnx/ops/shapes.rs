@@ -2,7 +2,7 @@
 
 use super::super::Importer;
 use super::super::call::{Call, read};
-use super::super::values::{Constant, Found, LARGEST_CONSTANT, ElementKind, Value, axis_of, inverse};
+use super::super::values::{Constant, ElementKind, Found, LARGEST_CONSTANT, Value, axis_of, inverse};
 use super::Mapping;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::shape::{Dim, Shape};
@@ -38,7 +38,9 @@ fn constant(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
         Attribute::Floats(numbers) => {
             Constant::new(ElementKind::Float, vec![numbers.len()], numbers.iter().map(|number| f64::from(*number)).collect())
         }
-        Attribute::Ints(numbers) => Constant::new(ElementKind::Int, vec![numbers.len()], numbers.iter().map(|number| *number as f64).collect()),
+        Attribute::Ints(numbers) => {
+            Constant::new(ElementKind::Int, vec![numbers.len()], numbers.iter().map(|number| *number as f64).collect())
+        }
         _ => return Err(format!("its `{name}` is not a tensor of numbers")),
     };
     Ok(vec![i.counted(constant)?])

@@ -2,10 +2,10 @@
 
 use super::super::kernels::{axes_of, reduced_places};
 use super::super::movement::broadcast_places;
-use super::{Affine, Elements, Multiplier, Target};
+use super::{Elements, Multiplier, QuantizationParameters, Target};
 use plimsoll_formats::tflite::{BuiltinOp, Operator};
 
-type Input<'a> = (&'a Elements<i8>, Affine);
+type Input<'a> = (&'a Elements<i8>, QuantizationParameters);
 
 /// A result for each integer of the input.
 fn mapped(x: &Elements<i8>, of: impl Fn(i32) -> i8) -> Elements<i8> {

@@ -5,22 +5,22 @@ mod multiplier;
 mod products;
 mod windows;
 
-use super::{Elements, RunResult, Value, dims, is_int8, movement};
+use super::{Elements, RowTensor, RunResult, dims, is_int8, movement};
 use multiplier::Multiplier;
 use plimsoll_formats::tensor::DType;
 use plimsoll_formats::tflite::{BuiltinOp, Operator, TfliteModel, TfliteTensor};
 
 /// The scale and the zero point of a tensor.
 #[derive(Clone, Copy)]
-struct Affine {
+struct QuantizationParameters {
     scale: f32,
     zero: i32,
 }
 
-impl Affine {
-    fn of(tensor: &TfliteTensor) -> RunResult<Affine> {
+impl QuantizationParameters {
+    fn of(tensor: &TfliteTensor) -> RunResult<QuantizationParameters> {
         let quantization = tensor.quantization.as_ref().ok_or_else(|| format!("`{}` has no scale", tensor.name))?;
-        Ok(Affine { scale: quantization.scales[0], zero: quantization.zero_points[0] as i32 })
+        Ok(QuantizationParameters { scale: quantization.scales[0], zero: quantization.zero_points[0] as i32 })
     }
 
     /// The integer of a real number, not limited to int8.
@@ -32,14 +32,14 @@ impl Affine {
 /// The result of an int8 operator: its scale, and the integers that its activation allows.
 #[derive(Clone, Copy)]
 struct Target {
-    affine: Affine,
+    affine: QuantizationParameters,
     low: i32,
     high: i32,
 }
 
 impl Target {
     fn of(operator: &Operator, output: &TfliteTensor) -> RunResult<Target> {
-        let affine = Affine::of(output)?;
+        let affine = QuantizationParameters::of(output)?;
         let (low, high) = match operator.integer("fused_activation_function") {
             1 => (affine.zero.max(-128), 127),
             3 => (affine.zero.max(-128), affine.integer(6.0).min(127)),
@@ -72,30 +72,30 @@ fn is_tensor_int8(model: &TfliteModel, tensor: i32) -> bool {
 }
 
 /// What an operator in int8 gives.
-pub(super) fn compute(model: &TfliteModel, operator: &Operator, read: &[Option<&Value>]) -> RunResult<Vec<Value>> {
+pub(super) fn compute(model: &TfliteModel, operator: &Operator, read: &[Option<&RowTensor>]) -> RunResult<Vec<RowTensor>> {
     let value = |i: usize| read.get(i).copied().flatten().ok_or_else(|| format!("input {i} is missing"));
     let tensor = |i: usize| &model.tensors[operator.inputs[i] as usize];
     let output = &model.tensors[operator.outputs[0] as usize];
     let shape = dims(output);
     if operator.op == BuiltinOp::Dequantize {
-        return Ok(vec![Value::Real(Elements { shape, numbers: value(0)?.to_real(tensor(0)).into_owned() })]);
+        return Ok(vec![RowTensor::Real(Elements { shape, numbers: value(0)?.to_real(tensor(0)).into_owned() })]);
     }
     let is_real = output.dtype == DType::F32;
     let bias = |i: usize| read.get(i).copied().flatten();
     let weights = |i: usize| Ok::<_, String>((value(i)?.int8()?, tensor(i)));
     if is_real {
         // Weights in int8 under real numbers: a scale for the input is found when it is known.
-        let bias = bias(2).map(Value::real).transpose()?.map(|bias| &bias.numbers[..]);
+        let bias = bias(2).map(RowTensor::real).transpose()?.map(|bias| &bias.numbers[..]);
         let one = match operator.op {
             BuiltinOp::FullyConnected => products::hybrid(value(0)?.real()?, weights(1)?, bias, shape),
             BuiltinOp::Conv2d => windows::hybrid(operator, value(0)?.real()?, weights(1)?, bias, shape),
             op => return Err(format!("{} of int8 does not give real numbers", op.name())),
         };
-        return Ok(vec![Value::Real(with_activation(operator, one))]);
+        return Ok(vec![RowTensor::Real(with_activation(operator, one))]);
     }
     let target = Target::of(operator, output)?;
-    let bias = |i: usize| bias(i).map(Value::bias).transpose();
-    let x = |i: usize| Ok::<_, String>((value(i)?.int8()?, Affine::of(tensor(i))?));
+    let bias = |i: usize| bias(i).map(RowTensor::bias).transpose();
+    let x = |i: usize| Ok::<_, String>((value(i)?.int8()?, QuantizationParameters::of(tensor(i))?));
     let one = match operator.op {
         BuiltinOp::Quantize => functions::requantize(x(0)?, target),
         BuiltinOp::Conv2d => windows::convolution(operator, x(0)?, weights(1)?, bias(2)?, target, shape),
@@ -116,11 +116,11 @@ pub(super) fn compute(model: &TfliteModel, operator: &Operator, read: &[Option<&
             None => {
                 let data: RunResult<Vec<&Elements<i8>>> = movement::data_inputs(operator).map(|i| value(i)?.int8()).collect();
                 let zero = target.affine.zero.clamp(-128, 127) as i8;
-                return Ok(movement::moved(model, operator, &data?, read, zero)?.into_iter().map(Value::Int8).collect());
+                return Ok(movement::moved(model, operator, &data?, read, zero)?.into_iter().map(RowTensor::Int8).collect());
             }
         },
     };
-    Ok(vec![Value::Int8(one)])
+    Ok(vec![RowTensor::Int8(one)])
 }
 
 fn with_activation(operator: &Operator, mut one: Elements) -> Elements {
@@ -140,7 +140,7 @@ fn scale_of(weights: &TfliteTensor, channel: usize) -> f64 {
 }
 
 /// The factors from sums of products to the scale of the result, per channel.
-fn multipliers(x: Affine, weights: &TfliteTensor, channels: usize, target: Target) -> Vec<Multiplier> {
+fn multipliers(x: QuantizationParameters, weights: &TfliteTensor, channels: usize, target: Target) -> Vec<Multiplier> {
     let factor = |channel: usize| f64::from(x.scale) * scale_of(weights, channel) / f64::from(target.affine.scale);
     (0..channels).map(|channel| Multiplier::of(factor(channel))).collect()
 }

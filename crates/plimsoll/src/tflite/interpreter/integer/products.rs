@@ -1,7 +1,7 @@
 //! Matrix products of int8.
 
 use super::super::kernels::transposed;
-use super::{Affine, Elements, Multiplier, Target, multipliers, scale_of};
+use super::{Elements, Multiplier, QuantizationParameters, Target, multipliers, scale_of};
 use plimsoll_formats::tflite::{Operator, TfliteTensor};
 
 /// The scalar product; both sides fit into 16 bits, so that pairs are multiplied and added by one instruction.
@@ -19,7 +19,7 @@ pub(super) fn widened(weights: &[i8], wide: &mut [i16]) {
 }
 
 pub(super) fn fully_connected(
-    (x, affine): (&Elements<i8>, Affine),
+    (x, affine): (&Elements<i8>, QuantizationParameters),
     (kernel, weights): (&Elements<i8>, &TfliteTensor),
     bias: Option<&[i32]>,
     target: Target,
@@ -42,8 +42,8 @@ pub(super) fn fully_connected(
 
 pub(super) fn batch_matmul(
     operator: &Operator,
-    (a, left): (&Elements<i8>, Affine),
-    (b, right): (&Elements<i8>, Affine),
+    (a, left): (&Elements<i8>, QuantizationParameters),
+    (b, right): (&Elements<i8>, QuantizationParameters),
     target: Target,
     shape: Vec<usize>,
 ) -> Elements<i8> {

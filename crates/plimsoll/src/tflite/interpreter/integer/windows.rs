@@ -2,7 +2,7 @@
 
 use super::super::windows::{Axis, patches};
 use super::products::{dot, quantized, widened};
-use super::{Affine, Elements, Target, multipliers, scale_of};
+use super::{Elements, QuantizationParameters, Target, multipliers, scale_of};
 use plimsoll_formats::tflite::{Operator, TfliteTensor};
 
 type Weights<'a> = (&'a Elements<i8>, &'a TfliteTensor);
@@ -31,7 +31,7 @@ fn sums<X: Copy>(
 
 pub(super) fn convolution(
     operator: &Operator,
-    (x, affine): (&Elements<i8>, Affine),
+    (x, affine): (&Elements<i8>, QuantizationParameters),
     (kernel, weights): Weights<'_>,
     bias: Option<&[i32]>,
     target: Target,
@@ -83,7 +83,7 @@ pub(super) fn hybrid(
 
 pub(super) fn depthwise(
     operator: &Operator,
-    (x, affine): (&Elements<i8>, Affine),
+    (x, affine): (&Elements<i8>, QuantizationParameters),
     (kernel, weights): Weights<'_>,
     bias: Option<&[i32]>,
     target: Target,
@@ -126,7 +126,7 @@ pub(super) fn depthwise(
 /// Every input pixel adds its share to the outputs under its window.
 pub(super) fn transposed(
     operator: &Operator,
-    (x, affine): (&Elements<i8>, Affine),
+    (x, affine): (&Elements<i8>, QuantizationParameters),
     (kernel, weights): Weights<'_>,
     bias: Option<&[i32]>,
     target: Target,
