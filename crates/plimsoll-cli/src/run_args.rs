@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct RunArgs {
-    /// Configuration of the run (TOML), or a model (.keras, .h5, .onnx; .tflite for predictions) on synthetic data [default: the embedded digits]
+    /// Configuration of the run (TOML), or a model (.keras, .h5, .onnx) on synthetic data [default: the embedded digits]
     pub config: Option<PathBuf>,
 
     /// Network of the zoo on synthetic data, instead of a configuration (see `plimsoll zoo`)

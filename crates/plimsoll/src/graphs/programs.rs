@@ -99,6 +99,9 @@ pub(crate) enum ValueKind {
 /// Heap of a run per node: its planned graph, its buffers, its loaded program and its certificate while that is written.
 const RUN_PER_NODE: u64 = 1_450;
 
+/// The same per node of a program with split layers, whose nodes have slices.
+const RUN_PER_NODE_SPLIT: u64 = 2_100;
+
 /// Memory of planning whatever the graphs: tables and code of the searches, and graphs of split layers before they are counted. Debug builds
 /// count all code with the process.
 const SEARCH: u64 = if cfg!(debug_assertions) { 6 << 18 } else { 10 << 18 };
@@ -151,7 +154,8 @@ pub(crate) struct PlanSpace {
 impl Programs {
     /// Heap of the graphs and loaded programs of a run, and of all data proportional to them.
     pub fn heap(plan: &Plan) -> Bytes {
-        Bytes(nodes(plan.programs.iter().map(|program| &program.graph)) * RUN_PER_NODE).align_up(4096)
+        let per_node = |graph: &Graph| if graph.pieces() > 1 { RUN_PER_NODE_SPLIT } else { RUN_PER_NODE };
+        Bytes(plan.programs.iter().map(|program| program.graph.nodes().len() as u64 * per_node(&program.graph)).sum()).align_up(4096)
     }
 
     /// Heap per node of a plan while it is compared with others.
@@ -167,8 +171,11 @@ impl Programs {
         let whole = self.whole_nodes();
         let accumulating = if compared.micro_batches { nodes(self.accumulating()?.iter().map(|(_, graph)| graph)) } else { 0 };
         let of_whole = self.per_node(planned.nodes, compared) * if planned.accumulates { whole } else { whole.max(planned.nodes) };
-        let of_micro_batches =
-            PLANNED_PER_NODE_ACCUMULATING * if planned.accumulates { accumulating.max(planned.nodes) } else { accumulating };
+        // Rewritten for splitting and offloading, the programs of micro-batches share nothing.
+        let of_micro_batches = match planned.accumulates && planned.nodes > accumulating {
+            true => PLANNED_PER_NODE * planned.nodes,
+            false => PLANNED_PER_NODE_ACCUMULATING * accumulating,
+        };
         Ok(searching(whole + accumulating, of_whole.max(of_micro_batches), compared))
     }
 
