@@ -45,6 +45,8 @@ fn a_trained_run_is_exported_to_tflite_with_smaller_numbers() {
     assert!(tensor["snr_db"].as_f64().unwrap() > 20.0 && tensor["cosine"].as_f64().unwrap() > 0.99, "{tensor}");
     assert_eq!(document["int8"]["float"][0]["why"], "kept by a pattern");
 
+    let error = sandbox.fail(&["train", "int8.tflite"]).1;
+    assert!(error.contains("int8.tflite is a TFLite file, which is for predictions"), "{error}");
     let error = sandbox.fail(&["export", "run", "--to", "int8.tflite", "--int8"]).1;
     assert!(error.contains("name a configuration with --calibrate, or train with `[quantize]`"), "{error}");
     let error = sandbox.fail(&["export", "run", "--to", "model.onnx", "--f16"]).1;

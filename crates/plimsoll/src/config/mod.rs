@@ -74,6 +74,10 @@ impl Config {
 
     /// From a file. Paths in it are relative to its folder.
     pub fn read(path: &Path) -> Result<Config> {
+        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("tflite")) && path.is_file() {
+            let file = path.display();
+            return Err(Error::Config(format!("{file} is a TFLite file, which is for predictions: `plimsoll predict {file} …`")));
+        }
         let text = std::fs::read_to_string(path).map_err(|source| Error::Io { action: "read", path: path.to_path_buf(), source })?;
         let table = parse(&text).map_err(|error| {
             let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
