@@ -6,16 +6,18 @@ mod initial_values;
 mod learning_rate;
 mod loading;
 mod not_finite;
+mod prepared;
+mod tally;
 
 use crate::error::{BadRow, Error, Result};
-use crate::graphs::{LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, ProgramInterface, ROW_SHARE, ValueKind};
+use crate::graphs::ValueKind;
 use crate::history::WeightSparsity;
 use crate::metrics::Scores;
-use crate::nn::{FIRST_MICRO_BATCH, LAST_MICRO_BATCH, MICRO_BATCH_RECIPROCAL, TEACHER};
+use crate::nn::TEACHER;
 use crate::offload_file::{self, OffloadFile};
 use crate::plan::RunPlan;
 use crate::prune::MaskUpdates;
-use crate::spec::{Optimization, RunSpec};
+use crate::spec::RunSpec;
 use crate::start_times::StartTimes;
 use crate::tensors;
 use clock::Clock;
@@ -29,9 +31,11 @@ use plimsoll_core::loss_scale::SKIPPED;
 use plimsoll_core::plan::NUMBERS;
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
-use plimsoll_core::{Bytes, Executor, Graph, Ledger, Reservation, Ticket};
+use plimsoll_core::{Bytes, Executor, Ledger, Reservation, Ticket};
 use plimsoll_data::{Batch, Schema};
+use prepared::{Prepared, ResultIndices, Scalar, prepare};
 use std::sync::Arc;
+pub(crate) use tally::Tally;
 
 /// Predictions after which per-class counts are copied to the host: f32 counts exactly up to twice as many.
 const COUNTABLE: u64 = 1 << 23;
@@ -77,36 +81,6 @@ pub(crate) struct Session {
     _process: Vec<Reservation>,
 }
 
-/// Lookups that the host needs to run a program, done once.
-struct Prepared {
-    role: Role,
-    scalars: Vec<Scalar>,
-    numbers: Vec<f32>,
-    columns: Vec<usize>,
-    at: ResultIndices,
-}
-
-impl Prepared {
-    /// The bytes of the columns that the program reads.
-    fn columns_of<'a>(&self, piece: &Piece<'a>, schema: &Schema) -> [&'a [u8]; MAX_COLUMNS] {
-        let mut columns: [&[u8]; MAX_COLUMNS] = [&[]; MAX_COLUMNS];
-        for (column, index) in columns.iter_mut().zip(&self.columns) {
-            let bytes = schema.columns()[*index].row_bytes().get();
-            *column = &piece.batch.column(*index)[piece.at * bytes..(piece.at + piece.rows) * bytes];
-        }
-        columns
-    }
-}
-
-/// The indices of a program's results.
-#[derive(Clone, Copy, Default)]
-struct ResultIndices {
-    loss: Option<usize>,
-    weight: Option<usize>,
-    /// In the order of the counters.
-    sums: [Option<usize>; NUMBERS],
-}
-
 /// A run whose results have not been read yet.
 struct UnreadRun {
     ticket: Ticket,
@@ -117,19 +91,6 @@ struct UnreadRun {
     /// The step and the epoch it belongs to, counted from 1.
     step: u64,
     epoch: u64,
-}
-
-#[derive(Clone, Copy)]
-enum Scalar {
-    RowShare,
-    MicroBatchReciprocal,
-    PenaltyShare,
-    /// Whether it is the first micro-batch of its batch.
-    FirstMicroBatch,
-    /// Whether it is the last.
-    LastMicroBatch,
-    /// An index into the scalars of the step.
-    Rate(usize),
 }
 
 /// Rows in host memory.
@@ -168,45 +129,6 @@ pub(crate) struct Piece<'a> {
     pub first_row: u64,
     /// Rows of the batch.
     pub batch_rows: u64,
-}
-
-/// Sums over rows.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tally {
-    pub loss: f64,
-    /// The divisor of the loss: rows, or labels that are not ignored.
-    pub weight: f64,
-    /// In the order of the counters.
-    pub sums: [f64; NUMBERS],
-    pub rows: u64,
-}
-
-impl Tally {
-    fn mean_loss(&self) -> f64 {
-        self.loss / if self.weight > 0.0 { self.weight } else { 1.0 }
-    }
-
-    /// The sums by name, as the bits of their values.
-    pub fn save(&self) -> Vec<(String, u64)> {
-        let known = [("loss", self.loss.to_bits()), ("weight", self.weight.to_bits()), ("rows", self.rows)];
-        let known = known.into_iter().map(|(name, bits)| (name.to_string(), bits));
-        known.chain(self.sums.iter().enumerate().map(|(i, sum)| (format!("sum{i}"), sum.to_bits()))).collect()
-    }
-
-    /// Restores the result of [`Tally::save`].
-    pub fn restore(&mut self, sums: &[(String, u64)]) {
-        for (name, bits) in sums {
-            match name.as_str() {
-                "loss" => self.loss = f64::from_bits(*bits),
-                "weight" => self.weight = f64::from_bits(*bits),
-                "rows" => self.rows = *bits,
-                name => {
-                    let place = name.strip_prefix("sum").and_then(|i| i.parse::<usize>().ok()).filter(|i| *i < NUMBERS);
-                    place.into_iter().for_each(|i| self.sums[i] = f64::from_bits(*bits));
-                }
-            }
-        }
-    }
 }
 
 impl Session {
@@ -557,32 +479,6 @@ impl Session {
         }
         Ok(())
     }
-}
-
-fn prepare(executor: &Executor, role: Role, graph: &Graph, interface: &ProgramInterface, optimization: &Optimization) -> Prepared {
-    let names = optimization.scalar_names();
-    let scalars: Vec<Scalar> = graph
-        .scalars()
-        .iter()
-        .map(|name| match names.iter().position(|own| own == name) {
-            Some(index) => Scalar::Rate(index),
-            None if name == MICRO_BATCH_RECIPROCAL => Scalar::MicroBatchReciprocal,
-            None if name == PENALTY_SHARE => Scalar::PenaltyShare,
-            None if name == FIRST_MICRO_BATCH => Scalar::FirstMicroBatch,
-            None if name == LAST_MICRO_BATCH => Scalar::LastMicroBatch,
-            None => {
-                assert_eq!(name, ROW_SHARE, "every scalar is the optimizer's or the trainer's");
-                Scalar::RowShare
-            }
-        })
-        .collect();
-    let columns = interface.columns[..graph.inputs().len()].to_vec();
-    let numbers = vec![0.0; scalars.len()];
-    let program = executor.plan().program(role).expect("it is being prepared");
-    let number = |wanted: &str| program.numbers().position(|(name, _)| name == wanted);
-    let mut at = ResultIndices { loss: number("loss"), weight: number(LOSS_WEIGHT), ..ResultIndices::default() };
-    at.sums.iter_mut().zip(interface.model_metrics.sums()).for_each(|(at, name)| *at = number(name));
-    Prepared { role, scalars, numbers, columns, at }
 }
 
 /// The next piece of a block and its role: its first row is the block's row `at`, the block's first row the epoch's row `first`. The epoch has

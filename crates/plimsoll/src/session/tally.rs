@@ -1,0 +1,42 @@
+//! Sums over the rows of an epoch.
+
+use plimsoll_core::plan::NUMBERS;
+
+/// Sums over rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub loss: f64,
+    /// The divisor of the loss: rows, or labels that are not ignored.
+    pub weight: f64,
+    /// In the order of the counters.
+    pub sums: [f64; NUMBERS],
+    pub rows: u64,
+}
+
+impl Tally {
+    pub(super) fn mean_loss(&self) -> f64 {
+        self.loss / if self.weight > 0.0 { self.weight } else { 1.0 }
+    }
+
+    /// The sums by name, as the bits of their values.
+    pub fn save(&self) -> Vec<(String, u64)> {
+        let known = [("loss", self.loss.to_bits()), ("weight", self.weight.to_bits()), ("rows", self.rows)];
+        let known = known.into_iter().map(|(name, bits)| (name.to_string(), bits));
+        known.chain(self.sums.iter().enumerate().map(|(i, sum)| (format!("sum{i}"), sum.to_bits()))).collect()
+    }
+
+    /// Restores the result of [`Tally::save`].
+    pub fn restore(&mut self, sums: &[(String, u64)]) {
+        for (name, bits) in sums {
+            match name.as_str() {
+                "loss" => self.loss = f64::from_bits(*bits),
+                "weight" => self.weight = f64::from_bits(*bits),
+                "rows" => self.rows = *bits,
+                name => {
+                    let place = name.strip_prefix("sum").and_then(|i| i.parse::<usize>().ok()).filter(|i| *i < NUMBERS);
+                    place.into_iter().for_each(|i| self.sums[i] = f64::from_bits(*bits));
+                }
+            }
+        }
+    }
+}
