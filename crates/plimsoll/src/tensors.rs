@@ -1,14 +1,18 @@
 //! Tensors in safetensors files, written and read in small chunks. The header's metadata has a checksum of the whole file, header and data;
 //! files of other programs have none and are read without.
 
+mod header;
+
 use crate::error::{Error, Result};
 use crate::files;
 use crate::page_cache;
+use header::Header;
 use plimsoll_core::graph::{State, StateId, StateKind};
 use plimsoll_core::plan::Resident;
 use plimsoll_core::{Bytes, DType, Executor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
@@ -179,7 +183,7 @@ pub(crate) fn save_weights(executor: &Executor, path: &Path, metadata: Option<(&
 /// The metadata of a file of tensors under a key.
 pub(crate) fn metadata(path: &Path, key: &str) -> Result<Option<String>> {
     let file = TensorFile::open(path).map_err(|unusable| unusable.about(path))?;
-    Ok(file.header.get("__metadata__").and_then(|metadata| metadata.get(key)?.as_str().map(str::to_string)))
+    Ok(file.header.metadata.get(key).cloned())
 }
 
 /// Loads all weights; the file must have all of the model's.
@@ -215,9 +219,7 @@ pub(crate) fn load_teacher(executor: &mut Executor, path: &Path, prefix: &str) -
 /// The names and shapes of the tensors of a file.
 pub(crate) fn shapes(path: &Path) -> Result<Vec<(String, Vec<usize>)>> {
     let file = TensorFile::open(path).map_err(|unusable| unusable.about(path))?;
-    let shape = |entry: &Value| entry["shape"].as_array().into_iter().flatten().filter_map(Value::as_u64).map(|n| n as usize).collect();
-    let tensors = file.header.iter().filter(|(name, _)| *name != "__metadata__");
-    Ok(tensors.map(|(name, entry)| (name.clone(), shape(entry))).collect())
+    Ok(file.header.tensors.iter().map(|(name, entry)| (name.to_string(), entry.shape.to_vec())).collect())
 }
 
 /// Loads the weights whose name and shape match the model's; gives the names of those that are not loaded.
@@ -251,12 +253,36 @@ pub(crate) fn open_written(path: &Path, written: Written) -> Result<TensorFile, 
 pub(crate) struct TensorFile {
     path: PathBuf,
     file: File,
-    header: Map<String, Value>,
+    header: Header,
     /// The offset of the tensors, and the length of the file.
     start: u64,
     length: u64,
     /// The checksum, if it has one.
     checksum: Option<u32>,
+}
+
+/// The text of a header. The file is then at its first tensor.
+fn header_text(file: &mut File, length: u64, path: &Path) -> Result<Vec<u8>, Unusable> {
+    let damaged = |what: &str| Unusable::Damaged(what.to_string());
+    let mut bytes = [0; 8];
+    file.read_exact(&mut bytes).map_err(|_| damaged("it is shorter than any safetensors file"))?;
+    let bytes = u64::from_le_bytes(bytes);
+    if bytes > MAX_HEADER.min(length.saturating_sub(8)) {
+        return Err(damaged("it is not a safetensors file, or it is cut off"));
+    }
+    let mut header = vec![0; bytes as usize];
+    file.read_exact(&mut header).map_err(|source| Unusable::Failed(Error::Io { action: "read", path: path.to_path_buf(), source }))?;
+    Ok(header)
+}
+
+/// Whether a file was written here: it has a checksum.
+pub(crate) fn is_own(path: &Path) -> bool {
+    let header = || {
+        let mut file = File::open(path).ok()?;
+        let length = file.metadata().ok()?.len();
+        header_text(&mut file, length, path).ok()
+    };
+    header().is_some_and(|header| checksum_digits(&header).is_some())
 }
 
 impl TensorFile {
@@ -266,14 +292,8 @@ impl TensorFile {
         let damaged = |what: &str| Unusable::Damaged(what.to_string());
         let mut file = File::open(path).map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
-        let mut bytes = [0; 8];
-        file.read_exact(&mut bytes).map_err(|_| damaged("it is shorter than any safetensors file"))?;
-        let bytes = u64::from_le_bytes(bytes);
-        if bytes > MAX_HEADER.min(length.saturating_sub(8)) {
-            return Err(damaged("it is not a safetensors file, or it is cut off"));
-        }
-        let mut header = vec![0; bytes as usize];
-        file.read_exact(&mut header).map_err(failed)?;
+        let mut header = header_text(&mut file, length, path)?;
+        let bytes = header.len() as u64;
         let checksum = match checksum_digits(&header) {
             None => None,
             Some(digits) => {
@@ -296,7 +316,7 @@ impl TensorFile {
                 stated
             }
         };
-        let header = serde_json::from_slice(&header).map_err(|_| damaged("its header is not JSON"))?;
+        let header = serde_json::from_slice(&header).map_err(|_| damaged("its header does not describe tensors"))?;
         Ok(TensorFile { path: path.to_path_buf(), file, header, start: 8 + bytes, length, checksum })
     }
 
@@ -304,8 +324,8 @@ impl TensorFile {
     pub fn load_all(mut self, executor: &mut Executor, which: Which) -> Result<(), Unusable> {
         let tensors = chosen(executor, which);
         tensors.iter().try_for_each(|(_, state)| check_tensor(state, &self.header))?;
-        let known = |name: &String| name == "__metadata__" || tensors.iter().any(|(_, state)| state.name == *name);
-        if let Some(name) = self.header.keys().find(|name| !known(name)) {
+        let known: HashSet<&str> = tensors.iter().map(|(_, state)| &*state.name).collect();
+        if let Some(name) = self.header.tensors.keys().find(|name| !known.contains(&***name)) {
             return Err(Unusable::OtherModel(format!("the file has `{name}`, which the model has not")));
         }
         tensors.iter().try_for_each(|(id, state)| self.load(executor, *id, state))
@@ -314,10 +334,9 @@ impl TensorFile {
     /// Loads a tensor that the header has into a state, chunk by chunk.
     fn load(&mut self, executor: &mut Executor, id: StateId, state: &State) -> Result<(), Unusable> {
         let failed = |source| Unusable::Failed(Error::Io { action: "read", path: self.path.clone(), source });
-        let offsets = &self.header[&state.name]["data_offsets"];
         let size = state.ty.bytes(1).0;
-        match offsets[0].as_u64().zip(offsets[1].as_u64()) {
-            Some((from, to)) if to.checked_sub(from) == Some(size) && to <= self.length - self.start => {
+        match self.header.tensors.get(&*state.name).map(|entry| entry.offsets) {
+            Some([from, to]) if to.checked_sub(from) == Some(size) && to <= self.length - self.start => {
                 self.file.seek(SeekFrom::Start(self.start + from)).map_err(failed)?;
             }
             _ => return Err(Unusable::Damaged(format!("`{}` is truncated", state.name))),
@@ -335,13 +354,12 @@ impl TensorFile {
 }
 
 /// That the file has this tensor; says how it differs.
-fn check_tensor(state: &State, header: &Map<String, Value>) -> Result<(), Unusable> {
+fn check_tensor(state: &State, header: &Header) -> Result<(), Unusable> {
     let (name, here) = (&state.name, format!("{} {}", dtype_name(state.ty.dtype), state.ty.shape));
-    let Some(entry) = header.get(name) else {
+    let Some(entry) = header.tensors.get(&**name) else {
         return Err(Unusable::OtherModel(format!("the file has no `{name}`, which is {here} in the model")));
     };
-    let shape: Vec<usize> = entry["shape"].as_array().into_iter().flatten().filter_map(Value::as_u64).map(|n| n as usize).collect();
-    let there = format!("{} {}", entry["dtype"].as_str().unwrap_or("?"), plimsoll_core::Shape::fixed(shape));
+    let there = entry.to_string();
     if there != here {
         return Err(Unusable::OtherModel(format!("`{name}` is {there} in the file and {here} in the model")));
     }

@@ -1,8 +1,10 @@
-//! Reading a model of another program takes no more heap than its plan says, constants that ONNX graphs compute included. Models of the
-//! folder `PLIMSOLL_MODELS` are measured too: `PLIMSOLL_MODELS=zoo cargo test -p plimsoll --test import_memory -- --nocapture`.
+//! Reading a model of another program takes no more heap than its plan says, constants that ONNX graphs compute included, and so do the files
+//! of weights. Models of the folder `PLIMSOLL_MODELS` are measured too:
+//! `PLIMSOLL_MODELS=zoo cargo test -p plimsoll --test import_memory -- --nocapture`.
 
 use plimsoll::config::Config;
-use plimsoll::{Fit, Trainer, import};
+use plimsoll::prelude::*;
+use plimsoll::{Checkpoints, import};
 use plimsoll_core::budget::Owner;
 use plimsoll_formats::onnx::{Attribute, Dim, Graph, Node, OnnxModel, ValueInfo, WriteOptions, write};
 use plimsoll_formats::tensor::{DType, Tensor};
@@ -108,4 +110,33 @@ fn constants_that_a_graph_computes_are_planned() {
     let (measured, planned) = measured_and_planned(&path);
     assert!(measured > 10 * elements as u64 * 8, "the constants are held: {measured}");
     assert!(measured <= planned, "{measured} bytes of heap, {planned} planned");
+}
+
+/// The heap of what this thread does.
+fn heap_of(work: impl FnOnce()) -> u64 {
+    let before = HELD.get();
+    PEAK.set(before);
+    work();
+    (PEAK.get() - before) as u64
+}
+
+#[test]
+fn weights_of_deep_models_are_written_and_read_within_the_memory_of_checkpoints() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut layers = Sequential::new();
+    for _ in 0..800 {
+        layers = layers.add(Dense::new(2).activation(Activation::Relu));
+    }
+    let data = Dataset::random(RandomSpec::new(4).floats("x", [2]).floats("y", [2])).unwrap().batch(4);
+    let mut trainer = Trainer::new(layers, &data).loss(Loss::MeanSquaredError).optimizer(Sgd::new(0.1)).threads(1);
+    let planned = trainer.plan(&Fit::epochs(1).checkpoints(Checkpoints::new(folder.path().join("checkpoints")))).unwrap();
+    let of_checkpoint = planned.owners.iter().find(|(owner, _)| *owner == Owner::Checkpoint).unwrap().1;
+    trainer.fit(Fit::epochs(1)).unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let written = heap_of(|| trainer.save_weights(&path).unwrap());
+    let read = heap_of(|| trainer.load_weights(&path).unwrap());
+    println!("{written} bytes to write, {read} to read 1,600 tensors, of {}", of_checkpoint.0);
+    assert!(written.max(read) <= of_checkpoint.0, "{written} and {read} bytes of heap, {of_checkpoint} planned");
+    // Beside a thread and its buffers, a plan does not ask for much that is not needed.
+    assert!(of_checkpoint.0 <= (384 << 10) + 2 * written.max(read), "{written} and {read} bytes of heap, {of_checkpoint} planned");
 }

@@ -152,13 +152,16 @@ fn shape_of(state: &State) -> Vec<u64> {
 }
 
 /// The weights of a file of another program and, if wanted, the state of its optimizer; none for files with the model's own names, which
-/// have a checksum.
+/// have a checksum, or are reported by their own reader.
 fn foreign(states: &[(StateId, State)], path: &Path, with_optimizer: bool) -> Result<Option<(ImportedWeights, ImportedWeights)>> {
     super::refuse_pickles(path)?;
     if super::is_importable(path) {
         let imported = super::import(path)?;
         let slots = imported.optimizer_state.filter(|_| with_optimizer).map(|state| state.slots);
         return Ok(Some((imported.weights, slots.unwrap_or_default())));
+    }
+    if tensors::is_own(path) {
+        return Ok(None);
     }
     let wanted: Vec<(String, Vec<u64>)> = states.iter().map(|(_, state)| (state.name.clone(), shape_of(state))).collect();
     // What is damaged is reported by the reader of the model's own files.
