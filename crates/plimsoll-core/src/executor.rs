@@ -20,6 +20,10 @@ pub struct Executor {
     arena: Box<dyn Memory>,
     backing: Option<Arc<dyn BackingStore>>,
     loaded: Vec<Entry>,
+    /// How many programs of a role stay loaded.
+    programs_per_role: usize,
+    /// Counts the runs of all programs.
+    uses: u64,
     _reservations: Vec<Reservation>,
 }
 
@@ -27,8 +31,17 @@ pub struct Executor {
 struct Entry {
     role: Role,
     rows: usize,
-    program: Box<dyn Loaded>,
+    /// None while another one is loaded in its place.
+    program: Option<Box<dyn Loaded>>,
     runs: u64,
+    /// When it was last used.
+    used: u64,
+}
+
+impl Entry {
+    fn program(&mut self) -> &mut dyn Loaded {
+        &mut **self.program.as_mut().expect("loaded, or `find` failed")
+    }
 }
 
 /// A handle to one run of a program.
@@ -68,7 +81,17 @@ impl Executor {
         reservations.push(ledger.reserve(Owner::Arena, plan.arena)?);
         let resident = device.allocate(plan.resident)?;
         let arena = device.allocate(plan.arena)?;
-        Ok(Executor { plan, device, resident, arena, backing, loaded: Vec::new(), _reservations: reservations })
+        Ok(Executor {
+            plan,
+            device,
+            resident,
+            arena,
+            backing,
+            loaded: Vec::new(),
+            programs_per_role: usize::MAX,
+            uses: 0,
+            _reservations: reservations,
+        })
     }
 
     /// The plan it runs.
@@ -170,8 +193,19 @@ impl Executor {
     pub fn adopt(&mut self, loaded: LoadedProgram) {
         let LoadedProgram { role, rows, program } = loaded;
         if !self.loaded.iter().any(|entry| entry.role == role && entry.rows == rows) {
-            self.loaded.push(Entry { role, rows, program, runs: 0 });
+            self.loaded.push(Entry { role, rows, program: Some(program), runs: 0, used: self.uses });
         }
+    }
+
+    /// Keeps no more than this many programs of a role loaded, two at least: where batches have ever different numbers of rows, the program that
+    /// was not used for longest is unloaded. Without a limit they add up.
+    pub fn limit_loaded(&mut self, programs_per_role: usize) {
+        self.programs_per_role = programs_per_role.max(2);
+    }
+
+    /// How many programs are loaded.
+    pub fn loaded(&self) -> usize {
+        self.loaded.iter().filter(|entry| entry.program.is_some()).count()
     }
 
     /// Loads a program for a number of rows, so that its first run does not allocate either.
@@ -189,7 +223,7 @@ impl Executor {
     pub fn run(&mut self, role: Role, rows: usize, inputs: &StepInputs<'_>) -> Result<Ticket, DeviceError> {
         let entry = self.find(role, rows)?;
         let known = &mut self.loaded[entry];
-        known.program.run(inputs)?;
+        known.program().run(inputs)?;
         known.runs += 1;
         Ok(Ticket { entry, run: known.runs })
     }
@@ -197,27 +231,28 @@ impl Executor {
     /// Runs a program once and returns when each of its nodes ran, see [`Loaded::trace`].
     pub fn trace(&mut self, role: Role, rows: usize, inputs: &StepInputs<'_>) -> Result<Vec<NodeSpan>, DeviceError> {
         let entry = self.find(role, rows)?;
-        self.loaded[entry].program.trace(inputs)
+        self.loaded[entry].program().trace(inputs)
     }
 
     /// Waits for a run: the last one or, on a device with its own memory, the one before. Fills `numbers` with the
     /// program's [scalar outputs](crate::plan::Program::numbers).
     pub fn outcome(&mut self, ticket: Ticket, numbers: &mut [f32]) -> Result<(), DeviceError> {
         let known = &mut self.loaded[ticket.entry];
-        known.program.outcome(known.runs - ticket.run, numbers)
+        let back = known.runs - ticket.run;
+        known.program().outcome(back, numbers)
     }
 
     /// The scalar outputs of a program's last run, even if that run was aborted.
     pub fn last_numbers(&mut self, role: Role, rows: usize, numbers: &mut [f32]) -> Result<(), DeviceError> {
         let entry = self.find(role, rows)?;
-        self.loaded[entry].program.outcome(0, numbers)
+        self.loaded[entry].program().outcome(0, numbers)
     }
 
     /// The first node of a program with a non-finite output; without inputs, for those of the run with the non-finite
     /// loss.
     pub fn find_non_finite(&mut self, role: Role, rows: usize, inputs: Option<&StepInputs<'_>>) -> Result<Option<NodeId>, DeviceError> {
         let entry = self.find(role, rows)?;
-        self.loaded[entry].program.find_non_finite(inputs)
+        self.loaded[entry].program().find_non_finite(inputs)
     }
 
     /// The location of an output, which can be read after each run.
@@ -265,14 +300,34 @@ impl Executor {
     }
 
     fn find(&mut self, role: Role, rows: usize) -> Result<usize, DeviceError> {
-        if let Some(known) = self.loaded.iter().position(|entry| entry.role == role && entry.rows == rows) {
+        self.uses += 1;
+        let known = self.loaded.iter().position(|entry| entry.role == role && entry.rows == rows && entry.program.is_some());
+        if let Some(known) = known {
+            self.loaded[known].used = self.uses;
             return Ok(known);
         }
         assert!(rows <= self.plan.rows, "{rows} rows were asked for, but the plan holds for {}", self.plan.rows);
+        let place = self.place_for(role);
         let memory = StepMemory { resident: &*self.resident, arena: &*self.arena, backing: self.backing.as_ref() };
-        let program = self.device.load(&self.plan, role, rows, &memory)?;
-        self.loaded.push(Entry { role, rows, program, runs: 0 });
-        Ok(self.loaded.len() - 1)
+        let program = Some(self.device.load(&self.plan, role, rows, &memory)?);
+        let entry = Entry { role, rows, program, runs: 0, used: self.uses };
+        match place {
+            Some(place) => self.loaded[place] = entry,
+            None => self.loaded.push(entry),
+        }
+        Ok(place.unwrap_or(self.loaded.len() - 1))
+    }
+
+    /// The place of a program that is unloaded for another one of its role. Tickets name places, so the others stay where they are; the program
+    /// that ran last, whose numbers may not have been read yet, is not unloaded.
+    fn place_for(&mut self, role: Role) -> Option<usize> {
+        let of_role = || self.loaded.iter().enumerate().filter(|(_, entry)| entry.role == role);
+        let oldest = of_role().min_by_key(|(_, entry)| (entry.program.is_some(), entry.used)).map(|(place, _)| place)?;
+        if self.loaded[oldest].program.is_some() && of_role().count() < self.programs_per_role {
+            return None;
+        }
+        self.loaded[oldest].program = None;
+        Some(oldest)
     }
 }
 

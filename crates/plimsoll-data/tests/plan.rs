@@ -2,7 +2,7 @@
 
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{Method, normalize, one_hot, resize, scale};
-use plimsoll_data::{Dataset, Feed, Mix, Options, Parallelism, PipelinePlan, Prefetch, RandomSpec, Shuffle, Split};
+use plimsoll_data::{Dataset, Feed, Mix, Options, Parallelism, PipelinePlan, Prefetch, RandomSpec, Shuffle, Split, Tensor};
 use proptest::prelude::*;
 
 fn images() -> Dataset {
@@ -39,6 +39,19 @@ fn small_rows_share_a_slot_and_large_ones_do_not() {
     // All of a small data set is one slot, however many rows are asked for at once.
     let few = Dataset::digits(Split::Train).batch(1_000_000).plan(None).unwrap();
     assert_eq!(few.stages().last().unwrap().1, Bytes(3 * (1438 * 64 + 1438 * 4 + 8)).align_up(64));
+}
+
+#[test]
+fn opened_datasets_hold_what_they_share_once() {
+    let tensors = || Dataset::from_tensor_slices([("x", Tensor::f32([1_000, 4], vec![0.0; 4_000]).unwrap())]).unwrap();
+    let whole = Bytes(16_000);
+    assert_eq!(Dataset::held_bytes([&tensors().batch(8)]).unwrap(), whole);
+    assert_eq!(Dataset::held_bytes([&tensors().batch(8), &tensors().batch(8)]).unwrap(), whole + whole);
+    let (train, held_out) = tensors().holdout(0.25, 1).unwrap();
+    let (train, held_out) = (train.batch(8), held_out.batch(8));
+    let each = [&train, &held_out].map(|part| Dataset::held_bytes([part]).unwrap() - whole);
+    assert!(each.iter().all(|rows| *rows > Bytes::ZERO), "which rows are held out takes memory too: {each:?}");
+    assert_eq!(Dataset::held_bytes([&train, &held_out]).unwrap(), whole + each[0] + each[1]);
 }
 
 proptest! {

@@ -16,6 +16,7 @@ use crate::{DataError, Schema};
 use plimsoll_core::Bytes;
 use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 
 /// The largest stack of a worker thread: that of pipelines with user code. Sources and operations work in planned buffers
 /// and need no more stack than this.
@@ -120,6 +121,16 @@ impl Dataset {
     /// ```
     pub fn plan(&self, limit: Option<Bytes>) -> Result<PipelinePlan, DataError> {
         self.plan_keeping(limit, Keep::Rest, None)
+    }
+
+    /// Memory that datasets hold since they were opened, such as the names of columns and the rows that are held out. A
+    /// source that several of them read is counted once.
+    pub fn held_bytes<'a>(datasets: impl IntoIterator<Item = &'a Dataset>) -> Result<Bytes, DataError> {
+        let recipes = datasets.into_iter().map(Dataset::recipe).collect::<Result<Vec<_>, _>>()?;
+        let same = |a: &Recipe, b: &Recipe| Arc::ptr_eq(&a.source, &b.source);
+        let sources = recipes.iter().enumerate().filter(|(number, recipe)| !recipes[..*number].iter().any(|other| same(other, recipe)));
+        let of_sources = sources.map(|(_, recipe)| recipe.source.held_bytes()).sum::<Bytes>();
+        Ok(of_sources + recipes.iter().map(Recipe::split_bytes).sum::<Bytes>())
     }
 
     /// Like [`plan`](Self::plan), with the memory for caches and, if set, for decoding one image.

@@ -10,9 +10,9 @@ use crate::spec::{Optimization, RunSpec};
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError, State, StateKind};
 use plimsoll_core::passes::{Columns, optimize, pad_classes, split_concats};
-use plimsoll_core::plan::Plan;
 use plimsoll_core::plan::offload::candidates;
 use plimsoll_core::plan::split::logits_in_blocks;
+use plimsoll_core::plan::{Plan, Program};
 use plimsoll_core::shape::{Shape, TensorType};
 use plimsoll_core::step::{Role, accumulators_resume};
 use plimsoll_core::{Bytes, DType, ValueId, verify};
@@ -96,18 +96,23 @@ pub(crate) enum ValueKind {
     Tokens,
 }
 
-/// Heap of a run per node: its planned graph, its buffers, its loaded program and its certificate while that is written.
-const RUN_PER_NODE: u64 = 1_450;
+/// Heap of a run per node of its planned graphs, with its buffers and its certificate while that is written; and for each time that it is loaded.
+const RUN_PER_NODE: u64 = 400;
+const LOADED_PER_NODE: u64 = 850;
 
 /// The same per node of a program with split layers, whose nodes have slices.
-const RUN_PER_NODE_SPLIT: u64 = 2_100;
+const RUN_PER_NODE_SPLIT: u64 = 600;
+const LOADED_PER_NODE_SPLIT: u64 = 1_250;
 
 /// Memory of planning whatever the graphs: tables and code of the searches, and graphs of split layers before they are counted. Debug builds
 /// count all code with the process.
-const SEARCH: u64 = if cfg!(debug_assertions) { 6 << 18 } else { 10 << 18 };
+const SEARCH: u64 = if cfg!(debug_assertions) { 6 << 18 } else { 9 << 18 };
+
+/// What a process holds at its start, beside its footprint: more code is resident until the mappings of the program file are divided.
+const START: u64 = 4 << 18;
 
 /// Heap of planning a run as it is specified: in all, and per node.
-const AS_SPECIFIED: u64 = 5 << 17;
+const AS_SPECIFIED: u64 = 2 << 17;
 const AS_SPECIFIED_PER_NODE: u64 = 2_350;
 
 /// Heap of planning per node of the graphs that plans are made from.
@@ -149,13 +154,21 @@ pub(crate) struct PlanSpace {
     pub offload: bool,
     /// Whether there is more than one variant: those as specified and one other are held.
     pub several_variants: bool,
+    /// Memory of the opened datasets, which they hold while the run is planned.
+    pub data: Bytes,
 }
 
 impl Programs {
-    /// Heap of the graphs and loaded programs of a run, and of all data proportional to them.
-    pub fn heap(plan: &Plan) -> Bytes {
-        let per_node = |graph: &Graph| if graph.pieces() > 1 { RUN_PER_NODE_SPLIT } else { RUN_PER_NODE };
-        Bytes(plan.programs.iter().map(|program| program.graph.nodes().len() as u64 * per_node(&program.graph)).sum()).align_up(4096)
+    /// Heap of the graphs and loaded programs of a run, and of all data proportional to them. A program is loaded for `loads` numbers of rows.
+    pub fn heap(plan: &Plan, loads: impl Fn(Role) -> usize) -> Bytes {
+        let of_program = |program: &Program| {
+            let (planned, loaded) = match program.graph.pieces() > 1 {
+                true => (RUN_PER_NODE_SPLIT, LOADED_PER_NODE_SPLIT),
+                false => (RUN_PER_NODE, LOADED_PER_NODE),
+            };
+            program.graph.nodes().len() as u64 * (planned + loads(program.role) as u64 * loaded)
+        };
+        Bytes(plan.programs.iter().map(of_program).sum()).align_up(4096)
     }
 
     /// Heap per node of a plan while it is compared with others.
@@ -166,7 +179,7 @@ impl Programs {
     /// Peak heap of planning. Measured over networks of 1 to 1,000 layers (`heap_peak_bytes` of `plimsoll train --json`) and rounded up.
     pub fn planning_heap(&self, planned: &PlannedRun, compared: PlanSpace) -> Result<Bytes, GraphError> {
         if planned.as_specified.is_some_and(|run| run <= self.search_heap(compared)) {
-            return Ok(self.planning_heap_as_specified());
+            return Ok(self.planning_heap_as_specified(compared));
         }
         let whole = self.whole_nodes();
         let accumulating = if compared.micro_batches { nodes(self.accumulating()?.iter().map(|(_, graph)| graph)) } else { 0 };
@@ -180,8 +193,8 @@ impl Programs {
     }
 
     /// Peak heap of planning a run as it is specified, without comparing strategies.
-    pub fn planning_heap_as_specified(&self) -> Bytes {
-        Bytes(AS_SPECIFIED + self.whole_nodes() * AS_SPECIFIED_PER_NODE).align_up(4096)
+    pub fn planning_heap_as_specified(&self, compared: PlanSpace) -> Bytes {
+        (Bytes(AS_SPECIFIED + self.whole_nodes() * AS_SPECIFIED_PER_NODE) + compared.data).max(Bytes(START)).align_up(4096)
     }
 
     /// Heap of a search for strategies, at least. A run that holds no more as it is specified is planned without a search: that could not lower
@@ -267,7 +280,7 @@ impl Programs {
 /// Heap of a search over graphs with this many nodes, whose plans take `planned` bytes.
 fn searching(nodes: u64, planned: u64, compared: PlanSpace) -> Bytes {
     let sources = nodes * if compared.several_variants { 2 } else { 1 };
-    Bytes(SEARCH + sources * SOURCE_PER_NODE + planned).align_up(4096)
+    (Bytes(SEARCH + sources * SOURCE_PER_NODE + planned) + compared.data).align_up(4096)
 }
 
 /// Nodes of some graphs in all.

@@ -1,6 +1,7 @@
 //! One candidate plan: the memory of a micro-batch laid out and checked, and everything else that the run holds.
 
 use super::alternatives::{graphs, variants, ways};
+use super::loads::Loads;
 use super::pipelines::pipelines;
 use super::split::planned_graphs;
 use super::{Budgets, Request};
@@ -177,7 +178,8 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     }
     fixed.push((Owner::Process, request.machine.process));
     fixed.push((Owner::ThreadStacks, request.machine.thread_stacks));
-    fixed.push((Owner::Graphs, Programs::heap(&memory)));
+    let loads = loads(request, micro_batch);
+    fixed.push((Owner::Graphs, Programs::heap(&memory, |role| loads.of(role))));
     fixed.extend(checkpoint_owner(request.spec, memory.states.len()));
     fixed.extend(model_file_owner(request.spec));
     fixed.extend(history_owner(request.spec, &request.programs.interface));
@@ -198,6 +200,11 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
         least = planning;
     }
     Ok(Candidate { micro_batch, variant: request.variant, feed_rows, memory, least, fixed, on_device, written: None })
+}
+
+/// How often the programs of a run are loaded.
+pub(super) fn loads<'a>(request: &Request<'a>, micro_batch: usize) -> Loads<'a> {
+    Loads { data: request.data, inference_only: request.spec.inference_only, batch: request.batch, micro_batch }
 }
 
 /// Whether a plan recomputes, splits and offloads nothing.
@@ -227,6 +234,7 @@ pub(super) fn compared(request: &Request<'_>) -> PlanSpace {
         micro_batches: ways(request, request.allow).iter().any(|rows| *rows < request.batch),
         offload: request.allow.has(Permission::Offload),
         several_variants: variants(request, request.allow).len() > 1,
+        data: request.data.held,
     }
 }
 

@@ -17,6 +17,8 @@ pub struct DataSummary {
     pub validation: Option<DatasetSummary>,
     /// Memory of the names of columns and classes while they are written with checkpoints and weights.
     pub names: Bytes,
+    /// Memory that the datasets hold since they were opened.
+    pub held: Bytes,
 }
 
 /// One dataset.
@@ -43,7 +45,13 @@ impl DataSummary {
     pub fn read(spec: &RunSpec) -> Result<DataSummary> {
         let training = DatasetSummary::read(&spec.data)?;
         let validation = spec.fit.validation.as_ref().map(DatasetSummary::read).transpose()?;
-        Ok(DataSummary { training, validation, names: Preprocessing::footprint(&spec.data, spec.fit.validation.is_some()) })
+        let opened = [Some(&spec.data), spec.fit.validation.as_ref()];
+        Ok(DataSummary {
+            training,
+            validation,
+            names: Preprocessing::footprint(&spec.data, spec.fit.validation.is_some()),
+            held: Dataset::held_bytes(opened.into_iter().flatten())?,
+        })
     }
 }
 

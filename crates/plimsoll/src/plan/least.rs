@@ -16,7 +16,7 @@ use crate::infeasible::{HOST, Infeasible};
 use crate::numerics::Numerics;
 use crate::spec::Count;
 use plimsoll_core::Bytes;
-use plimsoll_core::budget::Owner;
+use plimsoll_core::budget::{Owner, give_back_program_pages};
 use plimsoll_core::plan::recompute::{self, Effort, FitError};
 use plimsoll_core::plan::{CheckedPlan, is_tight};
 use std::borrow::Cow;
@@ -135,6 +135,8 @@ fn smaller(
 ) -> Result<Option<Candidate>> {
     let counted = best.on_device.is_none() && request.spec.count == Count::Everything;
     let request = &Request { split, ..request.clone() };
+    // The code of the search before.
+    give_back_program_pages();
     if split {
         let Cow::Owned(graphs) = planned_graphs(request, rows)? else { return Ok(None) };
         // Not laid out if planning them alone takes more memory than the best plan in all.
@@ -176,6 +178,8 @@ fn smallest(request: &Request<'_>, sketch: Candidate, budgets: Budgets, best: &C
         let per_node = if sketch.on_device.is_some() { Bytes::ZERO } else { Programs::heap_per_node(sketch.micro_batch < request.batch) };
         let nodes = sketch.memory.programs.iter().map(|program| program.graph.nodes().len() as u64).max().unwrap_or(0);
         let search = (request.cost_model, Effort((EFFORT_PER_NODE * nodes).min(MAX_EFFORT)));
+        // The code that made the sketch.
+        give_back_program_pages();
         let memory = recompute::smallest(&sketch.memory, sketch.graphs(request)?, request.device(), per_node, search)?;
         finish(request, sketch.micro_batch, memory)?.from(sketch.written.clone())
     } else {

@@ -9,6 +9,7 @@ mod economy;
 mod explain;
 mod largest;
 mod least;
+mod loads;
 mod machine;
 mod offload;
 mod parallel;
@@ -46,6 +47,7 @@ pub use sweep::{Sweep, SweepPoint};
 
 pub(crate) use candidate::{checkpoint_owner, history_owner, is_as_specified, mask_update_owner, prediction_bytes};
 pub(crate) use data::epoch_rows;
+pub(crate) use loads::Loads;
 pub(crate) use machine::Budgets;
 pub(crate) use pipelines::NAMES;
 
@@ -118,6 +120,8 @@ pub struct RunPlan {
     pub(crate) feed_rows: usize,
     /// How the programs are fed and read.
     pub(crate) interface: Arc<ProgramInterface>,
+    /// Programs of one role that are loaded at the same time, for different numbers of rows.
+    pub(crate) programs_per_role: usize,
     /// How parameters are updated, with fewer bits where the plan uses them.
     pub(crate) optimization: Optimization,
 }

@@ -33,7 +33,7 @@ pub(super) fn refuse_planning_beyond_memory(request: &Request<'_>) -> Result<()>
         let budget = (planning <= free).then(|| request.machine.budgets(request.budget).host);
         Err(Error::PlanningInfeasible(PlanningInfeasible { free, budget, planning }))
     };
-    let as_specified = process + request.programs.planning_heap_as_specified();
+    let as_specified = process + request.programs.planning_heap_as_specified(compared(request));
     if as_specified > limit {
         return refuse(as_specified);
     }

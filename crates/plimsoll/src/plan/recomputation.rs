@@ -4,6 +4,7 @@ use super::candidate::{Candidate, finish};
 use super::{Budgets, Request};
 use crate::error::Result;
 use plimsoll_core::Bytes;
+use plimsoll_core::budget::give_back_program_pages;
 use plimsoll_core::plan::recompute::{self, Effort, FitError};
 
 /// How often the arena limit is lowered because recomputed nodes take heap themselves.
@@ -41,6 +42,8 @@ pub(super) fn within(
     from: Option<&Candidate>,
 ) -> Result<Result<Candidate, Option<Bytes>>> {
     let graphs = large.graphs(request)?;
+    // The code that planned without recomputation.
+    give_back_program_pages();
     match recompute::refit(&large.memory, graphs, request.device(), limit, request.cost_model, effort, from.map(|from| &*from.memory)) {
         Ok(plan) => Ok(Ok(finish(request, large.micro_batch, plan)?.from(large.written.clone()))),
         Err(FitError::TooSmall { least, .. }) => Ok(Err(Some(least))),

@@ -1,7 +1,7 @@
 //! What a plan states of a candidate: owners, minimum, strategies in use, predicted time.
 
 use super::alternatives::ways;
-use super::candidate::Candidate;
+use super::candidate::{Candidate, loads};
 use super::pipelines::{Pipelines, pipelines};
 use super::{Budgets, DeviceBudget, Request, RunPlan};
 use crate::allow::Permission;
@@ -46,6 +46,7 @@ pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candi
         device: (request.device().name(), request.device().description()),
         batch: request.batch,
         micro_batch: candidate.micro_batch,
+        programs_per_role: loads(request, candidate.micro_batch).most(),
         micro_batch_given: request.micro_batch.is_some() && request.spec.numerics.is_none(),
         host_budget: budgets.host,
         host_budget_given: request.budget.host.is_some(),

@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::devices::{self, DeviceSpec, OpenDevice};
 use crate::error::{Error, Result};
 use crate::graphs::{PlanSpace, PlannedRun, ProgramInterface, Programs, Variant, Variants, nodes};
-use crate::plan::{DataSummary, is_as_specified};
+use crate::plan::{DataSummary, Loads, is_as_specified};
 use crate::precision::Precision;
 use crate::spec::{Count, MAX_THREADS, RunSpec};
 use plimsoll_core::Graph;
@@ -103,17 +103,18 @@ impl Subject {
             self.micro_batch.map_or(self.may_accumulate(&programs) && self.batch > 1, |rows| rows.clamp(1, self.batch) < self.batch);
         let several_variants = self.spec.numerics.is_none() && allowed.len() > 1;
         let offload = self.spec.allow.has(Permission::Offload);
-        let compared = PlanSpace { batch: self.batch, micro_batches, offload, several_variants };
+        let compared = PlanSpace { batch: self.batch, micro_batches, offload, several_variants, data: self.data.held };
         let planned = PlannedRun {
             nodes: nodes(plan.programs.iter().map(|program| &program.graph)),
             accumulates: certificate.rows < self.batch,
             as_specified: None,
         };
+        let loads = Loads { data: &self.data, inference_only: self.spec.inference_only, batch: self.batch, micro_batch: certificate.rows };
         let whole = capabilities.shares_host_memory && certificate.rows == self.batch && self.variant == Variant::default();
-        let as_specified = || (programs.planning_heap_as_specified().0, programs.search_heap(compared).0);
+        let as_specified = || (programs.planning_heap_as_specified(compared).0, programs.search_heap(compared).0);
         Ok(Proven {
             planning_as_specified: (whole && is_as_specified(&plan)).then(as_specified),
-            graphs: Programs::heap(&plan).0,
+            graphs: Programs::heap(&plan, |role| loads.of(role)).0,
             planning: programs.planning_heap(&planned, compared)?.0,
             plan,
             interface: Arc::clone(&programs.interface),

@@ -163,6 +163,9 @@ impl Session {
                 Executor::new(device, plan.memory.clone(), &device_ledger)?
             }
         };
+        if !lags {
+            executor.limit_loaded(plan.programs_per_role);
+        }
         let loading = first.map_or_else(Loading::default, |(role, rows)| Loading::start(&executor, role, rows));
         // The code that loaded the programs.
         give_back_program_pages();

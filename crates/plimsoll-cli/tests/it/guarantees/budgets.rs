@@ -71,6 +71,27 @@ fn planning_a_deep_network_stays_within_its_minimum_and_takes_linear_memory() {
     assert!(large.0 < 5 * small.0, "{} bytes for four times the layers of {}", large.0, small.0);
 }
 
+/// A last batch with fewer rows has programs of its own, in training and in validation. They are loaded beside those of whole batches.
+#[test]
+fn programs_of_ragged_batches_are_planned() {
+    let sandbox = Sandbox::new("ragged-batches");
+    let layers = vec!["{ type = \"dense\", units = 8, activation = \"gelu\" }"; 120].join(", ");
+    let graphs_and_heap = |rows: usize, held_out: &str| {
+        let data = format!("[data]\nsource = \"random\"\nrows = {rows}\nx = [8]\ny = [8]\n{held_out}");
+        sandbox.write("deep.toml", format!("{data}[model]\nlayers = [{layers}]\n[train]\nbatch = 16\nloss = \"mse\"\n"));
+        let out = format!("run{rows}");
+        let run = sandbox.json(&["train", "deep.toml", "--json", "--quiet", "--epochs", "2", "--out", &out]);
+        let owners = &json(&sandbox.path(&format!("{out}/plan.json")))["by_owner"];
+        let (heap, planned) = (run["heap_peak_bytes"].as_u64().unwrap(), run["planned_bytes"].as_u64().unwrap());
+        assert!(heap + owners["process"].as_u64().unwrap() <= planned, "{heap} bytes of heap, {planned} planned: {owners}");
+        owners["graphs"].as_u64().unwrap()
+    };
+    let even = graphs_and_heap(64, "");
+    let ragged = graphs_and_heap(70, "");
+    let validated = graphs_and_heap(90, "holdout = 0.2\n");
+    assert!(even < ragged && ragged < validated, "{even} {ragged} {validated}");
+}
+
 /// Planning takes no more than the budget, or 32 MiB: where it would, the answer is the bytes that it takes, at once.
 #[test]
 fn planning_that_would_exceed_the_budget_is_refused_with_the_bytes_it_takes() {

@@ -38,7 +38,7 @@ pub fn fault_windows() -> Option<&'static FaultWindows> {
 }
 
 fn split_mappings() -> Option<FaultWindows> {
-    const SMALLEST: usize = 16 << 10;
+    const SMALLEST: usize = 8 << 10;
     // A process has 65,530 mappings unless the system is configured otherwise.
     const MOST: usize = 4096;
     const LARGEST_LIBRARY: usize = 8 << 20;
