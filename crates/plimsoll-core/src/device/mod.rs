@@ -28,6 +28,13 @@ pub trait Device: Target {
     /// Allocates zeroed memory on the device.
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError>;
 
+    /// Reserves addresses for memory that is committed in parts, so that an allocation can grow in place. None if the
+    /// device cannot do that.
+    fn reserve(&self, size: Bytes) -> Result<Option<Box<dyn ReservedMemory>>, DeviceError> {
+        let _ = size;
+        Ok(None)
+    }
+
     /// Allocates a backing store; host memory unless the device overrides it.
     fn backing_store(&self, size: Bytes) -> Result<Arc<dyn BackingStore>, DeviceError> {
         Ok(Arc::new(MemoryStore::new(size)))
@@ -199,6 +206,19 @@ pub trait Memory: Send {
 
     /// For downcasts by the device that created it.
     fn as_any(&self) -> &dyn Any;
+}
+
+/// Addresses of which parts have memory. Its [size](Memory::size) is that of the addresses; only committed parts may be
+/// accessed.
+pub trait ReservedMemory: Memory {
+    /// Parts are multiples of this size, a power of two.
+    fn granule(&self) -> Bytes;
+
+    /// Puts zeroed memory behind these addresses. The address of no byte changes.
+    fn commit(&mut self, offset: Bytes, length: Bytes) -> Result<(), DeviceError>;
+
+    /// Gives the memory behind these addresses back to the system. Nothing may be using it.
+    fn decommit(&mut self, offset: Bytes, length: Bytes) -> Result<(), DeviceError>;
 }
 
 /// The inputs of one run of a program.
