@@ -199,6 +199,21 @@ pub trait Memory: Send {
     /// Copies bytes to the host after all submitted work has completed.
     fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
+    /// Copies bytes within the allocation, after all submitted work has completed. The ranges may overlap.
+    fn copy_within(&mut self, from: Bytes, to: Bytes, length: Bytes) -> Result<(), DeviceError> {
+        let mut bytes = vec![0; length.0.min(1 << 20) as usize];
+        let parts = length.0.div_ceil(1 << 20);
+        for part in 0..parts {
+            // The part that no later one reads first.
+            let part = if to < from { part } else { parts - 1 - part };
+            let start = Bytes(part << 20);
+            let bytes = &mut bytes[..(length - start).0.min(1 << 20) as usize];
+            self.read(from + start, bytes)?;
+            self.write(to + start, bytes)?;
+        }
+        Ok(())
+    }
+
     /// A second handle to the same allocation, to load a program while this one is written to; none if the device has no use for that.
     fn share(&self) -> Option<Box<dyn Memory>> {
         None
