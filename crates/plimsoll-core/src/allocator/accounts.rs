@@ -122,7 +122,6 @@ fn class(size: u64) -> usize {
 /// What is known of a live block.
 #[derive(Clone, Copy)]
 pub(super) struct Live {
-    pub id: u64,
     pub range: super::BlockRange,
     pub request: Request,
 }

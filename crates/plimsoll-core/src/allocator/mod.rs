@@ -109,6 +109,7 @@ pub struct BlockRange {
 pub struct Block {
     id: u64,
     allocator: AllocatorId,
+    /// Compactions before it was allocated.
     compactions: u32,
     range: BlockRange,
 }
@@ -153,7 +154,7 @@ impl AllocatorId {
     }
 }
 
-/// A block that changes its place during compaction, always towards lower offsets or to another segment.
+/// A block that changes its place during compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
     /// The [id](Block::id) of the block.

@@ -1,5 +1,6 @@
 //! Where an allocator's memory comes from.
 
+use super::Move;
 use crate::Bytes;
 use crate::base::budget::SlotMemory;
 use crate::device::{Device, DeviceError, Memory, ReservedMemory};
@@ -107,6 +108,22 @@ impl DeviceSegments {
             Held::Whole(memory) => Some(then(&mut **memory)),
             Held::Reserved(memory) => Some(then(&mut **memory)),
         }
+    }
+
+    /// Copies the bytes of a block that moves within its segment, as [`compact`](super::Allocator::compact) asks.
+    ///
+    /// # Errors
+    /// If the device fails, or the block moves to another segment.
+    pub fn copy(&self, block: &Move) -> Result<(), DeviceError> {
+        let Move { from, to, .. } = block;
+        let copied = match from.segment == to.segment {
+            true => self.with(from.segment, |memory| memory.copy_within(from.offset, to.offset, from.size)),
+            false => None,
+        };
+        copied.unwrap_or_else(|| {
+            let what = format!("cannot copy {} from segment {} to segment {}", from.size, from.segment.0, to.segment.0);
+            Err(DeviceError::Unsupported { device: self.device.name(), what })
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Option<Held>>> {

@@ -117,7 +117,7 @@ impl Heap {
         };
         let size = opened.size.0 & !(granule - 1);
         let committed = if state == State::Bare { 0 } else { size };
-        let first = self.node(opened.id.0, 0, size, state);
+        let first = self.new_node(opened.id.0, 0, size, state);
         if index >= self.segments.len() {
             self.segments.resize_with(index + 1, || None);
         }
@@ -226,10 +226,8 @@ impl Heap {
                 // Only what is needed, from the end: the front of a block is used first.
                 let size = (wanted - given).checked_next_multiple_of(granule).unwrap_or(u64::MAX);
                 range.start = range.end - size.min(range.end - range.start);
-                segments.decommit(SegmentId(segment), range.clone())?;
-                returned(range.end - range.start);
                 given += range.end - range.start;
-                self.take_memory(id, range);
+                self.decommit(id, range, segments, returned)?;
             } else {
                 returned(range.end);
                 given += range.end;
@@ -239,6 +237,35 @@ impl Heap {
                 segments.close(SegmentId(segment));
             }
         }
+        Ok(())
+    }
+
+    /// Gives back the memory of free blocks that addresses without memory separate from the blocks before them.
+    pub fn give_back_isolated(&mut self, segments: &mut dyn Segments, returned: &mut dyn FnMut(u64)) -> Result<(), DeviceError> {
+        let isolated = |id: &u32| {
+            let prev = self.nodes[*id as usize].prev;
+            prev != NONE && self.nodes[prev as usize].state == State::Bare
+        };
+        let found: Vec<u32> = self.bins.descending(&self.nodes).filter(isolated).collect();
+        for id in found {
+            let range = self.pages(id);
+            if !range.is_empty() {
+                self.decommit(id, range, segments, returned)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn decommit(
+        &mut self,
+        id: u32,
+        range: Range<u64>,
+        segments: &mut dyn Segments,
+        returned: &mut dyn FnMut(u64),
+    ) -> Result<(), DeviceError> {
+        segments.decommit(SegmentId(self.nodes[id as usize].segment), range.clone())?;
+        returned(range.end - range.start);
+        self.take_memory(id, range);
         Ok(())
     }
 
@@ -263,11 +290,41 @@ impl Heap {
     }
 
     pub fn live(&self) -> impl Iterator<Item = Live> {
-        self.nodes.iter().enumerate().filter(|(_, node)| node.state == State::Used).map(|(index, node)| Live {
-            id: node.id(index as u32),
+        self.nodes.iter().filter(|node| node.state == State::Used).map(|node| Live {
             range: node.range(),
             request: Request { size: Bytes(node.requested), owner: node.owner, location: node.location },
         })
+    }
+
+    pub fn segment_count(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// The first node of a segment, if it is open.
+    pub fn first(&self, segment: usize) -> Option<u32> {
+        self.segments[segment].as_ref().map(|segment| segment.first)
+    }
+
+    pub fn set_first(&mut self, id: u32) {
+        self.segment(id).first = id;
+    }
+
+    pub fn node(&self, id: u32) -> &Node {
+        &self.nodes[id as usize]
+    }
+
+    pub fn node_mut(&mut self, id: u32) -> &mut Node {
+        &mut self.nodes[id as usize]
+    }
+
+    /// Makes one node the next of the other. Either may be none.
+    pub fn link(&mut self, before: u32, after: u32) {
+        if before != NONE {
+            self.nodes[before as usize].next = after;
+        }
+        if after != NONE {
+            self.nodes[after as usize].prev = before;
+        }
     }
 
     fn segment(&mut self, id: u32) -> &mut Segment {
@@ -289,7 +346,7 @@ impl Heap {
     }
 
     /// The first node of a run of free addresses.
-    fn first_of_run(&self, mut id: u32) -> u32 {
+    pub fn first_of_run(&self, mut id: u32) -> u32 {
         loop {
             let prev = self.nodes[id as usize].prev;
             if prev == NONE || self.nodes[prev as usize].state == State::Used {
@@ -310,7 +367,7 @@ impl Heap {
     }
 
     /// The parts of bare nodes of a run to which memory must be committed, in whole granules, for a range in the run.
-    fn commit_in(&self, bare: u32, range: Range<u64>) -> impl Iterator<Item = (u32, Range<u64>)> + '_ {
+    pub fn commit_in(&self, bare: u32, range: Range<u64>) -> impl Iterator<Item = (u32, Range<u64>)> + '_ {
         let granule = self.granule.unwrap_or(1);
         let next = |id: &u32| Some(self.nodes[*id as usize].next).filter(|next| *next != NONE);
         let nodes = std::iter::successors(Some(self.first_of_run(bare)), next);
@@ -326,7 +383,7 @@ impl Heap {
     }
 
     /// Turns a part of a bare node, to which memory was committed, into a free block. Returns the block.
-    fn give_memory(&mut self, bare: u32, range: Range<u64>) -> u32 {
+    pub fn give_memory(&mut self, bare: u32, range: Range<u64>) -> u32 {
         self.unlink_bare(bare);
         self.segment(bare).committed += range.end - range.start;
         let mut middle = bare;
@@ -363,7 +420,7 @@ impl Heap {
     }
 
     /// Merges a node that is in no list with neighbours of this state.
-    fn merge(&mut self, mut id: u32, state: State) -> u32 {
+    pub fn merge(&mut self, mut id: u32, state: State) -> u32 {
         let Node { prev, next, .. } = self.nodes[id as usize];
         if next != NONE && self.nodes[next as usize].state == state {
             self.unlist(next);
@@ -384,26 +441,18 @@ impl Heap {
     fn absorb_next(&mut self, id: u32) {
         let next = self.nodes[id as usize].next;
         let Node { size, next: after, .. } = self.nodes[next as usize];
-        let node = &mut self.nodes[id as usize];
-        node.size += size;
-        node.next = after;
-        if after != NONE {
-            self.nodes[after as usize].prev = id;
-        }
+        self.nodes[id as usize].size += size;
+        self.link(id, after);
         self.discard(next);
     }
 
     /// Splits a node that is in no list at `size` bytes. The second part, which is returned, has the same state.
-    fn split(&mut self, id: u32, size: u64) -> u32 {
+    pub fn split(&mut self, id: u32, size: u64) -> u32 {
         let Node { offset, size: all, segment, next, state, .. } = self.nodes[id as usize];
-        let rest = self.node(segment, offset + size, all - size, state);
+        let rest = self.new_node(segment, offset + size, all - size, state);
         self.nodes[id as usize].size = size;
-        self.nodes[id as usize].next = rest;
-        self.nodes[rest as usize].prev = id;
-        self.nodes[rest as usize].next = next;
-        if next != NONE {
-            self.nodes[next as usize].prev = rest;
-        }
+        self.link(id, rest);
+        self.link(rest, next);
         rest
     }
 
@@ -416,7 +465,7 @@ impl Heap {
         (node.id(id), node.range())
     }
 
-    fn node(&mut self, segment: u32, offset: u64, size: u64, state: State) -> u32 {
+    fn new_node(&mut self, segment: u32, offset: u64, size: u64, state: State) -> u32 {
         if self.vacant != NONE {
             let id = self.vacant;
             let node = &mut self.nodes[id as usize];
@@ -449,12 +498,12 @@ impl Heap {
         self.vacant = id;
     }
 
-    fn bin(&mut self, id: u32) {
+    pub fn bin(&mut self, id: u32) {
         let units = self.nodes[id as usize].size >> self.unit;
         self.bins.insert(&mut self.nodes, id, units);
     }
 
-    fn unbin(&mut self, id: u32) {
+    pub fn unbin(&mut self, id: u32) {
         let units = self.nodes[id as usize].size >> self.unit;
         self.bins.remove(&mut self.nodes, id, units);
     }
@@ -486,11 +535,11 @@ impl Node {
         self.offset + self.size
     }
 
-    fn id(&self, index: u32) -> u64 {
+    pub fn id(&self, index: u32) -> u64 {
         u64::from(self.generation) << 32 | u64::from(index)
     }
 
-    fn range(&self) -> BlockRange {
+    pub fn range(&self) -> BlockRange {
         BlockRange { segment: SegmentId(self.segment), offset: Bytes(self.offset), size: Bytes(self.size) }
     }
 }

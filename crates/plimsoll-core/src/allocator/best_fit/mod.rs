@@ -1,14 +1,17 @@
 //! Best fit: bins by size, splitting, coalescing, memory on demand within a limit.
 
 mod bins;
+mod compact;
 mod heap;
 
 use super::accounts::Accounts;
-use super::{Allocator, AllocatorError, AllocatorId, Block, BlockRange, MemoryStats, OverLimit, Request, Segments, Snapshot};
+use super::{Allocator, AllocatorError, AllocatorId, Block, BlockRange, MemoryStats, Move, OverLimit, Request, Segments, Snapshot};
 use crate::base::budget::{Ledger, Owner, Reservation};
 use crate::{Bytes, DeviceError};
 use heap::{Heap, Placement};
 use std::fmt;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The limit of the memory that an allocator takes from the device.
@@ -74,6 +77,8 @@ impl Default for BestFitOptions {
 pub struct BestFit {
     id: AllocatorId,
     alignment: u64,
+    /// Number of compactions so far: since then, blocks may have moved.
+    compactions: AtomicU32,
     inner: Mutex<Inner>,
 }
 
@@ -131,7 +136,7 @@ impl BestFit {
         if let (true, None, Some(limit)) = (options.at_once, granule, limit) {
             inner.open(limit & !(alignment - 1))?;
         }
-        Ok(BestFit { id: AllocatorId::new(), alignment, inner: Mutex::new(inner) })
+        Ok(BestFit { id: AllocatorId::new(), alignment, compactions: AtomicU32::new(0), inner: Mutex::new(inner) })
     }
 
     /// The books are consistent between method calls even if a holder panicked, so a poisoned lock is ignored.
@@ -152,8 +157,10 @@ impl Allocator for BestFit {
             None => inner.grow(&request, size)?,
         };
         inner.accounts.allocated(request.owner, request.size.0, size);
+        // Compaction counts under the lock.
+        let compactions = self.compactions.load(Relaxed);
         drop(guard);
-        Ok(Block::new(self.id, id, range))
+        Ok(Block { compactions, ..Block::new(self.id, id, range) })
     }
 
     fn free(&self, block: Block) -> Result<(), AllocatorError> {
@@ -169,7 +176,10 @@ impl Allocator for BestFit {
     }
 
     fn range(&self, block: &Block) -> BlockRange {
-        block.allocated_at()
+        if block.compactions == self.compactions.load(Acquire) {
+            return block.range;
+        }
+        self.lock().heap.range(block.id()).unwrap_or(block.range)
     }
 
     fn stats(&self) -> MemoryStats {
@@ -187,6 +197,12 @@ impl Allocator for BestFit {
         let Inner { heap, source, .. } = &mut *inner;
         heap.close_empty(&mut *source.segments);
         Ok(Bytes(given))
+    }
+
+    fn compact(&self, copy: &mut dyn FnMut(&Move) -> bool) -> Bytes {
+        let mut inner = self.lock();
+        self.compactions.fetch_add(1, Release);
+        Bytes(inner.compact(copy))
     }
 }
 

@@ -134,10 +134,14 @@ impl Checker {
         self.allocator.free(block).unwrap();
     }
 
+    fn check_heap(&self) {
+        self.allocator.lock().heap.check();
+    }
+
     /// Compares all that is known.
     fn check(&self) {
+        self.check_heap();
         let inner = self.allocator.lock();
-        inner.heap.check();
         let stats = inner.stats();
         assert_eq!((stats.in_use.0, stats.peak.0, stats.blocks), (self.in_use, self.peak, self.live.len() as u64));
         assert_eq!(stats.reserved.0, self.committed.lock().unwrap().total());
@@ -364,4 +368,79 @@ fn the_ledger_holds_what_is_reserved() {
     allocator.free(block).unwrap();
     allocator.give_back().unwrap();
     assert_eq!(ledger.used(), Bytes::mib(1));
+}
+
+/// Bytes of a segment, in which every block holds its own pattern.
+struct Contents(Vec<u8>);
+
+impl Contents {
+    fn fill(&mut self, range: BlockRange, pattern: u8) {
+        self.0[range.offset.get()..][..range.size.get()].fill(pattern);
+    }
+
+    fn hold(&self, range: BlockRange, pattern: u8) -> bool {
+        self.0[range.offset.get()..][..range.size.get()].iter().all(|byte| *byte == pattern)
+    }
+
+    fn copy(&mut self, block: &Move) {
+        for (from, to, size) in block.copies() {
+            assert!(from.0.abs_diff(to.0) >= size.0, "copies do not overlap");
+            self.0.copy_within(from.get()..(from + size).get(), to.get());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn compaction_leaves_one_free_block_and_every_byte(
+        sizes in proptest::collection::vec(1..40_000u64, 1..60),
+        freed in proptest::collection::vec(any::<bool>(), 60),
+        refused in prop_oneof![Just(usize::MAX), 0..20usize],
+        on_demand in any::<bool>(),
+        give_back in any::<bool>(),
+    ) {
+        let kind = if on_demand { Kind::OnDemand } else { Kind::Whole };
+        let limit = Limit::Bytes(Bytes::mib(3));
+        let mut checker = Checker::new(kind, BestFitOptions { limit, at_once: true, ..BestFitOptions::default() });
+        let mut contents = Contents(vec![0; 3 << 20]);
+        let mut blocks: Vec<Option<Block>> = sizes.iter().map(|size| Some(checker.allocate(*size).unwrap())).collect();
+        for (index, block) in blocks.iter().enumerate() {
+            contents.fill(checker.allocator.range(block.as_ref().unwrap()), index as u8 + 1);
+        }
+        for (block, freed) in blocks.iter_mut().zip(&freed) {
+            if *freed {
+                checker.free(block.take().unwrap());
+            }
+        }
+        if give_back {
+            checker.allocator.give_back().unwrap();
+        }
+        let before = checker.allocator.stats();
+        let mut moves = 0;
+        let moved = checker.allocator.compact(&mut |block| {
+            moves += 1;
+            if moves - 1 == refused {
+                return false;
+            }
+            contents.copy(block);
+            true
+        });
+        let after = checker.allocator.stats();
+        prop_assert!(after.reserved <= before.reserved && after.in_use == before.in_use && moved <= after.in_use);
+        if moves <= refused {
+            prop_assert_eq!(after.fragmentation(), 0.0, "{}", after);
+        }
+        checker.live.clear();
+        for (index, block) in blocks.into_iter().enumerate().filter_map(|(index, block)| Some((index, block?))) {
+            let range = checker.allocator.range(&block);
+            prop_assert!(contents.hold(range, index as u8 + 1), "block {} lost its bytes", index);
+            prop_assert!(checker.committed.lock().unwrap().holds(0, range.offset.0..(range.offset + range.size).0));
+            checker.live.insert((0, range.offset.0), (range.offset + range.size).0);
+            checker.check_heap();
+            checker.free(block);
+        }
+        checker.check();
+    }
 }
