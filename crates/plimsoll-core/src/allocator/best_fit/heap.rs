@@ -1,6 +1,6 @@
 //! Blocks of all segments: splitting, coalescing, and which addresses have memory.
 
-use super::bins::Bins;
+use super::bins::{self, Bins};
 use crate::allocator::accounts::Live;
 use crate::allocator::{BlockRange, Opened, OwnerId, Request, SegmentId, Segments};
 use crate::{Bytes, DeviceError};
@@ -8,6 +8,9 @@ use std::ops::Range;
 use std::panic::Location;
 
 pub(super) const NONE: u32 = u32::MAX;
+
+/// Runs of free addresses that are compared, so that no allocation takes long.
+const LOOKED_AT: usize = 8;
 
 /// What a range of addresses is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +48,6 @@ struct Segment {
     first: u32,
     size: u64,
     committed: u64,
-    blocks: u32,
 }
 
 /// Where a block fits if memory is committed: the run of free addresses, the block's place in it, and how much memory that takes.
@@ -97,13 +99,23 @@ impl Heap {
     /// A block in reserved memory, if one fits.
     pub fn allocate(&mut self, request: &Request, size: u64) -> Option<(u64, BlockRange)> {
         let found = self.bins.best(&self.nodes, size, size >> self.unit)?;
-        self.unbin(found);
-        let rest = self.nodes[found as usize].size - size;
-        if rest > 0 {
-            let rest = self.split(found, size);
-            self.bin(rest);
+        let Node { offset, segment, prev, size: all, .. } = self.nodes[found as usize];
+        if all == size {
+            self.unbin(found);
+            return Some(self.use_node(found, request));
         }
-        Some(self.use_node(found, request))
+        // The rest stays where it is in the lists, if its bin does.
+        let block = self.new_node(segment, offset, size, State::Used);
+        self.link(prev, block);
+        self.link(block, found);
+        if prev == NONE {
+            self.set_first(block);
+        }
+        let rest = &mut self.nodes[found as usize];
+        rest.offset += size;
+        rest.size -= size;
+        self.rebin(found);
+        Some(self.use_node(block, request))
     }
 
     /// Frees a block. Returns its owner, its requested bytes and its size; none if there is no such block.
@@ -112,9 +124,32 @@ impl Heap {
         let node = self.nodes.get_mut(index as usize).filter(|node| node.state == State::Used && node.generation == (id >> 32) as u32)?;
         let freed = (node.owner, node.requested, node.size);
         node.state = State::Free;
-        self.segment(index).blocks -= 1;
-        let merged = self.merge(index, State::Free);
-        self.bin(merged);
+        let Node { prev, next, offset, size, .. } = *node;
+        let free = |id: u32| id != NONE && self.nodes[id as usize].state == State::Free;
+        match (free(prev), free(next)) {
+            (false, false) => self.bin(index),
+            (true, false) => {
+                self.absorb_next(prev);
+                self.rebin(prev);
+            }
+            (true, true) => {
+                self.unbin(next);
+                self.absorb_next(prev);
+                self.absorb_next(prev);
+                self.rebin(prev);
+            }
+            (false, true) => {
+                let merged = &mut self.nodes[next as usize];
+                merged.offset = offset;
+                merged.size += size;
+                self.link(prev, next);
+                if prev == NONE {
+                    self.set_first(next);
+                }
+                self.discard(index);
+                self.rebin(next);
+            }
+        }
         Some(freed)
     }
 
@@ -137,7 +172,7 @@ impl Heap {
         if index >= self.segments.len() {
             self.segments.resize_with(index + 1, || None);
         }
-        self.segments[index] = Some(Segment { first, size, committed, blocks: 0 });
+        self.segments[index] = Some(Segment { first, size, committed });
         if state == State::Bare {
             self.link_bare(first)
         } else {
@@ -148,9 +183,9 @@ impl Heap {
 
     /// Where a block of `size` bytes takes the least new memory, if addresses are left for it.
     pub fn placement(&self, size: u64) -> Option<Placement> {
-        let mut best: Option<Placement> = None;
-        let mut bare = self.bare;
-        while bare != NONE {
+        let (mut best, mut bare, mut looked_at): (Option<Placement>, u32, usize) = (None, self.bare, 0);
+        while bare != NONE && (best.is_none() || looked_at < LOOKED_AT) {
+            looked_at += 1;
             let node = &self.nodes[bare as usize];
             let run = self.run(bare);
             if run.end - run.start >= size {
@@ -289,7 +324,7 @@ impl Heap {
     /// Closes segments on demand that have no memory. Their addresses are all they hold.
     pub fn close_empty(&mut self, segments: &mut dyn Segments) {
         for index in 0..self.segments.len() {
-            if let Some(Segment { first, committed: 0, blocks: 0, .. }) = self.segments[index] {
+            if let Some(Segment { first, committed: 0, .. }) = self.segments[index] {
                 self.unlink_bare(first);
                 self.discard(first);
                 self.segments[index] = None;
@@ -479,7 +514,6 @@ impl Heap {
     }
 
     fn use_node(&mut self, id: u32, request: &Request) -> (u64, BlockRange) {
-        self.segment(id).blocks += 1;
         let node = &mut self.nodes[id as usize];
         node.state = State::Used;
         node.generation = node.generation.wrapping_add(1);
@@ -528,13 +562,26 @@ impl Heap {
     }
 
     pub fn bin(&mut self, id: u32) {
+        let bin = self.bin_of(id);
+        self.bins.insert(&mut self.nodes, id, bin);
+    }
+
+    /// Moves a free block whose size changed to its bin.
+    fn rebin(&mut self, id: u32) {
+        let bin = self.bin_of(id);
+        if bin != self.nodes[id as usize].bin {
+            self.bins.remove(&mut self.nodes, id);
+            self.bins.insert(&mut self.nodes, id, bin);
+        }
+    }
+
+    fn bin_of(&self, id: u32) -> u16 {
         let node = &self.nodes[id as usize];
-        let units = node.size >> self.unit;
         let last = node.next != NONE && {
             let next = &self.nodes[node.next as usize];
             next.state == State::Bare && next.next == NONE
         };
-        self.bins.insert(&mut self.nodes, id, units, last);
+        if last { bins::LAST } else { bins::bin(node.size >> self.unit) }
     }
 
     pub fn unbin(&mut self, id: u32) {
@@ -579,7 +626,7 @@ impl Heap {
     pub fn check(&self) {
         let (mut free, mut bare, mut live) = (Vec::new(), Vec::new(), 0);
         for (index, segment) in self.segments.iter().enumerate().filter_map(|(index, segment)| Some((index, segment.as_ref()?))) {
-            let (mut id, mut before, mut offset, mut committed, mut blocks) = (segment.first, NONE, 0, 0, 0);
+            let (mut id, mut before, mut offset, mut committed) = (segment.first, NONE, 0, 0);
             while id != NONE {
                 let node = &self.nodes[id as usize];
                 assert_eq!((node.segment as usize, node.prev, node.offset), (index, before, offset));
@@ -587,7 +634,7 @@ impl Heap {
                 let state_before = (before != NONE).then(|| self.nodes[before as usize].state);
                 assert!(node.state == State::Used || state_before != Some(node.state), "neighbours were not merged");
                 match node.state {
-                    State::Used => blocks += 1,
+                    State::Used => live += 1,
                     State::Free => free.push(id),
                     State::Bare => bare.push(id),
                     State::Vacant => panic!("a vacant node is linked"),
@@ -595,8 +642,7 @@ impl Heap {
                 committed += if node.state == State::Bare { 0 } else { node.size };
                 (before, offset, id) = (id, node.end(), node.next);
             }
-            assert_eq!((offset, committed, blocks), (segment.size, segment.committed, segment.blocks));
-            live += blocks as usize;
+            assert_eq!((offset, committed), (segment.size, segment.committed));
         }
         let mut binned: Vec<u32> = self.bins.descending(&self.nodes).collect();
         binned.sort_unstable();
