@@ -54,8 +54,8 @@ struct Segment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placement {
     segment: u32,
-    /// A node of the run.
-    bare: u32,
+    /// The block before the run, if there is one: giving memory back merges the nodes of the run.
+    anchor: u32,
     start: u64,
     pub size: u64,
     /// Bytes to commit.
@@ -193,7 +193,8 @@ impl Heap {
                 let last = self.segment_of(bare).size == run.end;
                 for start in [run.start, if last { run.start } else { run.end - size }] {
                     let commit = self.commit_size(bare, start..start + size);
-                    let found = Placement { segment: node.segment, bare, start, size, commit, end: start + size };
+                    let anchor = self.nodes[self.first_of_run(bare) as usize].prev;
+                    let found = Placement { segment: node.segment, anchor, start, size, commit, end: start + size };
                     let key = |placement: &Placement| (placement.commit, placement.segment, placement.start);
                     if best.as_ref().is_none_or(|best| key(&found) < key(best)) {
                         best = Some(found);
@@ -207,13 +208,22 @@ impl Heap {
 
     /// A placement that commits up to `more` bytes behind its block, at the end of a segment.
     pub fn extended(&self, placement: Placement, more: u64) -> Placement {
-        let run = self.run(placement.bare);
+        let first = self.first_of(&placement);
+        let run = self.run(first);
         let granule = self.granule.unwrap_or(1);
         let end = placement.end.saturating_add(more & !(granule - 1));
-        if run.end != self.segment_of(placement.bare).size || end > run.end {
+        if run.end != self.segment_of(first).size || end > run.end {
             return placement;
         }
-        Placement { commit: self.commit_size(placement.bare, placement.start..end), end, ..placement }
+        Placement { commit: self.commit_size(first, placement.start..end), end, ..placement }
+    }
+
+    /// The first node of the run of a placement.
+    fn first_of(&self, placement: &Placement) -> u32 {
+        match self.first(placement.segment as usize) {
+            Some(first) if placement.anchor == NONE => first,
+            _ => self.nodes[placement.anchor as usize].next,
+        }
     }
 
     fn commit_size(&self, bare: u32, range: Range<u64>) -> u64 {
@@ -228,9 +238,9 @@ impl Heap {
         segments: &mut dyn Segments,
         committed: &mut dyn FnMut(u64),
     ) -> Result<(u64, BlockRange), DeviceError> {
-        let Placement { segment, bare, start, size, end, .. } = *placement;
-        let parts: Vec<(u32, Range<u64>)> = self.commit_in(bare, start..end).collect();
-        let mut within = self.first_of_run(bare);
+        let Placement { segment, start, size, end, .. } = *placement;
+        let mut within = self.first_of(placement);
+        let parts: Vec<(u32, Range<u64>)> = self.commit_in(within, start..end).collect();
         for (part, range) in parts {
             segments.commit(SegmentId(segment), range.clone())?;
             committed(range.end - range.start);
@@ -253,8 +263,8 @@ impl Heap {
         Ok(self.use_node(within, request))
     }
 
-    /// Gives free memory back, large blocks first and at least `wanted` bytes if there are that many, but nothing of the
-    /// run at `keep`. Memory that is there in whole segments goes with them. `returned` is called with every amount.
+    /// Gives free memory back, large blocks first and at least `wanted` bytes if there are that many, but nothing at
+    /// `keep`. Memory that is there in whole segments goes with them. `returned` is called with every amount.
     pub fn give_back(
         &mut self,
         wanted: u64,
@@ -263,14 +273,19 @@ impl Heap {
         returned: &mut dyn FnMut(u64),
     ) -> Result<(), DeviceError> {
         let mut given = 0;
-        // A placement of another heap is in another segment.
-        let kept = keep.filter(|placement| self.is_open(placement.segment)).map(|placement| (placement.segment, self.run(placement.bare)));
         while given < wanted {
             let candidate = self.bins.descending(&self.nodes).find_map(|id| {
-                let node = &self.nodes[id as usize];
-                let in_run = kept.as_ref().is_some_and(|(segment, run)| node.segment == *segment && run.contains(&node.offset));
-                let range = self.pages(id);
-                (!in_run && !range.is_empty()).then_some((id, range))
+                let (node, mut range) = (&self.nodes[id as usize], self.pages(id));
+                if let (Some(keep), Some(granule)) = (keep, self.granule)
+                    && keep.segment == node.segment
+                    && keep.start < node.end()
+                    && node.offset < keep.end
+                {
+                    // What is left of it before or behind the place.
+                    let (before, behind) = (keep.start & !(granule - 1), keep.end.next_multiple_of(granule));
+                    range = if range.start < before { range.start..before } else { behind.max(range.start)..range.end };
+                }
+                (!range.is_empty()).then_some((id, range))
             });
             let Some((id, mut range)) = candidate else { break };
             let segment = self.nodes[id as usize].segment;
@@ -377,10 +392,6 @@ impl Heap {
         if after != NONE {
             self.nodes[after as usize].prev = before;
         }
-    }
-
-    fn is_open(&self, segment: u32) -> bool {
-        self.segments.get(segment as usize).is_some_and(Option::is_some)
     }
 
     fn segment(&mut self, id: u32) -> &mut Segment {
