@@ -97,7 +97,7 @@ fn ten_million() {
                 break;
             }
         }
-        if draw % 4096 == 0 {
+        if draw.is_multiple_of(4096) {
             let stats = allocator.stats();
             assert_eq!((stats.in_use.0, stats.blocks), (in_use, live.len() as u64), "the account is wrong");
             assert!(stats.in_use <= stats.reserved && stats.reserved.0 <= limit, "{stats}");

@@ -27,7 +27,7 @@ fn several_threads_share_one_limit() {
                     if draw & 1 == 0 || blocks.len() > 100 {
                         blocks.pop().into_iter().for_each(|block| allocator.free(block).unwrap());
                     }
-                    if draw % 64 == 0 {
+                    if draw.is_multiple_of(64) {
                         most.fetch_max(allocator.stats().reserved.0, Relaxed);
                     }
                 }
