@@ -205,8 +205,8 @@ impl Calibration {
     }
 }
 
-/// What one row through a model takes, beside sample rows that are kept. The comparison of two models keeps the tensors of one row in single
-/// precision while it runs the smaller model.
+/// What one row through a model takes, beside sample rows that are kept. The comparison of two models keeps the tensors
+/// of one row in single precision while it runs the smaller model.
 fn memory_of(model: &TfliteModel, interpreter: &Interpreter<'_>, samples: usize) -> Bytes {
     let size = |tensor: &i32| 4 * model.tensors[*tensor as usize].elements();
     let inputs: u64 = model.inputs.iter().map(size).sum();
@@ -214,7 +214,8 @@ fn memory_of(model: &TfliteModel, interpreter: &Interpreter<'_>, samples: usize)
     Bytes(2 * interpreter.bytes(false) + computed + (samples as u64 + 2) * inputs)
 }
 
-/// Hands the first rows of a pipeline to `visit`, as inputs of a model. Returns how many there were. Errors begin with `refused`.
+/// Hands the first rows of a pipeline to `visit`, as inputs of a model. Returns how many there were. Errors begin with
+/// `refused`.
 fn for_each_input(
     network: &TrainedNetwork,
     model: &TfliteModel,

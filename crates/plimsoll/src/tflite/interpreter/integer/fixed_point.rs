@@ -1,5 +1,5 @@
-//! Sigmoid and tanh of 16-bit fixed point numbers, as gemmlowp computes them: an exponential from a polynomial and a product per bit, and
-//! a quotient by three steps of Newton's method.
+//! Sigmoid and tanh of 16-bit fixed point numbers, as gemmlowp computes them: an exponential from a polynomial and a
+//! product per bit, and a quotient by three steps of Newton's method.
 //!
 //! A number with `n` integer bits is `raw / 2^(15 - n)`; results have none, so that 1 is the largest number below it.
 
@@ -63,7 +63,7 @@ fn constant(raw: i32) -> i16 {
     divided(raw, 16) as i16
 }
 
-/// Half of the inverse of a number from a half to one, with two integer bits: as a number with one integer bit less, the inverse.
+/// The inverse of a number from a half to one, with two integer bits.
 fn inverse(half: i16) -> i16 {
     // 48/17 - 32/17 x, the best line to start from.
     let mut x = constant(1_515_870_810).wrapping_add(product(half, constant(-1_010_580_540)));

@@ -1,7 +1,7 @@
 //! An LSTM in integers, as LiteRT's kernel for int8 with a 16-bit cell computes it.
 //!
-//! Gates have 16 bits with three integer bits, results of sigmoid and tanh have none. The scale of the cell is a power of two, so that its
-//! products are shifts.
+//! Gates have 16 bits with three integer bits, results of sigmoid and tanh have none. The scale of the cell is a power
+//! of two, so that its products are shifts.
 
 use super::fixed_point::{divided, sigmoid, tanh};
 use super::products::{centred, dot, widened};

@@ -11,7 +11,7 @@ pub(super) fn has_wide_cell(operator: &Operator, ranges: &[Range]) -> bool {
     operator.op == BuiltinOp::UnidirectionalSequenceLstm && cell_bits(ranges[operator.inputs[CELL] as usize]) > CELL_BITS
 }
 
-/// The integer bits of a cell: its scale is a power of two. Kernels have no scale for a cell that never reaches 1.
+/// The integer bits of a cell: its scale is a power of two. LiteRT computes no fewer than zero.
 fn cell_bits(range: Range) -> i32 {
     f64::from(range.max.max(-range.min)).max(1.0).log2().ceil() as i32
 }
@@ -33,7 +33,7 @@ impl Conversion<'_> {
         for (at, dtype, quantization) in states {
             written.inputs[at] = self.small.computed(operator.inputs[at] as usize, "/integers", dtype, Some(quantization.clone()));
         }
-        // Sums of the gates have a scale of their own only with layer normalization; the output has one before a projection.
+        // Sums of the gates have a scale only with layer normalization; the output has one before a projection.
         let name = self.model.tensors[output as usize].name.clone();
         written.intermediates = ["input", "forget", "candidate", "output", "hidden"]
             .iter()
