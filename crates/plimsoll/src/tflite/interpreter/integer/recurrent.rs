@@ -34,7 +34,7 @@ impl Gate {
         let rows = self.kernel.chunks_exact(input.len()).zip(self.recurrent.chunks_exact(state.len()));
         let sum = |((kernel, recurrent), bias): ((&[i16], &[i16]), &i32)| {
             let own = clamped(self.of_input.times(dot(kernel, input).wrapping_add(*bias)));
-            clamped(self.of_state.times(dot(recurrent, state)) + i32::from(own))
+            clamped(self.of_state.times(dot(recurrent, state)).saturating_add(i32::from(own)))
         };
         rows.zip(&self.bias).map(sum).collect()
     }
@@ -97,15 +97,16 @@ pub(super) fn lstm(model: &TfliteModel, operator: &Operator, read: &[Option<&Row
     let (mut output, mut cell) = (vec![0_i16; units], vec![0_i16; units]);
     let mut numbers = Vec::with_capacity(shape.iter().product());
     for step in rows.chunks_exact(features) {
-        let [input, forget, candidate, shown] = [0, 1, 2, 3].map(|gate| gates[gate].sums(step, &output));
-        for unit in 0..units {
-            let kept = divided(i32::from(sigmoid(forget[unit])) * i32::from(cell[unit]), 15);
+        let sums: Vec<Vec<i16>> = gates.iter().map(|gate| gate.sums(step, &output)).collect();
+        for (unit, (cell, output)) in cell.iter_mut().zip(&mut output).enumerate() {
+            let [input, forget, candidate, shown] = [0, 1, 2, 3].map(|gate: usize| sums[gate][unit]);
+            let kept = divided(i32::from(sigmoid(forget)) * i32::from(*cell), 15);
             // Both factors have 15 fractional bits, the cell has 15 less its integer bits.
-            let new = divided(i32::from(sigmoid(input[unit])) * i32::from(tanh(candidate[unit], 3)), (15 + integer_bits) as u32);
-            cell[unit] = clamped(kept + new);
-            let factors = i32::from(sigmoid(shown[unit])) * i32::from(tanh(cell[unit], integer_bits));
+            let new = divided(i32::from(sigmoid(input)) * i32::from(tanh(candidate, 3)), (15 + integer_bits) as u32);
+            *cell = clamped(kept + new);
+            let factors = i32::from(sigmoid(shown)) * i32::from(tanh(*cell, integer_bits));
             let result = to_hidden.times(factors).saturating_add(hidden.zero).clamp(-128, 127);
-            output[unit] = (result - state.zero) as i16;
+            *output = result.wrapping_sub(state.zero) as i16;
             numbers.push(result as i8);
         }
     }
