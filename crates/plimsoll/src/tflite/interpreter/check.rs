@@ -1,7 +1,7 @@
 //! What is run: operators, types and shapes are checked before a model runs, and everything that is not run is listed.
 
 use super::elements::{dims, is_int8};
-use super::{integer, kernels};
+use super::{integer, kernels, movement};
 use plimsoll_formats::tensor::DType;
 use plimsoll_formats::tflite::{BuiltinOp, Contents, Operator, TfliteModel, TfliteTensor};
 use std::collections::BTreeSet;
@@ -207,7 +207,7 @@ fn fits(model: &TfliteModel, operator: &Operator) -> Option<()> {
             let (masked, shrunk) = (operator.integer("begin_mask"), operator.integer("shrink_axis_mask"));
             let mut extents = output.iter();
             for (axis, extent) in x.iter().enumerate() {
-                let start = if masked & (1 << axis) != 0 { 0 } else { usize::try_from(begin[axis]).ok()? };
+                let start = movement::slice_start(begin[axis], masked & (1 << axis) != 0, *extent)?;
                 let length = if shrunk & (1 << axis) != 0 { 1 } else { *extents.next()? };
                 that(start + length <= *extent)?;
             }
