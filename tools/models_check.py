@@ -26,7 +26,7 @@ import models_tables
 
 # Packages of each environment; torch brings libraries of several gigabytes.
 ENVIRONMENTS = {
-    "keras": ["keras==3.15.1", "tensorflow-cpu==2.21.0", "numpy==2.4.6"],
+    "keras": ["keras==3.15.1", "tensorflow-cpu==2.21.0", "tf_keras==2.21.0", "numpy==2.4.6"],
     "onnx": ["onnx==1.22.0", "onnxruntime==1.31.1", "numpy==2.4.6"],
     "torch": ["torch==2.15.0", "torchvision==0.29.2", "timm==1.0.31", "transformers==5.23.0", "safetensors", "numpy==2.4.6"],
 }

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Plans damaged model files: no panic, no hang, no memory beyond a bound.
+"""Plans damaged model files, and predicts with damaged TFLite files: no panic, no hang, no memory beyond a bound.
 
     tools/mutate_models.py target/release/plimsoll          1,000 mutations of each format
     tools/mutate_models.py target/release/plimsoll 5000
+    tools/mutate_models.py target/release/plimsoll 5000 .tflite    one format
 
 Files are those of the tests, with one to four changes each: bytes, runs of bytes, lengths, cuts. The changes are the same each time.
-`plimsoll plan` has to end within 30 s, with an exit status other than 101 (a panic) and 134 (an abort), and to hold less than 256 MiB.
+`plimsoll plan`, and for TFLite files `plimsoll predict`, has to end within 30 s, with an exit status other than 101 (a panic) and 134 (an
+abort), and to hold less than 256 MiB.
 """
 
 import os
@@ -22,7 +24,7 @@ BOUND = 256 << 20
 
 
 def sources(suffix):
-    return sorted(path for folder in ("keras", "onnx") for path in (REFERENCES / folder).glob(f"*{suffix}"))
+    return sorted(path for folder in ("keras", "onnx", "tflite") for path in (REFERENCES / folder).glob(f"*{suffix}"))
 
 
 def mutated(data, draw):
@@ -49,9 +51,12 @@ def mutated(data, draw):
     return bytes(data)
 
 
-def plan(program, path):
+def run(program, path, source):
     """Exit status, peak of the resident memory, and what was said."""
     command = [program, "plan", path, "--batch", "4", "--host-memory", "64MiB", "--no-calibrate"]
+    if path.suffix == ".tflite":
+        rows = source.with_name(f"{source.stem}_x.npy")
+        command = [program, "predict", path, "--input", rows, "--out", path.with_name("y.npy"), "--host-memory", "64MiB"]
     with tempfile.TemporaryFile() as said:
         child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
         timer = threading.Timer(30, child.kill)
@@ -67,7 +72,7 @@ def main():
         sys.exit(__doc__)
     program, count = Path(sys.argv[1]).resolve(), int(sys.argv[2]) if len(sys.argv) > 2 else 1000
     failed = False
-    for suffix in (".keras", ".h5", ".onnx"):
+    for suffix in sys.argv[3:] or (".keras", ".h5", ".onnx", ".tflite"):
         draw, ends, most = random.Random(1), Counter(), 0
         files = sources(suffix)
         with tempfile.TemporaryDirectory() as folder:
@@ -75,10 +80,10 @@ def main():
                 source = draw.choice(files)
                 path = Path(folder) / f"model{suffix}"
                 path.write_bytes(mutated(source.read_bytes(), draw))
-                code, resident, said = plan(program, path)
-                ends["planned" if code == 0 else "refused" if code in (1, 2) else f"status {code}"] += 1
+                code, resident, said = run(program, path, source)
+                ends["accepted" if code == 0 else "refused" if code in (1, 2, 3) else f"status {code}"] += 1
                 most = max(most, resident)
-                if code not in (0, 1, 2) or resident > BOUND:
+                if code not in (0, 1, 2, 3) or resident > BOUND:
                     failed = True
                     kept = Path(tempfile.gettempdir()) / f"mutated-{source.stem}-{sum(ends.values())}{suffix}"
                     kept.write_bytes(path.read_bytes())

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""The accuracy of TFLite files on a folder of images, by LiteRT: one folder per class, images resized to the input and divided by 255.
+"""The accuracy of TFLite files on folders of images, by LiteRT: one folder per class, images resized to the input and divided by 255.
 
     tools/tflite_accuracy.py clothing-small/test f32.tflite int8.tflite
+    tools/tflite_accuracy.py clothing-small/validation clothing-small/test f32.tflite int8.tflite     all images of both
 
+A line per file: accuracy, bytes, bytes after gzip.
 Images are decoded and resized by TensorFlow. The Python environment is that of tools/models_check.py, with ai-edge-litert.
 """
 
+import gzip
 import os
 import subprocess
 import sys
@@ -28,14 +31,14 @@ def images(folder, size):
             yield tf.image.resize(pixels, size).numpy() / 255, label
 
 
-def accuracy(model, folder):
+def accuracy(model, folders):
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_path=model)
     interpreter.allocate_tensors()
     given, result = interpreter.get_input_details()[0], interpreter.get_output_details()[0]
     right = count = 0
-    for pixels, label in images(folder, given["shape"][1:3]):
+    for pixels, label in (found for folder in folders for found in images(folder, given["shape"][1:3])):
         interpreter.set_tensor(given["index"], pixels[None].astype("float32"))
         interpreter.invoke()
         right += interpreter.get_tensor(result["index"]).argmax() == label
@@ -47,9 +50,11 @@ def main():
     if INSIDE not in os.environ:
         quiet = {**os.environ, INSIDE: "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         sys.exit(subprocess.run([models_check.environment("tflite-accuracy"), *sys.argv], env=quiet).returncode)
-    for model in sys.argv[2:]:
-        found, count = accuracy(model, sys.argv[1])
-        print(f"{model}: {found:.4f} of {count} images", flush=True)
+    folders = [given for given in sys.argv[1:] if Path(given).is_dir()]
+    for model in [given for given in sys.argv[1:] if given not in folders]:
+        found, count = accuracy(model, folders)
+        data = Path(model).read_bytes()
+        print(f"{model}: {found:.4f} of {count} images, {len(data)} bytes, {len(gzip.compress(data))} after gzip", flush=True)
 
 
 if __name__ == "__main__":

@@ -244,16 +244,17 @@ fn small_text(exported: &Exported, small: &SmallReport) -> String {
         text += &format!("; {} after gzip", plimsoll::Bytes(gzip));
     }
     text.push('\n');
+    let measured = small.tensors.iter().any(|tensor| tensor.snr.is_some());
     if small.calibrated > 0 {
-        text += &format!(
-            "  calibrated on {} rows within {}; tensors that lose most (--json lists all):\n",
-            small.calibrated, small.calibration_memory
-        );
-        let mut worst: Vec<_> = small.tensors.iter().collect();
-        worst.sort_by(|a, b| a.snr.total_cmp(&b.snr));
-        for tensor in worst.iter().take(WORST) {
+        text += &format!("  calibrated on {} rows within {}\n", small.calibrated, small.calibration_memory);
+    }
+    if measured {
+        text += "  tensors that lose most (--json lists all):\n";
+        let mut worst: Vec<_> = small.tensors.iter().filter_map(|tensor| Some((tensor, tensor.snr?, tensor.cosine?))).collect();
+        worst.sort_by(|(_, a, _), (_, b, _)| a.total_cmp(b));
+        for (tensor, snr, cosine) in worst.iter().take(WORST) {
             let (low, high) = tensor.range;
-            text += &format!("    {:<48} {low:>9.3} … {high:<9.3} SNR {:>5.1} dB, cosine {:.5}\n", tensor.name, tensor.snr, tensor.cosine);
+            text += &format!("    {:<48} {low:>9.3} … {high:<9.3} SNR {snr:>5.1} dB, cosine {cosine:.5}\n", tensor.name);
         }
     }
     let mut reasons: std::collections::BTreeMap<&str, Vec<&str>> = std::collections::BTreeMap::new();

@@ -51,6 +51,16 @@ fn operators_in_int8_give_the_integers_of_litert() {
 }
 
 #[test]
+fn an_lstm_in_int8_gives_the_integers_of_litert() {
+    let (predictions, steps) = (predicted("lstm_int8"), steps("lstm_int8"));
+    let wanted = numbers(&reference("lstm_int8_y.npy"));
+    assert_eq!(predictions.values().len(), wanted.len());
+    for (found, wanted) in predictions.values().iter().zip(&wanted) {
+        assert!((found - wanted).abs() < 0.01 * steps["y"], "{found} {wanted}");
+    }
+}
+
+#[test]
 fn weights_in_int8_under_real_numbers_are_computed_as_by_litert() {
     let predictions = predicted("ops_dynamic");
     let wanted = numbers(&reference("ops_dynamic_y.npy"));

@@ -34,7 +34,10 @@ fn a_trained_run_is_exported_to_tflite_with_smaller_numbers() {
 
     let int8 = ["export", "run", "--to", "int8.tflite", "--int8", "--calibrate", "run/config.toml", "--calibrate-rows", "16"];
     let text = sandbox.succeed(&int8);
-    assert!(text.contains("  calibrated on 16 rows within ") && text.contains("; tensors that lose most (--json lists all):\n"), "{text}");
+    assert!(
+        text.contains("  calibrated on 16 rows within ") && text.contains("\n  tensors that lose most (--json lists all):\n"),
+        "{text}"
+    );
     assert!(text.contains(" after, on 359 validation rows of the run\n"), "{text}");
     let small = std::fs::metadata(sandbox.path("int8.tflite")).unwrap().len();
     assert!(small * 3 < single, "{small} of {single}");

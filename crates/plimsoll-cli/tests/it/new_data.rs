@@ -43,6 +43,8 @@ fn images_are_predicted_as_they_are_evaluated() {
     let scores = sandbox.json(&["evaluate", "run", "--json"]);
     assert_eq!(scores["report"]["classes"][1]["name"], "light");
     sandbox.succeed(&["predict", "run", "--out", "held-out.npy"]);
+    sandbox.succeed(&["export", "run", "--to", "run.tflite"]);
+    sandbox.succeed(&["export", "run", "--to", "int8.tflite", "--int8", "--calibrate", "run.toml"]);
     // Neither the training data nor labels are needed.
     std::fs::rename(sandbox.path("test"), sandbox.path("photos")).unwrap();
     std::fs::remove_dir_all(sandbox.path("train")).unwrap();
@@ -56,6 +58,16 @@ fn images_are_predicted_as_they_are_evaluated() {
     assert_eq!(lines.clone().count(), 24);
     assert!((right as f64 / 24.0 - scores["accuracy"].as_f64().unwrap()).abs() < 1e-6, "{table}");
     assert!(right >= 23 && lines.next().unwrap().starts_with("photos/dark/00.png,dark,0."), "{table}");
+    // A TFLite file prepares images as the run did, and names classes and files.
+    let column = |table: &str, i: usize| -> Vec<String> { table.lines().map(|line| line.split(',').nth(i).unwrap().to_string()).collect() };
+    for (file, tolerance) in [("run.tflite", 1e-5), ("int8.tflite", 0.05)] {
+        sandbox.succeed(&["predict", file, "photos/", "--out", "q.csv", "--top", "2"]);
+        let found = std::fs::read_to_string(sandbox.path("q.csv")).unwrap();
+        assert_eq!([column(&found, 0), column(&found, 1)], [column(&table, 0), column(&table, 1)], "{file}");
+        let number = |cell: &String| cell.parse::<f64>().unwrap();
+        let pairs = column(&found, 2)[1..].iter().map(number).zip(column(&table, 2)[1..].iter().map(number)).collect::<Vec<_>>();
+        assert!(pairs.iter().all(|(found, wanted)| (found - wanted).abs() < tolerance), "{file}: {pairs:?}");
+    }
     // Files by name and by pattern, and names on standard input.
     let one = |arguments: &[&str]| {
         sandbox.succeed(&[&["predict", "run", "--out", "one.csv"], arguments].concat());
@@ -108,6 +120,14 @@ fn tables_are_predicted_in_their_units_from_files_and_standard_input() {
     sandbox.succeed(&["predict", "run", "v.csv", "--out", "same.csv"]);
     let read = |name: &str| std::fs::read_to_string(sandbox.path(name)).unwrap();
     assert_eq!(read("held-out.csv"), read("same.csv"));
+    // A TFLite file reads the same table, in its units.
+    sandbox.succeed(&["export", "run", "--to", "run.tflite"]);
+    sandbox.succeed(&["predict", "run.tflite", "v.csv", "--out", "tflite.csv"]);
+    let numbers =
+        |table: &str| -> Vec<f64> { table.lines().skip(1).map(|line| line.split(',').nth(1).unwrap().parse().unwrap()).collect() };
+    let (found, wanted) = (numbers(&read("tflite.csv")), numbers(&read("same.csv")));
+    assert_eq!((read("tflite.csv").lines().next(), found.len()), (Some("row,price"), wanted.len()));
+    assert!(found.iter().zip(&wanted).all(|(found, wanted)| (found - wanted).abs() < 1e-3), "{found:?}, {wanted:?}");
     // The columns may come without the label, in any order, and from a pipe.
     std::fs::remove_file(sandbox.path("t.csv")).unwrap();
     let mut child = command()

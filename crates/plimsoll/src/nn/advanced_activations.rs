@@ -111,8 +111,13 @@ impl Layer for ReLu {
         let x = single_input(lowering, inputs)?;
         lowering.graph.map(x, |e, x| {
             let threshold = e.constant(self.threshold);
-            let below = e.mul(e.constant(self.slope), e.sub(x, threshold));
-            let y = e.select(e.binary(Binary::Less, x, threshold), below, x);
+            // The plain rectifier has operators of its own in files of other programs.
+            let y = if (self.slope, self.threshold) == (0.0, 0.0) {
+                e.binary(Binary::Max, x, threshold)
+            } else {
+                let below = e.mul(e.constant(self.slope), e.sub(x, threshold));
+                e.select(e.binary(Binary::Less, x, threshold), below, x)
+            };
             self.max_value.map_or(y, |max| e.binary(Binary::Min, y, e.constant(max)))
         })
     }

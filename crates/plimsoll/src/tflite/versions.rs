@@ -43,7 +43,7 @@ fn version_of(operator: &Operator, model: &TfliteModel) -> i32 {
             let bias = operator.inputs.len() == 4;
             if bias { 3 } else { pick(weights, 2) }
         }
-        BuiltinOp::UnidirectionalSequenceLstm => pick(weights, 3),
+        BuiltinOp::UnidirectionalSequenceLstm => pick(weights && !int8, 3),
         BuiltinOp::BatchMatmul => pick(int8, 2),
         BuiltinOp::Dequantize => match dtype(0) {
             Some(DType::F16) => 3,

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Writes tests/references/tflite/: files of TensorFlow's converter and what LiteRT's reference kernels compute for them.
 
-    pip install keras==3.15.1 tensorflow-cpu==2.21.0 ai-edge-litert==2.3.0 numpy==2.4.6
-    python crates/plimsoll/tests/references/tflite_vectors.py
+    pip install keras==3.15.1 tensorflow-cpu==2.21.0 tf_keras==2.21.0 ai-edge-litert==2.3.0 numpy==2.4.6
+    python crates/plimsoll/tests/references/tflite_vectors.py [NAME]
 
-`ops_int8.tflite` has an output for each kind of operator in int8, `ops_dynamic.tflite` weights in int8 under single precision. `NAME_x.npy`
-are rows, `NAME_OUTPUT.npy` the outputs.
+`ops_int8.tflite` has an output for each kind of operator in int8, `ops_dynamic.tflite` weights in int8 under single precision,
+`lstm_int8.tflite` two LSTM operators in int8. `NAME_x.npy` are rows, `NAME_OUTPUT.npy` the outputs.
 """
+
+import sys
 
 from pathlib import Path
 
@@ -51,6 +53,18 @@ def small():
     return keras.Model(given, {"y": layers.Dense(10)(layers.Flatten()(x))})
 
 
+def recurrent():
+    # Keras 3 has no LSTM that the converter writes as one operator.
+    import tf_keras
+
+    tf_keras.utils.set_random_seed(1)
+    given = tf_keras.layers.Input((7, 5), batch_size=1, name="x")
+    wide = {"kernel_initializer": tf_keras.initializers.RandomNormal(stddev=0.8), "bias_initializer": "random_normal"}
+    x = tf_keras.layers.LSTM(12, return_sequences=True, **wide)(given)
+    x = tf_keras.layers.LSTM(6, **wide)(x)
+    return tf_keras.Model(given, tf_keras.layers.Dense(4, bias_initializer="random_normal", name="y")(x))
+
+
 def write(name, model, shape, calibrated):
     draw = np.random.default_rng(1)
     rows = draw.normal(size=(32, *shape)).astype(np.float32)
@@ -64,8 +78,13 @@ def write(name, model, shape, calibrated):
     x = draw.normal(size=(ROWS, *shape)).astype(np.float32)
     np.save(HERE / f"{name}_x.npy", x)
     interpreter = Interpreter(model_path=str(path), experimental_op_resolver_type=OpResolverType.BUILTIN_REF)
+    interpreter.allocate_tensors()
     run = interpreter.get_signature_runner()
-    found = [run(x=row[None]) for row in x]
+    found = []
+    for row in x:
+        # The states of an LSTM begin with zero.
+        interpreter.reset_all_variables()
+        found.append(run(x=row[None]))
     for key in sorted(found[0]):
         np.save(HERE / f"{name}_{key}.npy", np.concatenate([row[key] for row in found]))
 
@@ -73,8 +92,13 @@ def write(name, model, shape, calibrated):
 def main():
     HERE.mkdir(exist_ok=True)
     keras.utils.set_random_seed(1)
-    write("ops_int8", network(), (9, 9, 4), True)
-    write("ops_dynamic", small(), (8, 8, 4), False)
+    cases = {
+        "ops_int8": lambda name: write(name, network(), (9, 9, 4), True),
+        "ops_dynamic": lambda name: write(name, small(), (8, 8, 4), False),
+        "lstm_int8": lambda name: write(name, recurrent(), (7, 5), True),
+    }
+    for name in sys.argv[1:] or cases:
+        cases[name](name)
 
 
 if __name__ == "__main__":

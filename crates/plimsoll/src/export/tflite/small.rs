@@ -3,7 +3,7 @@
 use super::ConvertedTflite;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::export::{ExportOptions, TfliteNumbers, TrainedNetwork};
+use crate::export::{ExportOptions, Origin, TfliteNumbers, TrainedNetwork};
 use crate::files;
 use crate::nn::matches_layer;
 use crate::pipeline::Pipeline;
@@ -48,10 +48,10 @@ pub struct TensorReport {
     pub scale: f32,
     /// The integer that is zero.
     pub zero_point: i64,
-    /// Signal-to-noise ratio in decibels, over the sample rows.
-    pub snr: f64,
-    /// The cosine of the angle between both, over the sample rows.
-    pub cosine: f64,
+    /// Signal-to-noise ratio in decibels, over the sample rows; none without sample rows.
+    pub snr: Option<f64>,
+    /// The cosine of the angle between both, over the sample rows; none without sample rows.
+    pub cosine: Option<f64>,
 }
 
 /// Writes a network with the numbers that the options name; `single` is where the same model in single precision goes first.
@@ -78,7 +78,7 @@ pub(crate) fn write_small(
         TfliteNumbers::Int8 { calibrate, rows, integer_io } => {
             let calibration = match calibrate {
                 Some(data) => Calibration::run(network, &model, data, *rows, options.rows)?,
-                None => Calibration::trained(converted, &model)?,
+                None => Calibration::trained(network, converted, &model, options.rows)?,
             };
             let chosen = Int8Options { keep: &keep, integer_io: *integer_io, trained: calibrate.is_none() };
             let small = to_int8(&model, &calibration.ranges, &chosen).map_err(Error::Config)?;
@@ -129,8 +129,8 @@ struct Calibration {
 }
 
 impl Calibration {
-    /// The ranges that the run was trained with.
-    fn trained(converted: &ConvertedTflite, model: &TfliteModel) -> Result<Calibration> {
+    /// The ranges that the run was trained with; the sample rows are those of its validation, or else of its training.
+    fn trained(network: &TrainedNetwork, converted: &ConvertedTflite, model: &TfliteModel, samples: usize) -> Result<Calibration> {
         if converted.ranges.is_empty() {
             let what = "the network was not trained for int8, so that activations have no ranges";
             return Err(Error::Config(format!("{what}; name a configuration with --calibrate, or train with `[quantize]`")));
@@ -141,7 +141,17 @@ impl Calibration {
         };
         let mut ranges: Vec<Range> = model.tensors.iter().map(|tensor| range(tensor).unwrap_or_default()).collect();
         complete_ranges(model, &mut ranges);
-        Ok(Calibration { ranges, samples: Vec::new(), rows: 0, memory: Bytes::ZERO })
+        let mut calibration = Calibration { ranges, samples: Vec::new(), rows: 0, memory: Bytes::ZERO };
+        if let (Origin::Run { spec, .. }, true) = (&network.origin, samples > 0) {
+            let data = spec.fit.validation.as_ref().unwrap_or(&spec.data).clone();
+            let beside = vec![(Owner::Activations, memory_of(model, &Interpreter::new(model), samples))];
+            let pipeline = Pipeline::new(data, spec.budget.host).read_by("the comparison of tensors", beside);
+            for_each_input(network, model, &pipeline, samples, "cannot compare tensors on the rows of the run", |row| {
+                calibration.samples.push(row);
+                Ok(())
+            })?;
+        }
+        Ok(calibration)
     }
 
     fn run(network: &TrainedNetwork, model: &TfliteModel, data: &Path, rows: usize, samples: usize) -> Result<Calibration> {
@@ -149,37 +159,22 @@ impl Calibration {
         if !network.fitted.is_empty() {
             config.set_preprocessing(network.fitted.clone());
         }
-        let pipeline: Pipeline = config.pipeline()?;
         let interpreter = Interpreter::new(model);
-        let inputs: u64 = model.inputs.iter().map(|input| 4 * model.tensors[*input as usize].elements()).sum();
-        let computed: u64 = model
-            .operators
-            .iter()
-            .flat_map(|operator| &operator.outputs)
-            .map(|tensor| 4 * model.tensors[*tensor as usize].elements())
-            .sum();
-        // The comparison keeps the tensors of one row in single precision while it runs the smaller model.
-        let beside = Bytes(2 * interpreter.bytes(false) + computed + (samples as u64 + 2) * inputs);
         let mut calibration =
             Calibration { ranges: vec![Range::default(); model.tensors.len()], samples: Vec::new(), rows: 0, memory: Bytes::ZERO };
-        let mut columns = None;
-        let about = |what: String| Error::Config(format!("cannot calibrate with {}: {what}", data.display()));
-        let pipeline = pipeline.read_by("calibration", vec![(Owner::Activations, beside)]);
+        let beside = vec![(Owner::Activations, memory_of(model, &interpreter, samples))];
+        let pipeline = config.pipeline()?.read_by("calibration", beside);
         calibration.memory = pipeline.row_memory()?;
-        calibration.rows = pipeline.for_each_row(rows, |schema, row| {
-            if columns.is_none() {
-                columns = Some(columns_of(network, model, schema).map_err(about)?);
-            }
-            let columns = columns.iter().flatten();
-            let row: Vec<Vec<f32>> = columns.map(|column| row[*column].clone()).collect();
-            observe(&interpreter, &row, &mut calibration.ranges).map_err(about)?;
+        let refused = format!("cannot calibrate with {}", data.display());
+        calibration.rows = for_each_input(network, model, &pipeline, rows, &refused, |row| {
+            observe(&interpreter, &row, &mut calibration.ranges)?;
             if calibration.samples.len() < samples {
                 calibration.samples.push(row);
             }
             Ok(())
         })?;
         if calibration.rows == 0 {
-            return Err(about("it has no rows".to_string()));
+            return Err(Error::Config(format!("{refused}: it has no rows")));
         }
         Ok(calibration)
     }
@@ -196,18 +191,47 @@ impl Calibration {
         let report = |tensor: &plimsoll_formats::tflite::TfliteTensor| {
             let name = tensor.name.strip_suffix("/int8").filter(|_| tensor.dtype == Stored::I8)?;
             let (range, quantization) = (ranges.get(name)?, tensor.quantization.as_ref()?);
-            let error = errors.get(name).copied().unwrap_or_default();
+            let error = errors.get(name);
             Some(TensorReport {
                 name: name.to_string(),
                 range: (range.min, range.max),
                 scale: quantization.scales[0],
                 zero_point: quantization.zero_points[0],
-                snr: error.snr(),
-                cosine: error.cosine(),
+                snr: error.map(TensorError::snr),
+                cosine: error.map(TensorError::cosine),
             })
         };
         Ok(computed.filter_map(report).collect())
     }
+}
+
+/// What one row through a model takes, beside sample rows that are kept. The comparison of two models keeps the tensors
+/// of one row in single precision while it runs the smaller model.
+fn memory_of(model: &TfliteModel, interpreter: &Interpreter<'_>, samples: usize) -> Bytes {
+    let size = |tensor: &i32| 4 * model.tensors[*tensor as usize].elements();
+    let inputs: u64 = model.inputs.iter().map(size).sum();
+    let computed: u64 = model.operators.iter().flat_map(|operator| &operator.outputs).map(size).sum();
+    Bytes(2 * interpreter.bytes(false) + computed + (samples as u64 + 2) * inputs)
+}
+
+/// Hands the first rows of a pipeline to `visit`, as inputs of a model. Returns how many there were. Errors begin with
+/// `refused`.
+fn for_each_input(
+    network: &TrainedNetwork,
+    model: &TfliteModel,
+    pipeline: &Pipeline,
+    rows: usize,
+    refused: &str,
+    mut visit: impl FnMut(Vec<Vec<f32>>) -> Result<(), String>,
+) -> Result<usize> {
+    let about = |what: String| Error::Config(format!("{refused}: {what}"));
+    let mut columns = None;
+    pipeline.for_each_row(rows, |schema, row| {
+        if columns.is_none() {
+            columns = Some(columns_of(network, model, schema).map_err(about)?);
+        }
+        visit(columns.iter().flatten().map(|column| row[*column].clone()).collect()).map_err(about)
+    })
 }
 
 /// The columns of the data that are the inputs of a model.

@@ -27,6 +27,12 @@ impl ExportCase {
         ExportCase { folder: tempfile::tempdir().unwrap(), config: Config::digits() }
     }
 
+    /// A network of these layers for digits.
+    fn layers(layers: &str) -> ExportCase {
+        let config = Config::from_text(&format!("{DIGITS}[model]\nlayers = [{layers}]\n[train]\nbatch = 8\n")).unwrap();
+        ExportCase { folder: tempfile::tempdir().unwrap(), config }
+    }
+
     fn path(&self) -> PathBuf {
         self.folder.path().join("model.tflite")
     }
@@ -125,6 +131,22 @@ fn operators_are_those_of_tensorflows_converter() {
     assert_eq!((product.integer("keep_num_dims"), product.version), (1, 5));
 }
 
+/// Layers that Keras' ReLU becomes: those with limits of an operator are part of the operator before them.
+#[test]
+fn rectifiers_with_a_limit_are_operators_of_tflite() {
+    let case = ExportCase::layers(
+        "{ type = 'conv2d', filters = 3, size = 3 }, { type = 're_lu', max_value = 6.0 }, \
+         { type = 'conv2d', filters = 3, size = 3 }, { type = 're_lu' }, { type = 'flatten' }, { type = 'dense', units = 10 }",
+    );
+    case.export(TfliteNumbers::Single).unwrap();
+    let model = case.model();
+    let found: Vec<(BuiltinOp, i32)> =
+        model.operators.iter().map(|operator| (operator.op, operator.integer("fused_activation_function"))).collect();
+    let wanted =
+        [(BuiltinOp::Conv2d, 3), (BuiltinOp::Conv2d, 1), (BuiltinOp::Reshape, 0), (BuiltinOp::FullyConnected, 0), (BuiltinOp::Softmax, 0)];
+    assert_eq!(found, wanted);
+}
+
 #[test]
 fn weights_in_half_precision_and_int8_are_smaller_and_close() {
     let case = ExportCase::zoo("mobilenet-v1", &[IMAGE, "model.classes=3"]);
@@ -152,7 +174,7 @@ fn everything_in_int8_has_scales_and_a_report() {
     let exported = case.int8(DIGITS).unwrap();
     let small = exported.small.as_ref().unwrap();
     assert_eq!((small.calibrated, small.float.len()), (8, 0));
-    assert!(small.tensors.iter().all(|tensor| tensor.snr > 15.0 && tensor.cosine > 0.98), "{:?}", small.tensors);
+    assert!(small.tensors.iter().all(|tensor| tensor.snr > Some(15.0) && tensor.cosine > Some(0.98)), "{:?}", small.tensors);
     assert!(small.gzip_bytes.unwrap() > 0);
     let model = case.model();
     let tensor = |index: i32| &model.tensors[index as usize];
@@ -177,6 +199,30 @@ fn everything_in_int8_has_scales_and_a_report() {
     let model = case.model();
     assert_eq!(model.tensors[model.inputs[0] as usize].dtype, DType::I8);
     assert_eq!(model.tensors[model.outputs[0] as usize].dtype, DType::I8);
+}
+
+#[test]
+fn an_lstm_is_int8_with_a_cell_in_16_bits() {
+    let case = ExportCase::layers("{ type = 'reshape', shape = [8, 8] }, { type = 'lstm', units = 12 }, { type = 'dense', units = 10 }");
+    let exported = case.int8(DIGITS).unwrap();
+    let small = exported.small.as_ref().unwrap();
+    assert!(small.float.is_empty(), "{:?}", small.float);
+    assert!(small.tensors.iter().all(|tensor| tensor.snr > Some(15.0)), "{:?}", small.tensors);
+    let model = case.model();
+    let operator = model.operators.iter().find(|operator| operator.op == BuiltinOp::UnidirectionalSequenceLstm).unwrap();
+    let tensor = |index: i32| &model.tensors[index as usize];
+    let [state, cell] = [18, 19].map(|at| tensor(operator.inputs[at]));
+    assert_eq!((operator.version, state.dtype, cell.dtype), (1, DType::I8, DType::I16));
+    assert!(state.variable && cell.variable && state.quantization == tensor(operator.outputs[0]).quantization);
+    let scale = cell.quantization.as_ref().unwrap().scales[0];
+    assert_eq!(scale.log2().fract(), 0.0, "{scale}");
+    for gate in 0..4 {
+        let [kernel, recurrent, bias] = [1, 5, 12].map(|at| tensor(operator.inputs[at + gate]));
+        assert_eq!((kernel.dtype, recurrent.dtype, bias.dtype), (DType::I8, DType::I8, DType::I32));
+        let scales = [tensor(operator.inputs[0]), kernel, bias].map(|tensor| tensor.quantization.as_ref().unwrap().scales[0]);
+        assert_eq!(scales[0] * scales[1], scales[2]);
+    }
+    assert_eq!(operator.intermediates.len(), 5);
 }
 
 #[test]
@@ -267,6 +313,8 @@ fn a_run_that_was_trained_for_int8_is_exported_with_its_own_ranges() {
     let exported = export(folder.path(), &path, &ExportOptions { numbers, rows: 2, ..ExportOptions::default() }).unwrap();
     let small = exported.small.unwrap();
     assert!(small.float.is_empty(), "{:?}", small.float);
+    // Tensors are compared on rows of the run.
+    assert!(!small.tensors.is_empty() && small.tensors.iter().all(|tensor| tensor.snr > Some(10.0)), "{:?}", small.tensors);
     let model = crate::tflite::open(&path).unwrap();
     let interpreter = Interpreter::new(&model);
     let (mut right, mut rows) = (0, 0);

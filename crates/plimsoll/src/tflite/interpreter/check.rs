@@ -1,7 +1,7 @@
 //! What is run: operators, types and shapes are checked before a model runs, and everything that is not run is listed.
 
 use super::elements::{dims, is_int8};
-use super::{integer, kernels};
+use super::{integer, kernels, movement};
 use plimsoll_formats::tensor::DType;
 use plimsoll_formats::tflite::{BuiltinOp, Contents, Operator, TfliteModel, TfliteTensor};
 use std::collections::BTreeSet;
@@ -11,6 +11,9 @@ use std::collections::BTreeSet;
 /// # Errors
 /// All operators that are not run, by name.
 pub(crate) fn check(model: &TfliteModel) -> Result<(), String> {
+    if let Some(operator) = model.operators.iter().find(|operator| !has_operands(operator)) {
+        return Err(format!("{} has no input or no result", operator.op.name()));
+    }
     let unknown: BTreeSet<String> = model.operators.iter().filter_map(|operator| refused(model, operator)).collect();
     if !unknown.is_empty() {
         return Err(format!("these operators are not run here:\n  {}", unknown.into_iter().collect::<Vec<_>>().join("\n  ")));
@@ -36,13 +39,19 @@ pub(crate) fn check(model: &TfliteModel) -> Result<(), String> {
     }
 }
 
+/// Whether an operator has a first input, and results.
+fn has_operands(operator: &Operator) -> bool {
+    operator.inputs.first().is_some_and(|tensor| *tensor >= 0) && !operator.outputs.is_empty()
+}
+
 /// The name of an operator that is not run, or not with these types.
 fn refused(model: &TfliteModel, operator: &Operator) -> Option<String> {
     use BuiltinOp as Op;
     let name = operator.op.name();
     let types = operator.inputs.iter().chain(&operator.outputs).filter_map(|tensor| usize::try_from(*tensor).ok());
     let types: Vec<&TfliteTensor> = types.map(|index| &model.tensors[index]).collect();
-    if let Some(other) = types.iter().find(|tensor| {
+    let is_lstm = operator.op == Op::UnidirectionalSequenceLstm;
+    if let Some(other) = types.iter().filter(|tensor| !(is_lstm && tensor.variable)).find(|tensor| {
         matches!(tensor.dtype, DType::U8 | DType::I16 | DType::U16 | DType::F64 | DType::BF16 | DType::U64)
             || (tensor.dtype == DType::I8 && tensor.quantization.is_none())
     }) {
@@ -64,7 +73,7 @@ fn refused(model: &TfliteModel, operator: &Operator) -> Option<String> {
             | Op::BroadcastTo
     );
     let sampled = operator.op == Op::ResizeNearestNeighbor && operator.integer("align_corners") != 0;
-    let written: &[i32] = if operator.op == Op::UnidirectionalSequenceLstm { &[4] } else { &[0, 1, 3] };
+    let written: &[i32] = if is_lstm { &[4] } else { &[0, 1, 3] };
     let activated = !written.contains(&operator.integer("fused_activation_function"));
     if sampled || activated {
         return Some(format!("{name} with options that are not written here"));
@@ -88,6 +97,9 @@ fn refused(model: &TfliteModel, operator: &Operator) -> Option<String> {
             | Op::Dequantize
     );
     if integer::computes(model, operator) {
+        if is_lstm {
+            return (!integer::is_complete(model, operator)).then(|| format!("{name} in int8 with scales that are not computed here"));
+        }
         let known = in_int8 || moves || kernels::unary(operator).is_some();
         return (!known).then(|| format!("{name} in int8"));
     }
@@ -195,7 +207,7 @@ fn fits(model: &TfliteModel, operator: &Operator) -> Option<()> {
             let (masked, shrunk) = (operator.integer("begin_mask"), operator.integer("shrink_axis_mask"));
             let mut extents = output.iter();
             for (axis, extent) in x.iter().enumerate() {
-                let start = if masked & (1 << axis) != 0 { 0 } else { usize::try_from(begin[axis]).ok()? };
+                let start = movement::slice_start(begin[axis], masked & (1 << axis) != 0, *extent)?;
                 let length = if shrunk & (1 << axis) != 0 { 1 } else { *extents.next()? };
                 that(start + length <= *extent)?;
             }
@@ -291,4 +303,21 @@ const FEW: u64 = 64;
 fn numbers(tensor: &TfliteTensor) -> Option<Vec<i64>> {
     let Contents::Constant(stored) = &tensor.contents else { return None };
     (!is_int8(tensor)).then(|| stored.integers(FEW).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use plimsoll_formats::tensor::DType;
+    use plimsoll_formats::tflite::{BuiltinOp, Operator, TfliteModel, TfliteTensor};
+
+    #[test]
+    fn operators_without_an_input_or_a_result_are_refused() {
+        let tensors = vec![TfliteTensor::computed("x", DType::F32, vec![1, 4])];
+        for (inputs, outputs) in [(vec![], vec![0]), (vec![-1], vec![0]), (vec![0], vec![])] {
+            let operators = vec![Operator { inputs, outputs, ..Operator::new(BuiltinOp::Quantize, 1) }];
+            let model = TfliteModel { tensors: tensors.clone(), operators, ..TfliteModel::default() };
+            assert_eq!(check(&model).unwrap_err(), "QUANTIZE has no input or no result");
+        }
+    }
 }

@@ -204,12 +204,13 @@ fn erf(x: f64) -> f64 {
 }
 
 /// An LSTM over one row: gates input, forget, candidate, output.
-pub(super) fn lstm(read: &[Option<&RowTensor>], shape: Vec<usize>) -> RunResult<Elements> {
+pub(super) fn lstm(read: &[Option<&RowTensor>], shape: Vec<usize>) -> RunResult<[Elements; 2]> {
     let input = |i: usize| read.get(i).copied().flatten().ok_or_else(|| format!("input {i} is missing"))?.real();
     let x = input(0)?;
     let (features, units) = (x.shape[2], shape[2]);
     let (mut hidden, mut cell) = (vec![0.0; units], vec![0.0; units]);
-    let mut numbers = Vec::with_capacity(shape.iter().product());
+    let size = shape.iter().product();
+    let (mut numbers, mut cells) = (Vec::with_capacity(size), Vec::with_capacity(size));
     for step in x.numbers.chunks_exact(features) {
         let mut gates = Vec::with_capacity(4);
         for gate in 0..4 {
@@ -226,8 +227,9 @@ pub(super) fn lstm(read: &[Option<&RowTensor>], shape: Vec<usize>) -> RunResult<
             hidden[unit] = sigmoid(gates[3][unit]) * cell[unit].tanh();
         }
         numbers.extend_from_slice(&hidden);
+        cells.extend_from_slice(&cell);
     }
-    Ok(Elements { shape, numbers })
+    Ok([Elements { shape: shape.clone(), numbers }, Elements { shape, numbers: cells }])
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod windows;
 pub(crate) use check::check;
 pub(crate) use elements::{Elements, RowTensor, constant};
 use elements::{dims, held, held_bytes, is_int8, stored};
+pub(crate) use integer::{CELL, CELL_BITS, OUTPUT_STATE};
 use plimsoll_formats::tensor::DType;
 use plimsoll_formats::tflite::{BuiltinOp, Contents, Operator, TfliteModel};
 
@@ -141,6 +142,9 @@ impl<'a> Interpreter<'a> {
         }
         for (i, operator) in self.active() {
             let outputs = self.step(operator, &results).map_err(|what| format!("{}: {what}", operator.op.name()))?;
+            if let (BuiltinOp::UnidirectionalSequenceLstm, Some(cells)) = (operator.op, outputs.get(1)) {
+                observe(operator.inputs[CELL] as usize, cells);
+            }
             for (index, value) in operator.outputs.iter().zip(outputs) {
                 observe(*index as usize, &value);
                 results[*index as usize] = Some(value);
@@ -209,7 +213,8 @@ fn scratch_bytes(model: &TfliteModel, operator: &Operator) -> u64 {
         BuiltinOp::TransposeConv => 4 * result,
         BuiltinOp::BatchMatmul => 4 * (elements(0) + elements(1)),
         BuiltinOp::Mean | BuiltinOp::Sum | BuiltinOp::ReduceMax | BuiltinOp::ArgMax => 8 * elements(0) + 16 * result,
-        BuiltinOp::UnidirectionalSequenceLstm => 32 * result,
+        // Gates, states and the cells of all steps; kernels of integers in 16 bits.
+        BuiltinOp::UnidirectionalSequenceLstm => 36 * result + 2 * (1..=8).map(elements).sum::<u64>(),
         _ => 0,
     }
 }
@@ -232,7 +237,8 @@ fn compute(model: &TfliteModel, operator: &Operator, read: &[Option<&RowTensor>]
         BuiltinOp::Softmax | BuiltinOp::LogSoftmax => kernels::softmax(input(0)?, operator.op == BuiltinOp::LogSoftmax),
         BuiltinOp::Mean | BuiltinOp::Sum | BuiltinOp::ReduceMax => kernels::reduce(operator.op, input(0)?, input(1)?, shape),
         BuiltinOp::ArgMax => kernels::arg_max(input(0)?, input(1)?, shape),
-        BuiltinOp::UnidirectionalSequenceLstm => kernels::lstm(read, shape)?,
+        // Behind the result, the cells of all steps.
+        BuiltinOp::UnidirectionalSequenceLstm => return Ok(kernels::lstm(read, shape)?.map(RowTensor::Real).into()),
         BuiltinOp::SelectV2 => kernels::select(input(0)?, input(1)?, input(2)?, shape),
         BuiltinOp::Dequantize => Elements { shape, numbers: input(0)?.numbers.clone() },
         BuiltinOp::Cast => {

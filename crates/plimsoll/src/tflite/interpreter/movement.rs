@@ -88,7 +88,11 @@ pub(super) fn moved<T: Copy>(
         BuiltinOp::StridedSlice => {
             let begin = &input(1)?.numbers;
             let masked = operator.integer("begin_mask");
-            let start = (0..x.shape.len()).map(|axis| if masked & (1 << axis) != 0 { 0 } else { begin[axis] as isize * own[axis] }).sum();
+            let starts = (0..x.shape.len()).map(|axis| {
+                let start = slice_start(begin[axis] as i64, masked & (1 << axis) != 0, x.shape[axis]);
+                start.map(|start| start as isize * own[axis]).ok_or_else(|| "a slice begins outside of its input".to_string())
+            });
+            let start = starts.sum::<RunResult<isize>>()?;
             let shrunk = operator.integer("shrink_axis_mask");
             let steps = (0..x.shape.len()).filter(|axis| shrunk & (1 << axis) == 0).map(|axis| own[axis]).collect();
             gathered(Places::new(start, shape.clone(), steps), shape)
@@ -166,4 +170,14 @@ fn parts<T: Copy>(operator: &Operator, x: &Elements<T>, axis: usize, model: &Tfl
         Elements { shape: dims(&model.tensors[*tensor as usize]), numbers }
     };
     operator.outputs.iter().enumerate().map(part).collect()
+}
+
+/// Where a slice begins along an axis: numbers below zero count from the end. None outside of the axis.
+pub(super) fn slice_start(begin: i64, masked: bool, extent: usize) -> Option<usize> {
+    let start = match begin {
+        _ if masked => 0,
+        ..0 => begin.checked_add(extent as i64)?,
+        _ => begin,
+    };
+    usize::try_from(start).ok()
 }

@@ -5,8 +5,8 @@ use super::kernels::dot;
 use plimsoll_formats::tflite::{BuiltinOp, Operator};
 
 /// The windows along one axis.
-pub(super) struct Axis {
-    pub size: usize,
+struct Axis {
+    size: usize,
     stride: usize,
     dilation: usize,
     /// Elements before the first.
@@ -15,7 +15,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    pub fn new(operator: &Operator, letter: char, size: usize, length: usize, output: usize) -> Axis {
+    fn new(operator: &Operator, letter: char, size: usize, length: usize, output: usize) -> Axis {
         let (stride, dilation) =
             (if letter == 'h' { "stride_h" } else { "stride_w" }, if letter == 'h' { "dilation_h_factor" } else { "dilation_w_factor" });
         let stride = operator.integer(stride) as usize;
@@ -27,8 +27,43 @@ impl Axis {
     }
 
     /// The element that a place of the window at an output reads.
-    pub fn at(&self, output: usize, place: usize) -> Option<usize> {
+    fn at(&self, output: usize, place: usize) -> Option<usize> {
         (output * self.stride + place * self.dilation).checked_sub(self.pad).filter(|at| *at < self.length)
+    }
+}
+
+/// The windows of an operator over the pixels of an image.
+pub(super) struct Windows {
+    rows: Axis,
+    columns: Axis,
+    /// The width of the outputs.
+    width: usize,
+}
+
+impl Windows {
+    /// Windows of a height and width over an image, one per output; images and outputs are `[1, height, width, channels]`.
+    pub fn new(operator: &Operator, size: [usize; 2], image: &[usize], output: &[usize]) -> Windows {
+        let rows = Axis::new(operator, 'h', size[0], image[1], output[1]);
+        let columns = Axis::new(operator, 'w', size[1], image[2], output[2]);
+        Windows { rows, columns, width: output[2] }
+    }
+
+    /// The windows of a pooling operator.
+    pub fn of_pooling(operator: &Operator, image: &[usize], output: &[usize]) -> Windows {
+        let size = ["filter_height", "filter_width"].map(|name| operator.integer(name) as usize);
+        Windows::new(operator, size, image, output)
+    }
+
+    /// The places of a window.
+    pub fn places(&self) -> usize {
+        self.rows.size * self.columns.size
+    }
+
+    /// The pixel of the image that is at a place of an output's window; none outside of the image.
+    pub fn pixel(&self, output: usize, place: usize) -> Option<usize> {
+        let row = self.rows.at(output / self.width, place / self.columns.size)?;
+        let column = self.columns.at(output % self.width, place % self.columns.size)?;
+        Some(row * self.columns.length + column)
     }
 }
 
@@ -45,23 +80,22 @@ pub(super) fn patches<X: Copy, T: Copy>(
     convert: impl Fn(X) -> T,
     mut visit: impl FnMut(usize, usize, &[T]),
 ) {
-    let (height, width) = (shape[1], shape[2]);
+    let outputs = shape[1] * shape[2];
     let (channels, deep) = (x.shape[3], kernel[3]);
-    let rows = Axis::new(operator, 'h', kernel[1], x.shape[1], height);
-    let columns = Axis::new(operator, 'w', kernel[2], x.shape[2], width);
-    let wide = rows.size * columns.size * deep;
+    let windows = Windows::new(operator, [kernel[1], kernel[2]], &x.shape, shape);
+    let wide = windows.places() * deep;
     let mut tile = vec![outside; TILE * wide];
-    for first in (0..height * width).step_by(TILE) {
-        let count = TILE.min(height * width - first);
+    for first in (0..outputs).step_by(TILE) {
+        let count = TILE.min(outputs - first);
         for group in 0..channels / deep {
             for (output, patch) in (first..first + count).zip(tile.chunks_exact_mut(wide)) {
                 for (i, place) in patch.chunks_exact_mut(deep).enumerate() {
-                    match (rows.at(output / width, i / columns.size), columns.at(output % width, i % columns.size)) {
-                        (Some(y), Some(z)) => {
-                            let pixel = &x.numbers[(y * x.shape[2] + z) * channels + group * deep..][..deep];
+                    match windows.pixel(output, i) {
+                        Some(at) => {
+                            let pixel = &x.numbers[at * channels + group * deep..][..deep];
                             place.iter_mut().zip(pixel).for_each(|(place, x)| *place = convert(*x));
                         }
-                        _ => place.fill(outside),
+                        None => place.fill(outside),
                     }
                 }
             }
@@ -95,29 +129,26 @@ pub(super) fn convolution(operator: &Operator, x: &Elements, kernel: &Elements, 
 }
 
 pub(super) fn depthwise(operator: &Operator, x: &Elements, kernel: &Elements, bias: Option<&Elements>, shape: Vec<usize>) -> Elements {
-    let (height, width, filters) = (shape[1], shape[2], shape[3]);
+    let (outputs, filters) = (shape[1] * shape[2], shape[3]);
     let channels = x.shape[3];
     let multiplier = filters / channels;
-    let rows = Axis::new(operator, 'h', kernel.shape[1], x.shape[1], height);
-    let columns = Axis::new(operator, 'w', kernel.shape[2], x.shape[2], width);
-    let mut numbers = Vec::with_capacity(height * width * filters);
-    for row in 0..height {
-        for column in 0..width {
-            let start = numbers.len();
-            match bias {
-                Some(bias) => numbers.extend_from_slice(&bias.numbers),
-                None => numbers.resize(start + filters, 0.0),
-            }
-            for i in 0..rows.size * columns.size {
-                let (Some(y), Some(z)) = (rows.at(row, i / columns.size), columns.at(column, i % columns.size)) else { continue };
-                let pixel = &x.numbers[(y * x.shape[2] + z) * channels..][..channels];
-                let weights = &kernel.numbers[i * filters..][..filters];
-                let sums = &mut numbers[start..];
-                if multiplier == 1 {
-                    sums.iter_mut().zip(pixel.iter().zip(weights)).for_each(|(sum, (x, weight))| *sum += x * weight);
-                } else {
-                    sums.iter_mut().zip(weights).enumerate().for_each(|(i, (sum, weight))| *sum += pixel[i / multiplier] * weight);
-                }
+    let windows = Windows::new(operator, [kernel.shape[1], kernel.shape[2]], &x.shape, &shape);
+    let mut numbers = Vec::with_capacity(outputs * filters);
+    for output in 0..outputs {
+        let start = numbers.len();
+        match bias {
+            Some(bias) => numbers.extend_from_slice(&bias.numbers),
+            None => numbers.resize(start + filters, 0.0),
+        }
+        for i in 0..windows.places() {
+            let Some(at) = windows.pixel(output, i) else { continue };
+            let pixel = &x.numbers[at * channels..][..channels];
+            let weights = &kernel.numbers[i * filters..][..filters];
+            let sums = &mut numbers[start..];
+            if multiplier == 1 {
+                sums.iter_mut().zip(pixel.iter().zip(weights)).for_each(|(sum, (x, weight))| *sum += x * weight);
+            } else {
+                sums.iter_mut().zip(weights).enumerate().for_each(|(i, (sum, weight))| *sum += pixel[i / multiplier] * weight);
             }
         }
     }
@@ -126,25 +157,21 @@ pub(super) fn depthwise(operator: &Operator, x: &Elements, kernel: &Elements, bi
 
 /// Every input pixel adds its share to the outputs under its window.
 pub(super) fn transposed(operator: &Operator, kernel: &Elements, x: &Elements, bias: Option<&Elements>, shape: Vec<usize>) -> Elements {
-    let (height, width, filters) = (shape[1], shape[2], shape[3]);
+    let (outputs, filters) = (shape[1] * shape[2], shape[3]);
     let channels = x.shape[3];
     // The windows of the convolution that it is the gradient of.
-    let rows = Axis::new(operator, 'h', kernel.shape[1], height, x.shape[1]);
-    let columns = Axis::new(operator, 'w', kernel.shape[2], width, x.shape[2]);
+    let windows = Windows::new(operator, [kernel.shape[1], kernel.shape[2]], &shape, &x.shape);
     let mut numbers: Vec<f32> = match bias {
-        Some(bias) => bias.numbers.iter().copied().cycle().take(height * width * filters).collect(),
-        None => vec![0.0; height * width * filters],
+        Some(bias) => bias.numbers.iter().copied().cycle().take(outputs * filters).collect(),
+        None => vec![0.0; outputs * filters],
     };
-    let taps = rows.size * columns.size;
-    for row in 0..x.shape[1] {
-        for column in 0..x.shape[2] {
-            let pixel = &x.numbers[(row * x.shape[2] + column) * channels..][..channels];
-            for i in 0..taps {
-                let (Some(y), Some(z)) = (rows.at(row, i / columns.size), columns.at(column, i % columns.size)) else { continue };
-                let sums = &mut numbers[(y * width + z) * filters..][..filters];
-                for (filter, sum) in sums.iter_mut().enumerate() {
-                    *sum += dot(pixel, &kernel.numbers[(filter * taps + i) * channels..][..channels]);
-                }
+    let taps = windows.places();
+    for (input, pixel) in x.numbers.chunks_exact(channels).enumerate() {
+        for i in 0..taps {
+            let Some(at) = windows.pixel(input, i) else { continue };
+            let sums = &mut numbers[at * filters..][..filters];
+            for (filter, sum) in sums.iter_mut().enumerate() {
+                *sum += dot(pixel, &kernel.numbers[(filter * taps + i) * channels..][..channels]);
             }
         }
     }
@@ -153,30 +180,26 @@ pub(super) fn transposed(operator: &Operator, kernel: &Elements, x: &Elements, b
 
 /// The maximum, or the mean over elements inside of the image.
 pub(super) fn pool(operator: &Operator, x: &Elements, shape: Vec<usize>) -> Elements {
-    let (height, width, channels) = (shape[1], shape[2], shape[3]);
-    let rows = Axis::new(operator, 'h', operator.integer("filter_height") as usize, x.shape[1], height);
-    let columns = Axis::new(operator, 'w', operator.integer("filter_width") as usize, x.shape[2], width);
+    let (outputs, channels) = (shape[1] * shape[2], shape[3]);
+    let windows = Windows::of_pooling(operator, &x.shape, &shape);
     let is_max = operator.op == BuiltinOp::MaxPool2d;
-    let mut numbers = Vec::with_capacity(height * width * channels);
-    for row in 0..height {
-        for column in 0..width {
-            let start = numbers.len();
-            numbers.resize(start + channels, if is_max { f32::NEG_INFINITY } else { 0.0 });
-            let mut count = 0;
-            for i in 0..rows.size * columns.size {
-                let (Some(y), Some(z)) = (rows.at(row, i / columns.size), columns.at(column, i % columns.size)) else { continue };
-                count += 1;
-                let pixel = &x.numbers[(y * x.shape[2] + z) * channels..][..channels];
-                let results = numbers[start..].iter_mut().zip(pixel);
-                if is_max {
-                    results.for_each(|(result, x)| *result = result.max(*x));
-                } else {
-                    results.for_each(|(result, x)| *result += x);
-                }
+    let mut numbers = Vec::with_capacity(outputs * channels);
+    for output in 0..outputs {
+        let start = numbers.len();
+        numbers.resize(start + channels, if is_max { f32::NEG_INFINITY } else { 0.0 });
+        let mut count = 0;
+        for at in (0..windows.places()).filter_map(|i| windows.pixel(output, i)) {
+            count += 1;
+            let pixel = &x.numbers[at * channels..][..channels];
+            let results = numbers[start..].iter_mut().zip(pixel);
+            if is_max {
+                results.for_each(|(result, x)| *result = result.max(*x));
+            } else {
+                results.for_each(|(result, x)| *result += x);
             }
-            if !is_max {
-                numbers[start..].iter_mut().for_each(|result| *result /= count.max(1) as f32);
-            }
+        }
+        if !is_max {
+            numbers[start..].iter_mut().for_each(|result| *result /= count.max(1) as f32);
         }
     }
     Elements { shape, numbers }

@@ -1,5 +1,7 @@
 //! Models in int8: weights with one scale per channel, activations with one scale and zero point, biases in int32.
 
+mod recurrent;
+
 use super::parameters::{Range, symmetric};
 use super::{SmallModel, is_float_constant, weight_of};
 use crate::tflite::interpreter::constant;
@@ -42,6 +44,7 @@ fn scale_of(op: BuiltinOp) -> Scale {
         | BuiltinOp::FullyConnected
         | BuiltinOp::TransposeConv
         | BuiltinOp::BatchMatmul
+        | BuiltinOp::UnidirectionalSequenceLstm
         | BuiltinOp::Add
         | BuiltinOp::Sub
         | BuiltinOp::Mul
@@ -297,11 +300,14 @@ impl<'a> Conversion<'a> {
     }
 
     fn integer(&mut self, operator: &Operator) -> Result<(), String> {
+        if operator.op == BuiltinOp::UnidirectionalSequenceLstm {
+            return self.lstm(operator);
+        }
         let mut written = operator.clone();
         let weight = weight_of(operator.op);
         for (at, input) in operator.inputs.iter().enumerate() {
             written.inputs[at] = match weight {
-                Some((place, axis)) if place == at => self.weight(*input, axis)?,
+                Some((place, axis)) if place == at => self.weight(*input, Some(axis))?,
                 // Biases follow from the scales of both operands.
                 Some((place, _)) if at == place + 1 && operator.op != BuiltinOp::TransposeConv => *input,
                 Some(_) if at == 3 => *input,
@@ -340,12 +346,13 @@ impl<'a> Conversion<'a> {
         Ok(())
     }
 
-    fn weight(&mut self, index: i32, axis: i32) -> Result<i32, String> {
+    /// A weight with one scale per index of an axis, or one for all.
+    fn weight(&mut self, index: i32, axis: Option<i32>) -> Result<i32, String> {
         if let Some(found) = self.weights.get(&index) {
             return Ok(*found);
         }
         let tensor = &self.model.tensors[index as usize];
-        let quantization = symmetric(tensor, Some(axis))?;
+        let quantization = symmetric(tensor, axis)?;
         let new = self.small.converted(index as usize, format!("{}/int8", tensor.name), DType::I8, Some(quantization));
         self.weights.insert(index, new);
         Ok(new)
@@ -409,6 +416,9 @@ fn chosen(
         if why.is_none() && options.trained && has_no_range(model, ranges, operator) {
             why = Some("it was not trained for int8".to_string());
         }
+        if why.is_none() && recurrent::has_wide_cell(operator, ranges) {
+            why = Some("its cell has larger numbers than the integers have".to_string());
+        }
         quantized.push(why.is_none());
         match why {
             Some(why) if result.dtype == DType::F32 && !why.is_empty() => float.push((result.name.clone(), why)),
@@ -417,7 +427,7 @@ fn chosen(
                 let named = operator.inputs.iter().chain(&operator.outputs).filter(|index| **index >= 0);
                 for index in named.filter(|index| !is_float_constant(&model.tensors[**index as usize])) {
                     let (tensor, range) = (&model.tensors[*index as usize], ranges[*index as usize]);
-                    if tensor.dtype != DType::F32 {
+                    if tensor.dtype != DType::F32 || tensor.variable {
                         continue;
                     }
                     if range.broken {

@@ -1,14 +1,18 @@
 //! Operators in int8, computed in integers as LiteRT's kernels do: sums in int32, then one multiplication in fixed point.
 
+mod fixed_point;
 mod functions;
 mod multiplier;
 mod products;
+mod recurrent;
 mod windows;
 
 use super::{Elements, RowTensor, RunResult, dims, is_int8, movement};
 use multiplier::Multiplier;
 use plimsoll_formats::tensor::DType;
 use plimsoll_formats::tflite::{BuiltinOp, Operator, TfliteModel, TfliteTensor};
+pub(super) use recurrent::is_complete;
+pub(crate) use recurrent::{CELL, CELL_BITS, OUTPUT_STATE};
 
 /// The scale and the zero point of a tensor.
 #[derive(Clone, Copy)]
@@ -92,6 +96,9 @@ pub(super) fn compute(model: &TfliteModel, operator: &Operator, read: &[Option<&
             op => return Err(format!("{} of int8 does not give real numbers", op.name())),
         };
         return Ok(vec![RowTensor::Real(with_activation(operator, one))]);
+    }
+    if operator.op == BuiltinOp::UnidirectionalSequenceLstm {
+        return Ok(vec![RowTensor::Int8(recurrent::lstm(model, operator, read, shape)?)]);
     }
     let target = Target::of(operator, output)?;
     let bias = |i: usize| bias(i).map(RowTensor::bias).transpose();

@@ -1,6 +1,6 @@
 //! Convolutions and pooling of one image in int8, channels last.
 
-use super::super::windows::{Axis, patches};
+use super::super::windows::{Windows, patches};
 use super::products::{dot, quantized, widened};
 use super::{Elements, QuantizationParameters, Target, multipliers, scale_of};
 use plimsoll_formats::tflite::{Operator, TfliteTensor};
@@ -89,24 +89,22 @@ pub(super) fn depthwise(
     target: Target,
     shape: Vec<usize>,
 ) -> Elements<i8> {
-    let (height, width, filters) = (shape[1], shape[2], shape[3]);
+    let (outputs, filters) = (shape[1] * shape[2], shape[3]);
     let channels = x.shape[3];
     let multiplier = filters / channels;
-    let rows = Axis::new(operator, 'h', kernel.shape[1], x.shape[1], height);
-    let columns = Axis::new(operator, 'w', kernel.shape[2], x.shape[2], width);
+    let windows = Windows::new(operator, [kernel.shape[1], kernel.shape[2]], &x.shape, &shape);
     let factors = multipliers(affine, weights, filters, target);
     let zero = affine.zero as i16;
     let mut sums = vec![0_i32; filters];
-    let mut numbers = Vec::with_capacity(height * width * filters);
-    for output in 0..height * width {
+    let mut numbers = Vec::with_capacity(outputs * filters);
+    for output in 0..outputs {
         match bias {
             Some(bias) => sums.copy_from_slice(bias),
             None => sums.fill(0),
         }
-        for i in 0..rows.size * columns.size {
-            let places = (rows.at(output / width, i / columns.size), columns.at(output % width, i % columns.size));
-            let (Some(y), Some(z)) = places else { continue };
-            let pixel = &x.numbers[(y * x.shape[2] + z) * channels..][..channels];
+        for i in 0..windows.places() {
+            let Some(at) = windows.pixel(output, i) else { continue };
+            let pixel = &x.numbers[at * channels..][..channels];
             let taps = &kernel.numbers[i * filters..][..filters];
             if multiplier == 1 {
                 // Both factors have at most nine bits, so that their product fits into 16.
@@ -132,23 +130,21 @@ pub(super) fn transposed(
     target: Target,
     shape: Vec<usize>,
 ) -> Elements<i8> {
-    let (height, width, filters) = (shape[1], shape[2], shape[3]);
+    let filters = shape[3];
     let channels = x.shape[3];
     // The windows of the convolution that it is the gradient of.
-    let rows = Axis::new(operator, 'h', kernel.shape[1], height, x.shape[1]);
-    let columns = Axis::new(operator, 'w', kernel.shape[2], width, x.shape[2]);
+    let windows = Windows::new(operator, [kernel.shape[1], kernel.shape[2]], &shape, &x.shape);
     let factors = multipliers(affine, weights, filters, target);
-    let taps = rows.size * columns.size;
-    let mut sums = vec![0_i32; height * width * filters];
+    let taps = windows.places();
+    let mut sums = vec![0_i32; shape[1] * shape[2] * filters];
     let mut wide = vec![0; channels];
     for filter in 0..filters {
         for i in 0..taps {
             widened(&kernel.numbers[(filter * taps + i) * channels..][..channels], &mut wide);
             for (input, pixel) in x.numbers.chunks_exact(channels).enumerate() {
-                let places = (rows.at(input / x.shape[2], i / columns.size), columns.at(input % x.shape[2], i % columns.size));
-                let (Some(y), Some(z)) = places else { continue };
+                let Some(at) = windows.pixel(input, i) else { continue };
                 let share: i32 = pixel.iter().zip(&wide).map(|(x, weight)| (i32::from(*x) - affine.zero) * i32::from(*weight)).sum();
-                sums[(y * width + z) * filters + filter] += share;
+                sums[at * filters + filter] += share;
             }
         }
     }
@@ -161,16 +157,12 @@ pub(super) fn transposed(
 }
 
 /// Visits the pixels under each window: `visit` gets the output and a pixel.
-fn windows<'a>(operator: &Operator, x: &'a Elements<i8>, shape: &[usize], mut visit: impl FnMut(usize, &'a [i8])) {
-    let (height, width, channels) = (shape[1], shape[2], shape[3]);
-    let rows = Axis::new(operator, 'h', operator.integer("filter_height") as usize, x.shape[1], height);
-    let columns = Axis::new(operator, 'w', operator.integer("filter_width") as usize, x.shape[2], width);
-    for output in 0..height * width {
-        for i in 0..rows.size * columns.size {
-            let places = (rows.at(output / width, i / columns.size), columns.at(output % width, i % columns.size));
-            if let (Some(y), Some(z)) = places {
-                visit(output, &x.numbers[(y * x.shape[2] + z) * channels..][..channels]);
-            }
+fn pooled<'a>(operator: &Operator, x: &'a Elements<i8>, shape: &[usize], mut visit: impl FnMut(usize, &'a [i8])) {
+    let channels = shape[3];
+    let windows = Windows::of_pooling(operator, &x.shape, shape);
+    for output in 0..shape[1] * shape[2] {
+        for at in (0..windows.places()).filter_map(|i| windows.pixel(output, i)) {
+            visit(output, &x.numbers[at * channels..][..channels]);
         }
     }
 }
@@ -178,7 +170,7 @@ fn windows<'a>(operator: &Operator, x: &'a Elements<i8>, shape: &[usize], mut vi
 pub(super) fn max_pool(operator: &Operator, x: &Elements<i8>, target: Target, shape: Vec<usize>) -> Elements<i8> {
     let channels = shape[3];
     let mut numbers = vec![i8::MIN; shape.iter().product()];
-    windows(operator, x, &shape, |output, pixel| {
+    pooled(operator, x, &shape, |output, pixel| {
         numbers[output * channels..][..channels].iter_mut().zip(pixel).for_each(|(most, x)| *most = (*most).max(*x));
     });
     numbers.iter_mut().for_each(|number| *number = i32::from(*number).clamp(target.low, target.high) as i8);
@@ -190,7 +182,7 @@ pub(super) fn average_pool(operator: &Operator, x: &Elements<i8>, target: Target
     let channels = shape[3];
     let mut sums = vec![0_i32; shape.iter().product()];
     let mut counts = vec![0_i32; shape[1] * shape[2]];
-    windows(operator, x, &shape, |output, pixel| {
+    pooled(operator, x, &shape, |output, pixel| {
         counts[output] += 1;
         sums[output * channels..][..channels].iter_mut().zip(pixel).for_each(|(sum, x)| *sum += i32::from(*x));
     });
