@@ -1,0 +1,239 @@
+//! Where eager ops run: a device, its memory within a limit, and its compiled programs.
+
+use super::error::Result;
+use super::heap::{Block, Heap};
+use super::programs::{Program, Programs};
+use crate::{DeviceSpec, system};
+use plimsoll_core::device::{Device, DeviceError, Region, RunBuffers};
+use plimsoll_core::random::StepRandom;
+use plimsoll_core::{Bytes, TensorType};
+use plimsoll_cpu::CpuDevice;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A device for eager code, with a byte limit for its tensors. Cheap to clone.
+///
+/// [`device`](super::device) selects one by name. A context of your own has its own limit and accounting:
+///
+/// ```
+/// use plimsoll::Bytes;
+/// use plimsoll::eager::{Context, Tensor};
+/// let context = Context::cpu(1, Bytes::mib(1))?;
+/// context.scope(|| {
+///     let x = Tensor::zeros([1024])?;
+///     assert_eq!(context.in_use(), Bytes::kib(4));
+///     drop(x);
+///     assert_eq!(context.in_use(), Bytes::ZERO);
+///     Ok::<(), plimsoll::eager::Error>(())
+/// })?;
+/// # Ok::<(), plimsoll::eager::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Context(Arc<Shared>);
+
+struct Shared {
+    name: String,
+    device: Arc<dyn Device>,
+    heap: Heap,
+    programs: Programs,
+    /// The seed of random ops, and how many there were.
+    seed: u64,
+    draws: AtomicU32,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Vec<Context>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The default context of each device.
+static DEFAULTS: Mutex<BTreeMap<String, Context>> = Mutex::new(BTreeMap::new());
+
+/// The part of the available memory that default contexts may use, in percent.
+const DEFAULT_SHARE: u64 = 80;
+
+impl Context {
+    /// A context on a device whose tensors take at most `limit`.
+    pub fn new(device: Arc<dyn Device>, limit: Bytes) -> Context {
+        let name = device.name();
+        let heap = Heap::new(Arc::clone(&device), limit);
+        Context(Arc::new(Shared { name, device, heap, programs: Programs::default(), seed: 0, draws: AtomicU32::new(0) }))
+    }
+
+    /// A context on the CPU with this many threads.
+    ///
+    /// # Errors
+    /// If the operating system refuses to start a thread.
+    pub fn cpu(threads: usize, limit: Bytes) -> Result<Context> {
+        Ok(Context::new(Arc::new(CpuDevice::new(threads)?), limit))
+    }
+
+    /// The default context of a device, such as `cpu` or `cuda:0`. Its limit is 80 % of the memory that was available when it was
+    /// first used.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn of(name: &str) -> Result<Context, crate::Error> {
+        let spec: DeviceSpec = name.parse()?;
+        let name = if spec == DeviceSpec::Cpu { "cpu".to_string() } else { name.to_string() };
+        let mut known = DEFAULTS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(context) = known.get(&name) {
+            return Ok(context.clone());
+        }
+        let device = crate::open_device(spec)?;
+        let available = device.memory_info().map_or_else(system::available_memory, |memory| memory.available);
+        let context = Context::new(device, Bytes(available.0 / 100 * DEFAULT_SHARE));
+        known.insert(name, context.clone());
+        Ok(context)
+    }
+
+    /// The context of this thread: that of the innermost scope, or the CPU.
+    pub(super) fn current() -> Result<Context> {
+        if let Some(context) = CURRENT.with_borrow(|stack| stack.last().cloned()) {
+            return Ok(context);
+        }
+        Context::of("cpu").map_err(|error| match error {
+            crate::Error::Device(error) => error.into(),
+            other => DeviceError::Failed { device: "cpu".to_string(), what: other.to_string() }.into(),
+        })
+    }
+
+    /// Runs a closure whose new tensors are made in this context.
+    pub fn scope<R>(&self, body: impl FnOnce() -> R) -> R {
+        /// Leaves the scope also when the closure panics.
+        struct Leave;
+        impl Drop for Leave {
+            fn drop(&mut self) {
+                CURRENT.with_borrow_mut(Vec::pop);
+            }
+        }
+        CURRENT.with_borrow_mut(|stack| stack.push(self.clone()));
+        let _leave = Leave;
+        body()
+    }
+
+    /// The name of its device.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Bytes of live tensors.
+    pub fn in_use(&self) -> Bytes {
+        self.0.heap.in_use()
+    }
+
+    /// The device.
+    pub(super) fn device(&self) -> &dyn Device {
+        &*self.0.device
+    }
+
+    pub(super) fn programs(&self) -> &Programs {
+        &self.0.programs
+    }
+
+    pub(super) fn is(&self, other: &Context) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// A block for a tensor.
+    pub(super) fn allocate(&self, size: Bytes, owner: &'static str, made: &'static Location<'static>) -> Result<Allocated> {
+        Ok(Allocated { context: self.clone(), block: self.0.heap.allocate(size, owner, made)? })
+    }
+
+    /// Random numbers that no earlier op of this context had.
+    pub(super) fn draw(&self) -> StepRandom {
+        StepRandom { seed: self.0.seed, step: self.0.draws.fetch_add(1, Relaxed), first_row: 0 }
+    }
+
+    /// Runs a program on these blocks: its arguments are read, its states written.
+    pub(super) fn run(
+        &self,
+        program: &Program,
+        arguments: &[&Allocated],
+        states: &[&Allocated],
+        scalars: &[f32],
+        random: StepRandom,
+        made: &'static Location<'static>,
+    ) -> Result<()> {
+        let arena = match program.arena() {
+            Bytes::ZERO => None,
+            size => Some(self.allocate(size, "workspace", made)?),
+        };
+        let run = || {
+            self.0.heap.with(|memory| {
+                let region = |allocated: &Allocated| memory.region(&allocated.block);
+                let columns = RegionList::of(arguments, region);
+                // Without workspace, the region of the arena is not used; any will do.
+                let arena = arena.as_ref().or(states.first().copied()).or(arguments.first().copied()).map(region);
+                let states = RegionList::of(states, region);
+                let Some(arena) = arena else { return Ok(()) };
+                program.run(&RunBuffers { columns: columns.get(), states: states.get(), arena, scalars, random })
+            })
+        };
+        Ok(run()?)
+    }
+}
+
+/// Up to four regions without an allocation.
+enum RegionList<'a> {
+    Few([Region<'a>; RegionList::FEW], usize),
+    Many(Vec<Region<'a>>),
+}
+
+impl<'a> RegionList<'a> {
+    const FEW: usize = 4;
+
+    fn of(blocks: &[&Allocated], region: impl Fn(&Allocated) -> Region<'a>) -> RegionList<'a> {
+        match blocks.first() {
+            Some(first) if blocks.len() <= RegionList::FEW => {
+                RegionList::Few(std::array::from_fn(|i| region(blocks.get(i).unwrap_or(first))), blocks.len())
+            }
+            _ => RegionList::Many(blocks.iter().map(|block| region(block)).collect()),
+        }
+    }
+
+    fn get(&self) -> &[Region<'a>] {
+        match self {
+            RegionList::Few(regions, count) => &regions[..*count],
+            RegionList::Many(regions) => regions,
+        }
+    }
+}
+
+/// A block of a context's memory, freed on drop.
+pub(super) struct Allocated {
+    pub context: Context,
+    block: Block,
+}
+
+impl Allocated {
+    pub fn size(&self) -> Bytes {
+        self.block.size()
+    }
+
+    pub fn read(&self, bytes: &mut [u8]) -> Result<()> {
+        Ok(self.context.0.heap.read(&self.block, bytes)?)
+    }
+
+    pub fn write(&self, bytes: &[u8]) -> Result<()> {
+        Ok(self.context.0.heap.write(&self.block, bytes)?)
+    }
+}
+
+impl Drop for Allocated {
+    fn drop(&mut self) {
+        self.context.0.heap.free(&self.block);
+    }
+}
+
+/// A result of the types of some tensors: one block each.
+pub(super) fn blocks(
+    context: &Context,
+    types: &[TensorType],
+    owner: &'static str,
+    made: &'static Location<'static>,
+) -> Result<Vec<Allocated>> {
+    types.iter().map(|ty| context.allocate(ty.bytes(1), owner, made)).collect()
+}

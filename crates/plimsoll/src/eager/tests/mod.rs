@@ -1,0 +1,6 @@
+//! Tests of eager tensors.
+
+mod accounting;
+mod agreement;
+mod gradients;
+mod ops;
