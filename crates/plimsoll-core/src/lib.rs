@@ -9,12 +9,14 @@
 //! | transformations | `transform/` | [`autodiff`], [`function`], [`passes`], [`step`] variants, [`loss_scale`], [`pruning`] |
 //! | planning | `plan/` | schedule, liveness, recomputation, offload, arena, certificate, checker |
 //! | devices | `device/` | what a device implements: memory and loaded programs |
+//! | allocators | `allocator/` | [`allocator`]: blocks within a byte limit, for memory that is not planned |
 //! | execution | `executor.rs` | [`Executor`]: runs a plan on a [`Device`] |
 //! | oracle | `reference/` | every op in float64 |
 //! | op table | `selftest/` | cases that compare a device with the oracle |
 //!
 //! Nothing here reads files, starts threads or knows a device.
 
+pub mod allocator;
 mod base;
 pub mod device;
 mod executor;

@@ -5,7 +5,7 @@ use crate::runtime::copier::{self, Copier};
 use crate::runtime::memory::{CpuMemory, HostBuffer};
 use crate::runtime::threads::{STACK, ThreadPool};
 use crate::simd::Isa;
-use plimsoll_core::device::{Device, DeviceError, Executable, Loaded, Memory, StepMemory, check_load};
+use plimsoll_core::device::{Device, DeviceError, Executable, Loaded, Memory, ReservedMemory, StepMemory, check_load};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::SliceWrite;
 use plimsoll_core::plan::{Capabilities, CheckedPlan, Footprint, Plan, RowSplit, Target};
@@ -93,6 +93,11 @@ impl Target for CpuDevice {
 impl Device for CpuDevice {
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
         Ok(Box::new(CpuMemory(Arc::new(HostBuffer::new(&self.name(), size)?))))
+    }
+
+    fn reserve(&self, size: Bytes) -> Result<Option<Box<dyn ReservedMemory>>, DeviceError> {
+        let buffer = HostBuffer::reserve(&self.name(), size)?;
+        Ok(buffer.map(|buffer| Box::new(CpuMemory(Arc::new(buffer))) as Box<dyn ReservedMemory>))
     }
 
     fn load(&self, plan: &CheckedPlan, role: Role, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {

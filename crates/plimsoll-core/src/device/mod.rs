@@ -32,6 +32,13 @@ pub trait Device: Target {
     /// Allocates zeroed memory on the device.
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError>;
 
+    /// Reserves addresses for memory that is committed in parts, so that an allocation can grow in place. None if the
+    /// device cannot do that.
+    fn reserve(&self, size: Bytes) -> Result<Option<Box<dyn ReservedMemory>>, DeviceError> {
+        let _ = size;
+        Ok(None)
+    }
+
     /// Allocates a backing store; host memory unless the device overrides it.
     fn backing_store(&self, size: Bytes) -> Result<Arc<dyn BackingStore>, DeviceError> {
         Ok(Arc::new(MemoryStore::new(size)))
@@ -208,6 +215,21 @@ pub trait Memory: Send {
     /// Copies bytes to the host after all submitted work has completed.
     fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
+    /// Copies bytes within the allocation, after all submitted work has completed. The ranges may overlap.
+    fn copy_within(&mut self, from: Bytes, to: Bytes, length: Bytes) -> Result<(), DeviceError> {
+        let mut bytes = vec![0; length.0.min(1 << 20) as usize];
+        let parts = length.0.div_ceil(1 << 20);
+        for part in 0..parts {
+            // The part that no later one reads first.
+            let part = if to < from { part } else { parts - 1 - part };
+            let start = Bytes(part << 20);
+            let bytes = &mut bytes[..(length - start).0.min(1 << 20) as usize];
+            self.read(from + start, bytes)?;
+            self.write(to + start, bytes)?;
+        }
+        Ok(())
+    }
+
     /// A second handle to the same allocation, to load a program while this one is written to; none if the device has no use for that.
     fn share(&self) -> Option<Box<dyn Memory>> {
         None
@@ -215,6 +237,19 @@ pub trait Memory: Send {
 
     /// For downcasts by the device that created it.
     fn as_any(&self) -> &dyn Any;
+}
+
+/// Addresses of which parts have memory. Its [size](Memory::size) is that of the addresses; only committed parts may be
+/// accessed.
+pub trait ReservedMemory: Memory {
+    /// Parts are multiples of this size, a power of two.
+    fn granule(&self) -> Bytes;
+
+    /// Puts zeroed memory behind these addresses. The address of no byte changes.
+    fn commit(&mut self, offset: Bytes, length: Bytes) -> Result<(), DeviceError>;
+
+    /// Gives the memory behind these addresses back to the system. Nothing may be using it.
+    fn decommit(&mut self, offset: Bytes, length: Bytes) -> Result<(), DeviceError>;
 }
 
 /// The inputs of one run of a program.

@@ -1,6 +1,7 @@
 //! What the core promises, as tests. One binary, one module per promise.
 
 mod absences;
+mod allocators;
 mod arena;
 mod autodiff;
 mod checker;

@@ -1,7 +1,8 @@
 //! Host memory that programs run in.
 
+use super::pages;
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{DeviceError, Memory};
+use plimsoll_core::device::{DeviceError, Memory, ReservedMemory};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::ptr::NonNull;
@@ -15,6 +16,8 @@ struct Page;
 pub(crate) struct HostBuffer {
     start: NonNull<u8>,
     layout: Layout,
+    /// Mapped by [`pages::reserve`], not allocated.
+    reserved: bool,
     /// Held by every reader and writer of the bytes: a program while it runs, or a copy to or from the host.
     users: Mutex<()>,
 }
@@ -38,7 +41,24 @@ impl HostBuffer {
             // SAFETY: the size is not zero.
             NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| refused("the system has no such piece left"))?
         };
-        Ok(HostBuffer { start, layout, users: Mutex::new(()) })
+        Ok(HostBuffer { start, layout, reserved: false, users: Mutex::new(()) })
+    }
+
+    /// Zeroed memory that becomes resident as it is written. None where the system has no such memory.
+    ///
+    /// # Errors
+    ///
+    /// If the process may not have that many addresses.
+    pub fn reserve(device: &str, size: Bytes) -> Result<Option<HostBuffer>, DeviceError> {
+        let refused = |reason: String| DeviceError::OutOfMemory { device: device.to_string(), size, reason };
+        let layout = usize::try_from(size.0).ok().and_then(|bytes| bytes.checked_next_multiple_of(pages::SIZE));
+        let layout = layout.filter(|bytes| *bytes > 0).and_then(|bytes| Layout::from_size_align(bytes, align_of::<Page>()).ok());
+        let layout = layout.ok_or_else(|| refused("it is more than can be addressed".to_string()))?;
+        match pages::reserve(layout.size()) {
+            None => Ok(None),
+            Some(Ok(start)) => Ok(Some(HostBuffer { start, layout, reserved: true, users: Mutex::new(()) })),
+            Some(Err(error)) => Err(refused(error.to_string())),
+        }
     }
 
     /// The first byte. Access requires [`HostBuffer::lock`].
@@ -58,7 +78,10 @@ impl HostBuffer {
 
 impl Drop for HostBuffer {
     fn drop(&mut self) {
-        if self.layout.size() > 0 {
+        if self.reserved {
+            // SAFETY: reserved with this size, and no reference is left.
+            unsafe { pages::release(self.start, self.layout.size()) }
+        } else if self.layout.size() > 0 {
             // SAFETY: allocated with this layout, and no reference is left.
             unsafe { dealloc(self.start.as_ptr(), self.layout) }
         }
@@ -100,8 +123,39 @@ impl Memory for CpuMemory {
         Ok(())
     }
 
+    fn copy_within(&mut self, from: Bytes, to: Bytes, length: Bytes) -> Result<(), DeviceError> {
+        let (from, to) = (self.range(from, length.get(), "read")?, self.range(to, length.get(), "write")?);
+        let _alone = self.0.lock();
+        // SAFETY: both ranges are in bounds, and the lock is held. They may overlap.
+        unsafe { std::ptr::copy(from, to, length.get()) };
+        Ok(())
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+impl ReservedMemory for CpuMemory {
+    fn granule(&self) -> Bytes {
+        Bytes(pages::SIZE as u64)
+    }
+
+    /// Nothing to do: the system provides a zeroed page when one is first written.
+    fn commit(&mut self, offset: Bytes, length: Bytes) -> Result<(), DeviceError> {
+        self.range(offset, length.get(), "commit").map(|_| ())
+    }
+
+    fn decommit(&mut self, offset: Bytes, length: Bytes) -> Result<(), DeviceError> {
+        let start = self.range(offset, length.get(), "decommit")?;
+        let failed = |what: String| DeviceError::Failed { device: "cpu".to_string(), what };
+        if !self.0.reserved || !offset.0.is_multiple_of(pages::SIZE as u64) || !length.0.is_multiple_of(pages::SIZE as u64) {
+            return Err(failed(format!("cannot decommit {length} at byte {}: only whole pages of reserved memory", offset.0)));
+        }
+        let _alone = self.0.lock();
+        // SAFETY: whole pages of a mapping of `pages::reserve`, which this buffer owns. The lock is held, so nothing is accessing them,
+        // and pages that are accessed later are zeroed ones.
+        unsafe { pages::decommit(start, length.get()) }.map_err(|error| failed(format!("cannot give {length} of memory back: {error}")))
     }
 }
 
@@ -119,6 +173,26 @@ mod tests {
         let error = memory.write(Bytes(98), &[1, 2, 3]).unwrap_err().to_string();
         assert_eq!(error, "cpu: cannot write 3 bytes at byte 98 of a memory of 100");
         assert!(memory.read(Bytes(u64::MAX), &mut bytes).is_err());
+    }
+
+    #[test]
+    fn reserved_memory_is_zeroed_when_its_pages_are_given_back() {
+        let Some(buffer) = HostBuffer::reserve("cpu", Bytes::gib(16)).unwrap() else { return };
+        let mut memory = CpuMemory(Arc::new(buffer));
+        let last = Bytes::gib(16) - Bytes(8);
+        memory.commit(Bytes(8192), Bytes(8192)).unwrap();
+        memory.write(Bytes(8192), &[7; 8192]).unwrap();
+        memory.write(last, &[7; 8]).unwrap();
+        memory.decommit(Bytes(12288), Bytes(4096)).unwrap();
+        let mut bytes = [9; 8192];
+        memory.read(Bytes(8192), &mut bytes).unwrap();
+        assert_eq!((bytes[4095], bytes[4096], bytes[8191]), (7, 0, 0));
+        memory.copy_within(Bytes(8192), Bytes(8193), Bytes(4096)).unwrap();
+        memory.read(Bytes(8192), &mut bytes).unwrap();
+        assert_eq!((bytes[4096], bytes[4097]), (7, 0), "copies may overlap");
+        let error = memory.decommit(Bytes(100), Bytes(4096)).unwrap_err().to_string();
+        assert_eq!(error, "cpu: cannot decommit 4.00 KiB at byte 100: only whole pages of reserved memory");
+        assert!(memory.decommit(Bytes::gib(16), Bytes(4096)).is_err() && memory.commit(Bytes::gib(16), Bytes(4096)).is_err());
     }
 
     #[test]

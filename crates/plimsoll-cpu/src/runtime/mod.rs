@@ -2,5 +2,6 @@
 
 pub(crate) mod copier;
 pub(crate) mod memory;
+mod pages;
 mod sync;
 pub mod threads;
