@@ -5,6 +5,7 @@ use super::error::{Error, Result};
 use super::programs::{Program, write_results};
 use super::tensor::{Data, Tensor};
 use super::trace::{self, Traced};
+use plimsoll_core::allocator::OwnerId;
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::passes::optimize;
 use plimsoll_core::plan::recompute::{Effort, FitError, fit};
@@ -126,9 +127,9 @@ pub fn compile_with_state(
     let types: Vec<TensorType> = graph.states()[state.len()..].iter().map(|state| state.ty.clone()).collect();
     debug_assert_eq!(types.len(), results);
     let plan = planned(graph, &context, budget)?;
-    let program = Program::of(&plan, types, context.device())?;
+    let program = Program::of(&plan, types, OwnerId::named("compiled function"), context.device())?;
     let state_types: Vec<TensorType> = state.iter().map(|tensor| tensor.ty().clone()).collect();
-    let states = blocks(&context, &state_types, "state", made)?;
+    let states = blocks(&context, &state_types, OwnerId::named("state"), made)?;
     for (block, tensor) in states.iter().zip(state) {
         block.write(&tensor.to_bytes("compile")?)?;
     }
@@ -183,7 +184,7 @@ impl Compiled {
             }
             arguments.push(block);
         }
-        let results = blocks(&self.context, self.program.results(), "compiled function", made)?;
+        let results = blocks(&self.context, self.program.results(), self.program.owner(), made)?;
         let states: Vec<&Allocated> = self.states.iter().chain(&results).collect();
         self.context.run(&self.program, &arguments, &states, &[], self.context.draw(), made)?;
         let types = self.program.results().iter();
@@ -196,7 +197,7 @@ impl Compiled {
     /// If the memory does not suffice.
     pub fn state(&self) -> Result<Vec<Tensor>> {
         let copy = |(block, ty): (&Allocated, &TensorType)| {
-            let mut bytes = vec![0; block.size().get()];
+            let mut bytes = vec![0; ty.bytes(1).get()];
             block.read(&mut bytes)?;
             self.context.scope(|| Tensor::from_bytes(ty.clone(), &bytes, self.made))
         };

@@ -1,9 +1,10 @@
 //! Where eager ops run: a device, its memory within a limit, and its compiled programs.
 
 use super::error::Result;
-use super::heap::{Block, Heap};
+use super::heap::Heap;
 use super::programs::{Program, Programs};
 use crate::{DeviceSpec, system};
+use plimsoll_core::allocator::{Block, Limit, MemoryStats, OwnerId, Snapshot};
 use plimsoll_core::device::{Device, DeviceError, Region, RunBuffers};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::{Bytes, TensorType};
@@ -38,6 +39,8 @@ struct Shared {
     name: String,
     device: Arc<dyn Device>,
     heap: Heap,
+    /// The owner of workspace.
+    workspace: OwnerId,
     programs: Programs,
     /// The seed of random ops, and how many there were.
     seed: u64,
@@ -56,10 +59,15 @@ const DEFAULT_SHARE: u64 = 80;
 
 impl Context {
     /// A context on a device whose tensors take at most `limit`.
-    pub fn new(device: Arc<dyn Device>, limit: Bytes) -> Context {
+    ///
+    /// # Errors
+    /// If the device cannot reserve memory.
+    pub fn new(device: Arc<dyn Device>, limit: Limit) -> Result<Context> {
         let name = device.name();
-        let heap = Heap::new(Arc::clone(&device), limit);
-        Context(Arc::new(Shared { name, device, heap, programs: Programs::default(), seed: 0, draws: AtomicU32::new(0) }))
+        let heap = Heap::new(Arc::clone(&device), limit)?;
+        let workspace = OwnerId::named("workspace");
+        let programs = Programs::default();
+        Ok(Context(Arc::new(Shared { name, device, heap, workspace, programs, seed: 0, draws: AtomicU32::new(0) })))
     }
 
     /// A context on the CPU with this many threads.
@@ -67,7 +75,7 @@ impl Context {
     /// # Errors
     /// If the operating system refuses to start a thread.
     pub fn cpu(threads: usize, limit: Bytes) -> Result<Context> {
-        Ok(Context::new(Arc::new(CpuDevice::new(threads)?), limit))
+        Context::new(Arc::new(CpuDevice::new(threads)?), Limit::Bytes(limit))
     }
 
     /// The default context of a device, such as `cpu` or `cuda:0`. Its limit is 80 % of the memory that was available when it was
@@ -84,7 +92,7 @@ impl Context {
         }
         let device = crate::open_device(spec)?;
         let available = device.memory_info().map_or_else(system::available_memory, |memory| memory.available);
-        let context = Context::new(device, Bytes(available.0 / 100 * DEFAULT_SHARE));
+        let context = Context::new(device, Limit::Bytes(Bytes(available.0 / 100 * DEFAULT_SHARE)))?;
         known.insert(name, context.clone());
         Ok(context)
     }
@@ -121,7 +129,48 @@ impl Context {
 
     /// Bytes of live tensors.
     pub fn in_use(&self) -> Bytes {
-        self.0.heap.in_use()
+        self.0.heap.stats().in_use
+    }
+
+    /// Statistics of its memory: in use, peak, reserved, fragmentation, allocations by size.
+    pub fn stats(&self) -> MemoryStats {
+        self.0.heap.stats()
+    }
+
+    /// Statistics, owners, and live tensors with the lines that made them. Two snapshots tell
+    /// [what grew](Snapshot::diff) in between.
+    ///
+    /// ```
+    /// use plimsoll::Bytes;
+    /// use plimsoll::eager::{Context, Tensor};
+    /// let context = Context::cpu(1, Bytes::mib(1))?;
+    /// let before = context.snapshot();
+    /// let kept = context.scope(|| Tensor::ones([1024]))?;
+    /// let grown = context.snapshot().diff(&before);
+    /// assert_eq!((grown[0].owner.as_str(), grown[0].bytes), ("full", 4096));
+    /// # drop(kept);
+    /// # Ok::<(), plimsoll::eager::Error>(())
+    /// ```
+    pub fn snapshot(&self) -> Snapshot {
+        self.0.heap.snapshot()
+    }
+
+    /// Number of compiled ops.
+    pub fn compiled_ops(&self) -> usize {
+        self.0.programs.len()
+    }
+
+    /// Moves tensors together, so that free memory is in one piece. Returns the bytes that were moved.
+    pub fn compact(&self) -> Bytes {
+        self.0.heap.compact()
+    }
+
+    /// Gives memory that no tensor uses back to the system. Returns how much.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn give_back(&self) -> Result<Bytes> {
+        self.0.heap.give_back()
     }
 
     /// The device.
@@ -138,8 +187,9 @@ impl Context {
     }
 
     /// A block for a tensor.
-    pub(super) fn allocate(&self, size: Bytes, owner: &'static str, made: &'static Location<'static>) -> Result<Allocated> {
-        Ok(Allocated { context: self.clone(), block: self.0.heap.allocate(size, owner, made)? })
+    pub(super) fn allocate(&self, size: Bytes, owner: OwnerId, made: &'static Location<'static>) -> Result<Allocated> {
+        let block = self.0.heap.allocate(size, owner, made)?;
+        Ok(Allocated { context: self.clone(), block: Some(block) })
     }
 
     /// Random numbers that no earlier op of this context had.
@@ -159,16 +209,15 @@ impl Context {
     ) -> Result<()> {
         let arena = match program.arena() {
             Bytes::ZERO => None,
-            size => Some(self.allocate(size, "workspace", made)?),
+            size => Some(self.allocate(size, self.0.workspace, made)?),
         };
         let run = || {
             self.0.heap.with(|memory| {
-                let region = |allocated: &Allocated| memory.region(&allocated.block);
-                let columns = RegionList::of(arguments, region);
+                let region = |allocated: &Allocated| memory.region(allocated.block());
+                let columns = RegionList::of(arguments, region)?;
                 // Without workspace, the region of the arena is not used; any will do.
-                let arena = arena.as_ref().or(states.first().copied()).or(arguments.first().copied()).map(region);
-                let states = RegionList::of(states, region);
-                let Some(arena) = arena else { return Ok(()) };
+                let Some(arena) = arena.as_ref().or(states.first().copied()).or(arguments.first().copied()) else { return Ok(()) };
+                let (arena, states) = (region(arena)?, RegionList::of(states, region)?);
                 program.run(&RunBuffers { columns: columns.get(), states: states.get(), arena, scalars, random })
             })
         };
@@ -185,13 +234,15 @@ enum RegionList<'a> {
 impl<'a> RegionList<'a> {
     const FEW: usize = 4;
 
-    fn of(blocks: &[&Allocated], region: impl Fn(&Allocated) -> Region<'a>) -> RegionList<'a> {
-        match blocks.first() {
-            Some(first) if blocks.len() <= RegionList::FEW => {
-                RegionList::Few(std::array::from_fn(|i| region(blocks.get(i).unwrap_or(first))), blocks.len())
-            }
-            _ => RegionList::Many(blocks.iter().map(|block| region(block)).collect()),
+    fn of(blocks: &[&Allocated], region: impl Fn(&Allocated) -> Result<Region<'a>, DeviceError>) -> Result<RegionList<'a>, DeviceError> {
+        let Some(first) = blocks.first().filter(|_| blocks.len() <= RegionList::FEW) else {
+            return Ok(RegionList::Many(blocks.iter().map(|block| region(block)).collect::<Result<_, _>>()?));
+        };
+        let mut few = [region(first)?; RegionList::FEW];
+        for (place, block) in few.iter_mut().zip(blocks).skip(1) {
+            *place = region(block)?;
         }
+        Ok(RegionList::Few(few, blocks.len()))
     }
 
     fn get(&self) -> &[Region<'a>] {
@@ -205,35 +256,33 @@ impl<'a> RegionList<'a> {
 /// A block of a context's memory, freed on drop.
 pub(super) struct Allocated {
     pub context: Context,
-    block: Block,
+    /// None only while it is dropped.
+    block: Option<Block>,
 }
 
 impl Allocated {
-    pub fn size(&self) -> Bytes {
-        self.block.size()
+    fn block(&self) -> &Block {
+        self.block.as_ref().expect("it is taken only on drop")
     }
 
     pub fn read(&self, bytes: &mut [u8]) -> Result<()> {
-        Ok(self.context.0.heap.read(&self.block, bytes)?)
+        Ok(self.context.0.heap.read(self.block(), bytes)?)
     }
 
     pub fn write(&self, bytes: &[u8]) -> Result<()> {
-        Ok(self.context.0.heap.write(&self.block, bytes)?)
+        Ok(self.context.0.heap.write(self.block(), bytes)?)
     }
 }
 
 impl Drop for Allocated {
     fn drop(&mut self) {
-        self.context.0.heap.free(&self.block);
+        if let Some(block) = self.block.take() {
+            self.context.0.heap.free(block);
+        }
     }
 }
 
-/// A result of the types of some tensors: one block each.
-pub(super) fn blocks(
-    context: &Context,
-    types: &[TensorType],
-    owner: &'static str,
-    made: &'static Location<'static>,
-) -> Result<Vec<Allocated>> {
+/// A block for each of some types.
+pub(super) fn blocks(context: &Context, types: &[TensorType], owner: OwnerId, made: &'static Location<'static>) -> Result<Vec<Allocated>> {
     types.iter().map(|ty| context.allocate(ty.bytes(1), owner, made)).collect()
 }

@@ -7,6 +7,7 @@ use super::element::Element;
 use super::error::{Error, Result};
 use super::tensor::{Data, Tensor};
 use super::trace;
+use plimsoll_core::allocator::OwnerId;
 use plimsoll_core::normal::{LANES, normals};
 use plimsoll_core::{DType, Shape, TensorType};
 use std::panic::Location;
@@ -31,7 +32,7 @@ impl Tensor {
 
     /// A tensor from its bytes.
     pub(super) fn from_bytes(ty: TensorType, bytes: &[u8], made: &'static Location<'static>) -> Result<Tensor> {
-        let block = Context::current()?.allocate(ty.bytes(1), "data", made)?;
+        let block = Context::current()?.allocate(ty.bytes(1), OwnerId::named("data"), made)?;
         block.write(bytes)?;
         Ok(Tensor::new(ty, Data::Own(block), made))
     }

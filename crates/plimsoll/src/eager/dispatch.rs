@@ -58,7 +58,7 @@ fn run(call: &Call, inputs: &[&Tensor], scalars: &[f32], made: &'static Location
         arguments.push(block);
     }
     let program = context.programs().get(call, inputs.iter().map(|input| input.ty()), scalars.len(), context.device())?;
-    let results = blocks(context, program.results(), call.name(), made)?;
+    let results = blocks(context, program.results(), program.owner(), made)?;
     let states: Vec<_> = results.iter().collect();
     let random = if let Call::Uniform(_) = call { context.draw() } else { StepRandom::default() };
     context.run(&program, &arguments, &states, scalars, random, made)?;

@@ -1,5 +1,6 @@
 //! Errors of eager code: what happened, to what, and what to do.
 
+use plimsoll_core::allocator::{AllocatorError, OverLimit};
 use plimsoll_core::device::DeviceError;
 use plimsoll_core::plan::CheckError;
 use plimsoll_core::{Bytes, DType, GraphError, TensorType};
@@ -44,8 +45,11 @@ pub enum Error {
         second: String,
     },
     /// The byte limit of the device's memory would be exceeded.
-    #[error("{0}")]
-    OverLimit(String),
+    #[error(transparent)]
+    OverLimit(Box<OverLimit>),
+    /// The allocator failed.
+    #[error(transparent)]
+    Allocator(AllocatorError),
     /// Values that are not known while a closure is traced.
     #[error(
         "{0}: while `compile` traces a closure, tensors have shapes but no values; compute with tensors, or do this outside of the closure"

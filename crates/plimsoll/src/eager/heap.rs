@@ -1,120 +1,101 @@
-//! The memory of a device for eager tensors: blocks within a byte limit, each with its owner and the line that made it.
+//! The memory of a device for eager tensors: a best-fit allocator within a byte limit.
 
 use super::error::{Error, Result};
 use plimsoll_core::Bytes;
-use plimsoll_core::device::{Device, DeviceError, Memory, Region};
+use plimsoll_core::allocator::{
+    Allocator, AllocatorError, BestFit, BestFitOptions, Block, DeviceSegments, Limit, Memories, MemoryStats, OwnerId, Request, Snapshot,
+};
+use plimsoll_core::device::{Device, DeviceError, Region};
 use std::panic::Location;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 
 pub(super) struct Heap {
-    device: Arc<dyn Device>,
-    state: Mutex<State>,
-}
-
-struct State {
-    limit: Bytes,
-    in_use: Bytes,
-    live: Vec<Option<Live>>,
-    free: Vec<usize>,
-}
-
-struct Live {
-    memory: Box<dyn Memory>,
-    size: Bytes,
-    owner: &'static str,
-    made: &'static Location<'static>,
-}
-
-/// A block of a heap. It is freed by its heap.
-pub(super) struct Block {
-    slot: usize,
-    size: Bytes,
-}
-
-impl Block {
-    pub fn size(&self) -> Bytes {
-        self.size
-    }
+    name: String,
+    segments: DeviceSegments,
+    allocator: BestFit,
+    /// Held for writing while blocks move.
+    moving: RwLock<()>,
 }
 
 impl Heap {
-    pub fn new(device: Arc<dyn Device>, limit: Bytes) -> Heap {
-        Heap { device, state: Mutex::new(State { limit, in_use: Bytes::ZERO, live: Vec::new(), free: Vec::new() }) }
+    pub fn new(device: Arc<dyn Device>, limit: Limit) -> Result<Heap> {
+        let name = device.name();
+        let segments = DeviceSegments::new(device)?;
+        let allocator = BestFit::new(segments.clone(), BestFitOptions { limit, ..BestFitOptions::default() }).map_err(refused)?;
+        Ok(Heap { name, segments, allocator, moving: RwLock::new(()) })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn stats(&self) -> MemoryStats {
+        self.allocator.stats()
     }
 
-    pub fn in_use(&self) -> Bytes {
-        self.state().in_use
+    pub fn snapshot(&self) -> Snapshot {
+        self.allocator.snapshot()
     }
 
-    pub fn allocate(&self, size: Bytes, owner: &'static str, made: &'static Location<'static>) -> Result<Block> {
-        let mut state = self.state();
-        if state.in_use + size > state.limit {
-            return Err(state.refusal(&self.device.name(), size, owner, made));
-        }
-        let memory = self.device.allocate(size)?;
-        let live = Some(Live { memory, size, owner, made });
-        state.in_use += size;
-        let slot = match state.free.pop() {
-            Some(slot) => slot,
-            None => {
-                state.live.push(None);
-                state.live.len() - 1
-            }
-        };
-        state.live[slot] = live;
-        Ok(Block { slot, size })
+    pub fn allocate(&self, size: Bytes, owner: OwnerId, location: &'static Location<'static>) -> Result<Block> {
+        self.allocator.allocate(Request { size, owner, location }).map_err(refused)
     }
 
-    pub fn free(&self, block: &Block) {
-        let mut state = self.state();
-        if state.live[block.slot].take().is_some() {
-            state.in_use -= block.size;
-            state.free.push(block.slot);
-        }
+    pub fn free(&self, block: Block) {
+        // The only error is a block of another allocator, and blocks do not leave their context.
+        let _ = self.allocator.free(block);
     }
 
     pub fn read(&self, block: &Block, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        self.state().at(block).read(Bytes::ZERO, bytes)
+        self.with(|regions| {
+            let Region { memory, offset } = regions.region(block)?;
+            memory.read(offset, bytes)
+        })
     }
 
     pub fn write(&self, block: &Block, bytes: &[u8]) -> Result<(), DeviceError> {
-        let mut state = self.state();
-        let live = state.live[block.slot].as_mut().expect("a block is alive until it is freed");
-        live.memory.write(Bytes::ZERO, bytes)
+        let _still = self.moving.read().unwrap_or_else(PoisonError::into_inner);
+        let range = self.allocator.range(block);
+        let written = self.segments.with(range.segment, |memory| memory.write(range.offset, bytes));
+        written.unwrap_or_else(|| Err(self.missing()))
     }
 
-    /// Calls a function with the memory of blocks.
+    /// Calls a function with the memory of blocks. They stay where they are until it returns.
     pub fn with<R>(&self, body: impl FnOnce(&Regions<'_>) -> R) -> R {
-        body(&Regions(&self.state()))
+        let _still = self.moving.read().unwrap_or_else(PoisonError::into_inner);
+        body(&Regions { heap: self, memories: self.segments.memories() })
+    }
+
+    /// Moves blocks together. Returns the bytes that were moved.
+    pub fn compact(&self) -> Bytes {
+        let _alone = self.moving.write().unwrap_or_else(PoisonError::into_inner);
+        self.allocator.compact(&mut |block| self.segments.copy(block).is_ok())
+    }
+
+    /// Gives memory that no tensor uses back to the system.
+    pub fn give_back(&self) -> Result<Bytes> {
+        self.allocator.give_back().map_err(refused)
+    }
+
+    fn missing(&self) -> DeviceError {
+        DeviceError::Failed { device: self.name.clone(), what: "the memory of a tensor is gone".to_string() }
     }
 }
 
-pub(super) struct Regions<'a>(&'a State);
+/// The memory of a heap.
+pub(super) struct Regions<'a> {
+    heap: &'a Heap,
+    memories: Memories<'a>,
+}
 
 impl Regions<'_> {
-    pub fn region(&self, block: &Block) -> Region<'_> {
-        Region { memory: self.0.at(block), offset: Bytes::ZERO }
+    pub fn region(&self, block: &Block) -> Result<Region<'_>, DeviceError> {
+        let range = self.heap.allocator.range(block);
+        let memory = self.memories.get(range.segment).ok_or_else(|| self.heap.missing())?;
+        Ok(Region { memory, offset: range.offset })
     }
 }
 
-impl State {
-    fn at(&self, block: &Block) -> &dyn Memory {
-        &*self.live[block.slot].as_ref().expect("a block is alive until it is freed").memory
-    }
-
-    fn refusal(&self, device: &str, size: Bytes, owner: &str, made: &Location<'_>) -> Error {
-        let mut largest: Vec<&Live> = self.live.iter().flatten().collect();
-        largest.sort_by_key(|live| std::cmp::Reverse(live.size));
-        let largest: Vec<String> = largest.iter().take(3).map(|live| format!("{} by {} at {}", live.size, live.owner, live.made)).collect();
-        let limit = self.limit;
-        let in_use = self.in_use;
-        let largest = largest.join(", ");
-        Error::OverLimit(format!(
-            "{device}: {owner} at {made} needs {size}, but {in_use} of {limit} are in use; the largest tensors are {largest}"
-        ))
+fn refused(error: AllocatorError) -> Error {
+    match error {
+        AllocatorError::OverLimit(over) => Error::OverLimit(over),
+        AllocatorError::Device(error) => Error::Device(error),
+        other => Error::Allocator(other),
     }
 }

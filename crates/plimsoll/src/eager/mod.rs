@@ -36,8 +36,6 @@ mod record;
 mod reduce;
 mod tape;
 mod tensor;
-#[cfg(test)]
-mod tests;
 mod trace;
 
 pub use compile::{Compiled, compile, compile_with_state};
@@ -46,5 +44,7 @@ pub use element::Element;
 pub use error::{Error, Result};
 pub use gradient::{custom_gradient, grad, stop_gradient, value_and_grad};
 pub use layers::Padding;
+pub use plimsoll_core::DType;
+pub use plimsoll_core::allocator::{Growth, Limit, MemoryStats, Snapshot};
 pub use tape::Tape;
 pub use tensor::Tensor;

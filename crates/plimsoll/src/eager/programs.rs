@@ -3,6 +3,7 @@
 use super::call::Call;
 use super::error::Result;
 use super::hash::{Fast, FastHasher};
+use plimsoll_core::allocator::OwnerId;
 use plimsoll_core::device::{Device, DeviceError, Executable, RunBuffers};
 use plimsoll_core::function::{Function, Vjp};
 use plimsoll_core::graph::{GraphError, Init, StateId, StateKind};
@@ -18,6 +19,7 @@ pub(super) struct Program {
     executable: Mutex<Box<dyn Executable>>,
     results: Vec<TensorType>,
     arena: Bytes,
+    owner: OwnerId,
 }
 
 impl Program {
@@ -30,17 +32,22 @@ impl Program {
         let results: Vec<TensorType> = values.iter().map(|value| graph.ty(*value).clone()).collect();
         write_results(&mut graph, &values)?;
         let checked = CheckedPlan::new(plan(vec![(Role::Step, graph)], 1, device)?)?;
-        Ok(Program { executable: Mutex::new(device.executable(&checked, Role::Step)?), results, arena: checked.arena })
+        Program::of(&checked, results, OwnerId::named(call.name()), device)
     }
 
     /// A program from a plan.
-    pub fn of(plan: &CheckedPlan, results: Vec<TensorType>, device: &dyn Device) -> Result<Program> {
-        Ok(Program { executable: Mutex::new(device.executable(plan, Role::Step)?), results, arena: plan.arena })
+    pub fn of(plan: &CheckedPlan, results: Vec<TensorType>, owner: OwnerId, device: &dyn Device) -> Result<Program> {
+        Ok(Program { executable: Mutex::new(device.executable(plan, Role::Step)?), results, arena: plan.arena, owner })
     }
 
     /// The types of the results.
     pub fn results(&self) -> &[TensorType] {
         &self.results
+    }
+
+    /// The owner of the results.
+    pub fn owner(&self) -> OwnerId {
+        self.owner
     }
 
     /// Bytes of workspace.
@@ -88,7 +95,6 @@ impl Programs {
     }
 
     /// How many there are.
-    #[cfg(test)]
     pub fn len(&self) -> usize {
         lock(&self.0).count
     }

@@ -1,4 +1,4 @@
-//! Tests of eager tensors.
+//! Eager tensors, tapes and compiled functions.
 
 mod accounting;
 mod agreement;

@@ -1,7 +1,7 @@
 //! Eager and compiled functions compute the same bits.
 
-use crate::Bytes;
-use crate::eager::{Padding, Result, Tensor, compile, compile_with_state, value_and_grad};
+use plimsoll::Bytes;
+use plimsoll::eager::{Padding, Result, Tensor, compile, compile_with_state, value_and_grad};
 use proptest::prelude::*;
 
 /// An op of a random program on matrices of one size.

@@ -1,6 +1,6 @@
 //! Gradients against finite differences and against the graph's own.
 
-use crate::eager::{Error, Padding, Result, Tape, Tensor, custom_gradient, grad, stop_gradient, value_and_grad};
+use plimsoll::eager::{Error, Padding, Result, Tape, Tensor, custom_gradient, grad, stop_gradient, value_and_grad};
 
 /// Numbers without a pattern, away from kinks.
 fn data(dims: &[usize], seed: usize) -> Tensor {

@@ -1,7 +1,7 @@
 //! Memory is given back with the last handle, and the limit holds.
 
-use crate::Bytes;
-use crate::eager::{Context, Error, Result, Tape, Tensor, compile, grad};
+use plimsoll::Bytes;
+use plimsoll::eager::{Context, Error, Result, Tape, Tensor, compile, grad};
 
 #[test]
 fn memory_is_given_back_with_the_last_handle() -> Result<()> {
