@@ -86,7 +86,7 @@ fn over_the_limit_nothing_is_lost() -> Result<()> {
         let error = (&large + &large).unwrap_err();
         assert!(matches!(error, Error::OverLimit(_)));
         let text = error.to_string();
-        assert!(text.contains("add") && text.contains("48 KiB") && text.contains("accounting.rs"), "{text}");
+        assert!(text.contains("add") && text.contains("48.0 KiB") && text.contains("accounting.rs"), "{text}");
         assert_eq!(context.in_use(), Bytes::kib(52), "the refused op left nothing");
         drop(large);
         assert_eq!((&small + &small)?.to_vec::<f32>()?[0], 2.0);
