@@ -36,9 +36,6 @@ pub enum Error {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// An eager op failed.
-    #[error(transparent)]
-    Eager(#[from] crate::eager::Error),
     /// A reservation beyond the budget: the plan was wrong, which is a bug.
     #[error(transparent)]
     Ledger(#[from] LedgerError),

@@ -1,6 +1,7 @@
 //! The device as the rest of the system uses it: plans of whole graphs, run through the executor.
 
 mod concat;
+mod executable;
 mod guard;
 mod images;
 mod model;

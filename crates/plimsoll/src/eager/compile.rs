@@ -2,6 +2,7 @@
 
 use super::context::{Allocated, Context, blocks};
 use super::error::{Error, Result};
+use super::placement;
 use super::programs::{Program, write_results};
 use super::tensor::{Data, Tensor};
 use super::trace::{self, Traced};
@@ -187,6 +188,7 @@ impl Compiled {
         let results = blocks(&self.context, self.program.results(), self.program.owner(), made)?;
         let states: Vec<&Allocated> = self.states.iter().chain(&results).collect();
         self.context.run(&self.program, &arguments, &states, &[], self.context.draw(), made)?;
+        placement::ran(&self.context, "compiled function");
         let types = self.program.results().iter();
         Ok(results.into_iter().zip(types).map(|(block, ty)| Tensor::new(ty.clone(), Data::Own(block), made)).collect())
     }

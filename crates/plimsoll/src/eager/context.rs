@@ -83,7 +83,7 @@ impl Context {
     ///
     /// # Errors
     /// If there is no such device.
-    pub fn of(name: &str) -> Result<Context, crate::Error> {
+    pub fn of(name: &str) -> Result<Context> {
         let spec: DeviceSpec = name.parse()?;
         let name = if spec == DeviceSpec::Cpu { "cpu".to_string() } else { name.to_string() };
         let mut known = DEFAULTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,10 +102,7 @@ impl Context {
         if let Some(context) = CURRENT.with_borrow(|stack| stack.last().cloned()) {
             return Ok(context);
         }
-        Context::of("cpu").map_err(|error| match error {
-            crate::Error::Device(error) => error.into(),
-            other => DeviceError::Failed { device: "cpu".to_string(), what: other.to_string() }.into(),
-        })
+        Context::of("cpu")
     }
 
     /// Runs a closure whose new tensors are made in this context.

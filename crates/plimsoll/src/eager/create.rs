@@ -6,7 +6,7 @@ use super::dispatch::{apply, apply_with};
 use super::element::Element;
 use super::error::{Error, Result};
 use super::tensor::{Data, Tensor};
-use super::trace;
+use super::{placement, trace};
 use plimsoll_core::allocator::OwnerId;
 use plimsoll_core::normal::{LANES, normals};
 use plimsoll_core::{DType, Shape, TensorType};
@@ -122,8 +122,8 @@ impl Tensor {
     /// # Errors
     /// If there is no such device, its memory does not suffice, or a closure is traced.
     #[track_caller]
-    pub fn to(&self, device: &str) -> Result<Tensor, crate::Error> {
-        self.to_context(&Context::of(device)?).map_err(crate::Error::from)
+    pub fn to(&self, device: &str) -> Result<Tensor> {
+        self.to_context(&Context::of(device)?)
     }
 
     /// The same values in another context.
@@ -133,11 +133,13 @@ impl Tensor {
     #[track_caller]
     pub fn to_context(&self, context: &Context) -> Result<Tensor> {
         let made = Location::caller();
-        let bytes = self.to_bytes("to")?;
-        if self.context()?.is(context) {
+        if self.traced().is_none() && self.context()?.is(context) {
             return Ok(self.clone());
         }
-        context.scope(|| Tensor::from_bytes(self.ty().clone(), &bytes, made))
+        let bytes = self.to_bytes("to")?;
+        let moved = context.scope(|| Tensor::from_bytes(self.ty().clone(), &bytes, made))?;
+        placement::copied(self.context()?, context, self.bytes());
+        Ok(moved)
     }
 
     /// The same values in another element type. Integers are cut towards zero.

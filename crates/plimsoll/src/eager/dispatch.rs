@@ -4,7 +4,7 @@ use super::call::Call;
 use super::context::{Context, blocks};
 use super::error::{Error, Result};
 use super::tensor::{Data, Tensor};
-use super::{record, trace};
+use super::{placement, record, trace};
 use plimsoll_core::random::StepRandom;
 use std::panic::Location;
 
@@ -62,6 +62,7 @@ fn run(call: &Call, inputs: &[&Tensor], scalars: &[f32], made: &'static Location
     let states: Vec<_> = results.iter().collect();
     let random = if let Call::Uniform(_) = call { context.draw() } else { StepRandom::default() };
     context.run(&program, &arguments, &states, scalars, random, made)?;
+    placement::ran(context, call.name());
     let tensors = results.into_iter().zip(program.results()).map(|(block, ty)| Tensor::new(ty.clone(), Data::Own(block), made));
     Ok(tensors.collect())
 }

@@ -101,9 +101,18 @@ pub enum Error {
     /// The device failed, or cannot do this.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Open(Box<crate::Error>),
     /// A plan did not pass the independent checker, which is a bug.
     #[error("{0}; this is a bug in the planner, please report it")]
     Plan(#[from] CheckError),
+}
+
+impl From<crate::Error> for Error {
+    fn from(error: crate::Error) -> Error {
+        Error::Open(Box::new(error))
+    }
 }
 
 /// The result of an eager op.

@@ -12,7 +12,7 @@
 //! 1. `error`, `hash`, `element`;
 //! 2. `composite`, `call`: ops as pieces of graphs; `programs`: compiled ops and gradients;
 //! 3. `heap`, `context`: memory and where ops run; `tensor`;
-//! 4. `trace`, `record`: what traces and tapes see of an op; `dispatch`: the one way in;
+//! 4. `placement`, `trace`, `record`: device scopes and logs, and what traces and tapes see of an op; `dispatch`: the one way in;
 //! 5. `create`, `arithmetic`, `movement`, `reduce`, `layers`, `display`: methods of tensors;
 //! 6. `tape`, `gradient`, `compile`.
 
@@ -31,6 +31,7 @@ mod hash;
 mod heap;
 mod layers;
 mod movement;
+mod placement;
 mod programs;
 mod record;
 mod reduce;
@@ -44,6 +45,7 @@ pub use element::Element;
 pub use error::{Error, Result};
 pub use gradient::{custom_gradient, grad, stop_gradient, value_and_grad};
 pub use layers::Padding;
+pub use placement::{Placement, device, log_placement};
 pub use plimsoll_core::DType;
 pub use plimsoll_core::allocator::{Growth, Limit, MemoryStats, Snapshot};
 pub use tape::Tape;
