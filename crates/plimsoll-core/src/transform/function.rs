@@ -124,6 +124,7 @@ impl Function {
         }
         let (wrt, found): (Vec<usize>, Vec<ValueId>) =
             wanted.iter().zip(found).filter_map(|(i, found)| found.map(|found| (*i, found))).unzip();
+        let found: Vec<ValueId> = found.into_iter().map(|value| source(&graph, value)).collect();
         let reads = needed(&graph, &found);
         let read = |values: &[ValueId]| -> Vec<usize> { (0..values.len()).filter(|i| reads[values[*i].index()]).collect() };
         let (arguments, results) = (read(&self.arguments), read(&saved));
@@ -131,6 +132,19 @@ impl Function {
         let function = extract(&graph, &reads, parameters.collect(), &self.scalars, &found)?;
         let function = Arc::new(function);
         Ok(Vjp { function, arguments, results, seeds, wrt })
+    }
+}
+
+/// The value that this one is a copy of, or itself.
+fn source(graph: &Graph, mut value: ValueId) -> ValueId {
+    loop {
+        let node = graph.producer(value);
+        match &node.op {
+            Op::Pointwise(op) if op.expr.is_identity() && node.inputs.len() == 1 && graph.ty(node.inputs[0]) == graph.ty(value) => {
+                value = node.inputs[0];
+            }
+            _ => return value,
+        }
     }
 }
 
@@ -191,6 +205,9 @@ mod tests {
         let sum = Function::new(&[vector(4), vector(4)], 0, |g, x, _| Ok(vec![g.plus(x[0], x[1])?])).unwrap();
         let vjp = sum.vjp(&[true, true], &[]).unwrap();
         assert_eq!((vjp.arguments.len(), vjp.results.len(), vjp.wrt), (0, 0, vec![0, 1]));
+        let mut graph = Graph::new();
+        let dy = graph.input("dy", vector(4));
+        assert_eq!(vjp.function.call(&mut graph, &[dy], &[]).unwrap(), [dy, dy], "nothing is copied");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::heap::Heap;
 use super::programs::{Program, Programs};
 use crate::{DeviceSpec, system};
 use plimsoll_core::allocator::{Block, Limit, MemoryStats, OwnerId, Snapshot};
-use plimsoll_core::device::{Device, DeviceError, Region, RunBuffers};
+use plimsoll_core::device::{Device, RunBuffers};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::{Bytes, TensorType};
 use plimsoll_cpu::CpuDevice;
@@ -208,47 +208,46 @@ impl Context {
             Bytes::ZERO => None,
             size => Some(self.allocate(size, self.0.workspace, made)?),
         };
-        let run = || {
-            self.0.heap.with(|memory| {
-                let region = |allocated: &Allocated| memory.region(allocated.block());
-                let columns = RegionList::of(arguments, region)?;
-                // Without workspace, the region of the arena is not used; any will do.
-                let Some(arena) = arena.as_ref().or(states.first().copied()).or(arguments.first().copied()) else { return Ok(()) };
-                let (arena, states) = (region(arena)?, RegionList::of(states, region)?);
-                program.run(&RunBuffers { columns: columns.get(), states: states.get(), arena, scalars, random })
-            })
-        };
-        Ok(run()?)
+        // Without workspace, the region of the arena is not used; any will do.
+        let Some(last) = arena.as_ref().or(states.first().copied()).or(arguments.first().copied()) else { return Ok(()) };
+        let all = Chained { parts: [arguments, states, &[last]], next: (0, 0) };
+        self.0.heap.with(all, |regions| {
+            let (columns, written) = regions.split_at(arguments.len());
+            let (states, arena) = written.split_at(states.len());
+            program.run(&RunBuffers { columns, states, arena: arena[0], scalars, random })
+        })??;
+        Ok(())
     }
 }
 
-/// Up to four regions without an allocation.
-enum RegionList<'a> {
-    Few([Region<'a>; RegionList::FEW], usize),
-    Many(Vec<Region<'a>>),
+/// The blocks of some lists, one after the other.
+struct Chained<'a, 'b> {
+    parts: [&'a [&'b Allocated]; 3],
+    /// The list and the index of the next one.
+    next: (usize, usize),
 }
 
-impl<'a> RegionList<'a> {
-    const FEW: usize = 4;
+impl<'b> Iterator for Chained<'_, 'b> {
+    type Item = &'b Block;
 
-    fn of(blocks: &[&Allocated], region: impl Fn(&Allocated) -> Result<Region<'a>, DeviceError>) -> Result<RegionList<'a>, DeviceError> {
-        let Some(first) = blocks.first().filter(|_| blocks.len() <= RegionList::FEW) else {
-            return Ok(RegionList::Many(blocks.iter().map(|block| region(block)).collect::<Result<_, _>>()?));
-        };
-        let mut few = [region(first)?; RegionList::FEW];
-        for (place, block) in few.iter_mut().zip(blocks).skip(1) {
-            *place = region(block)?;
+    fn next(&mut self) -> Option<&'b Block> {
+        while let Some(part) = self.parts.get(self.next.0) {
+            if let Some(block) = part.get(self.next.1) {
+                self.next.1 += 1;
+                return Some(block.block());
+            }
+            self.next = (self.next.0 + 1, 0);
         }
-        Ok(RegionList::Few(few, blocks.len()))
+        None
     }
 
-    fn get(&self) -> &[Region<'a>] {
-        match self {
-            RegionList::Few(regions, count) => &regions[..*count],
-            RegionList::Many(regions) => regions,
-        }
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.parts.iter().skip(self.next.0).map(|part| part.len()).sum::<usize>() - self.next.1;
+        (left, Some(left))
     }
 }
+
+impl ExactSizeIterator for Chained<'_, '_> {}
 
 /// A block of a context's memory, freed on drop.
 pub(super) struct Allocated {

@@ -58,11 +58,20 @@ fn run(call: &Call, inputs: &[&Tensor], scalars: &[f32], made: &'static Location
         arguments.push(block);
     }
     let program = context.programs().get(call, inputs.iter().map(|input| input.ty()), scalars.len(), context.device())?;
-    let results = blocks(context, program.results(), program.owner(), made)?;
-    let states: Vec<_> = results.iter().collect();
-    let random = if let Call::Uniform(_) = call { context.draw() } else { StepRandom::default() };
-    context.run(&program, &arguments, &states, scalars, random, made)?;
+    let computed = blocks(context, program.results(), program.owner(), made)?;
+    if !computed.is_empty() {
+        let states: Vec<_> = computed.iter().collect();
+        let random = if let Call::Uniform(_) = call { context.draw() } else { StepRandom::default() };
+        context.run(&program, &arguments, &states, scalars, random, made)?;
+    }
     placement::ran(context, call.name());
-    let tensors = results.into_iter().zip(program.results()).map(|(block, ty)| Tensor::new(ty.clone(), Data::Own(block), made));
-    Ok(tensors.collect())
+    let mut computed = computed.into_iter().zip(program.results());
+    let result = |passed: &Option<usize>| match passed {
+        Some(operand) => inputs[*operand].alias(inputs[*operand].ty().clone(), made),
+        None => {
+            let (block, ty) = computed.next().expect("there is a block for every computed result");
+            Tensor::new(ty.clone(), Data::Own(block), made)
+        }
+    };
+    Ok(program.passed().iter().map(result).collect())
 }

@@ -3,7 +3,7 @@
 use super::error::{Error, Result};
 use plimsoll_core::Bytes;
 use plimsoll_core::allocator::{
-    Allocator, AllocatorError, BestFit, BestFitOptions, Block, DeviceSegments, Limit, Memories, MemoryStats, OwnerId, Request, Snapshot,
+    Allocator, AllocatorError, BestFit, BestFitOptions, Block, BlockRange, DeviceSegments, Limit, MemoryStats, OwnerId, Request, Snapshot,
 };
 use plimsoll_core::device::{Device, DeviceError, Region};
 use std::panic::Location;
@@ -43,10 +43,7 @@ impl Heap {
     }
 
     pub fn read(&self, block: &Block, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        self.with(|regions| {
-            let Region { memory, offset } = regions.region(block)?;
-            memory.read(offset, bytes)
-        })
+        self.with([block].into_iter(), |regions| regions[0].memory.read(regions[0].offset, bytes))?
     }
 
     pub fn write(&self, block: &Block, bytes: &[u8]) -> Result<(), DeviceError> {
@@ -57,9 +54,21 @@ impl Heap {
     }
 
     /// Calls a function with the memory of blocks. They stay where they are until it returns.
-    pub fn with<R>(&self, body: impl FnOnce(&Regions<'_>) -> R) -> R {
+    pub fn with<'b, R>(
+        &self,
+        blocks: impl ExactSizeIterator<Item = &'b Block>,
+        body: impl FnOnce(&[Region<'_>]) -> R,
+    ) -> Result<R, DeviceError> {
         let _still = self.moving.read().unwrap_or_else(PoisonError::into_inner);
-        body(&Regions { heap: self, memories: self.segments.memories() })
+        // The allocator is asked before the segments are locked: it locks them while it grows.
+        let ranges = Short::collect(blocks.map(|block| Ok(self.allocator.range(block))))?;
+        let memories = self.segments.memories();
+        let region = |range: &BlockRange| {
+            let memory = memories.get(range.segment).ok_or_else(|| self.missing())?;
+            Ok(Region { memory, offset: range.offset })
+        };
+        let regions = Short::collect(ranges.get().iter().map(region))?;
+        Ok(body(regions.get()))
     }
 
     /// Moves blocks together. Returns the bytes that were moved.
@@ -78,17 +87,33 @@ impl Heap {
     }
 }
 
-/// The memory of a heap.
-pub(super) struct Regions<'a> {
-    heap: &'a Heap,
-    memories: Memories<'a>,
+/// A list that takes no allocation if it is short.
+enum Short<T> {
+    Few([T; FEW], usize),
+    Many(Vec<T>),
 }
 
-impl Regions<'_> {
-    pub fn region(&self, block: &Block) -> Result<Region<'_>, DeviceError> {
-        let range = self.heap.allocator.range(block);
-        let memory = self.memories.get(range.segment).ok_or_else(|| self.heap.missing())?;
-        Ok(Region { memory, offset: range.offset })
+const FEW: usize = 6;
+
+impl<T: Copy> Short<T> {
+    fn collect(mut items: impl ExactSizeIterator<Item = Result<T, DeviceError>>) -> Result<Short<T>, DeviceError> {
+        let count = items.len();
+        if count == 0 || count > FEW {
+            return Ok(Short::Many(items.collect::<Result<_, _>>()?));
+        }
+        let first = items.next().expect("there is at least one")?;
+        let mut few = [first; FEW];
+        for (place, item) in few.iter_mut().skip(1).zip(items) {
+            *place = item?;
+        }
+        Ok(Short::Few(few, count))
+    }
+
+    fn get(&self) -> &[T] {
+        match self {
+            Short::Few(few, count) => &few[..*count],
+            Short::Many(many) => many,
+        }
     }
 }
 

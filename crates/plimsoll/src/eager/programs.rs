@@ -16,7 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A compiled op.
 pub(super) struct Program {
-    executable: Mutex<Box<dyn Executable>>,
+    /// None if nothing is computed.
+    executable: Option<Mutex<Box<dyn Executable>>>,
+    /// The operand that each result is, if it is one.
+    passed: Vec<Option<usize>>,
+    /// The types of the other results.
     results: Vec<TensorType>,
     arena: Bytes,
     owner: OwnerId,
@@ -29,18 +33,29 @@ impl Program {
         let inputs: Vec<ValueId> = types.iter().enumerate().map(|(i, ty)| graph.input(&format!("operand {i}"), ty.clone())).collect();
         let scalars: Vec<ValueId> = (0..scalars).map(|i| graph.scalar(&format!("scalar {i}"))).collect();
         let values = graph.in_scope(call.name(), |g| call.build(g, &inputs, &scalars))?;
-        let results: Vec<TensorType> = values.iter().map(|value| graph.ty(*value).clone()).collect();
-        write_results(&mut graph, &values)?;
+        let passed: Vec<Option<usize>> = values.iter().map(|value| inputs.iter().position(|input| input == value)).collect();
+        let computed: Vec<ValueId> = values.iter().zip(&passed).filter(|(_, passed)| passed.is_none()).map(|(value, _)| *value).collect();
+        let (results, owner) = (computed.iter().map(|value| graph.ty(*value).clone()).collect(), OwnerId::named(call.name()));
+        if computed.is_empty() {
+            return Ok(Program { executable: None, passed, results, arena: Bytes::ZERO, owner });
+        }
+        write_results(&mut graph, &computed)?;
         let checked = CheckedPlan::new(plan(vec![(Role::Step, graph)], 1, device)?)?;
-        Program::of(&checked, results, OwnerId::named(call.name()), device)
+        Ok(Program { passed, ..Program::of(&checked, results, owner, device)? })
     }
 
     /// A program from a plan.
     pub fn of(plan: &CheckedPlan, results: Vec<TensorType>, owner: OwnerId, device: &dyn Device) -> Result<Program> {
-        Ok(Program { executable: Mutex::new(device.executable(plan, Role::Step)?), results, arena: plan.arena, owner })
+        let executable = Some(Mutex::new(device.executable(plan, Role::Step)?));
+        Ok(Program { executable, passed: vec![None; results.len()], results, arena: plan.arena, owner })
     }
 
-    /// The types of the results.
+    /// For each result, the operand that it is, if it is one.
+    pub fn passed(&self) -> &[Option<usize>] {
+        &self.passed
+    }
+
+    /// The types of the results that are computed.
     pub fn results(&self) -> &[TensorType] {
         &self.results
     }
@@ -56,7 +71,10 @@ impl Program {
     }
 
     pub fn run(&self, buffers: &RunBuffers<'_>) -> Result<(), DeviceError> {
-        self.executable.lock().unwrap_or_else(PoisonError::into_inner).run(buffers)
+        match &self.executable {
+            Some(executable) => executable.lock().unwrap_or_else(PoisonError::into_inner).run(buffers),
+            None => Ok(()),
+        }
     }
 }
 
