@@ -1,11 +1,13 @@
 //! Every op passes here: it runs at once or is added to the graph of a trace, and is recorded on tapes.
 
 use super::call::Call;
-use super::context::{Context, blocks};
+use super::context::{Allocated, Context, blocks};
 use super::error::{Error, Result};
+use super::short::Short;
 use super::tensor::{Data, Tensor};
 use super::{placement, record, trace};
 use plimsoll_core::random::StepRandom;
+use std::convert::Infallible;
 use std::panic::Location;
 
 /// Runs a call with one result.
@@ -48,21 +50,13 @@ fn run(call: &Call, inputs: &[&Tensor], scalars: &[f32], made: &'static Location
             &current
         }
     };
-    let mut arguments = Vec::with_capacity(inputs.len());
-    for input in inputs {
-        let block = input.allocated(call.name())?;
-        if !block.context.is(context) {
-            let (first, second) = (context.name().to_string(), block.context.name().to_string());
-            return Err(Error::Devices { op: call.name(), first, second });
-        }
-        arguments.push(block);
-    }
+    let arguments = Short::collect(inputs.iter().map(|input| operand(call.name(), input, context)))?;
     let program = context.programs().get(call, inputs.iter().map(|input| input.ty()), scalars.len(), context.device())?;
     let computed = blocks(context, program.results(), program.owner(), made)?;
     if !computed.is_empty() {
-        let states: Vec<_> = computed.iter().collect();
+        let Ok(states) = Short::collect(computed.iter().map(Ok::<_, Infallible>));
         let random = if let Call::Uniform(_) = call { context.draw() } else { StepRandom::default() };
-        context.run(&program, &arguments, &states, scalars, random, made)?;
+        context.run(&program, arguments.get(), states.get(), scalars, random, made)?;
     }
     placement::ran(context, call.name());
     let mut computed = computed.into_iter().zip(program.results());
@@ -74,4 +68,14 @@ fn run(call: &Call, inputs: &[&Tensor], scalars: &[f32], made: &'static Location
         }
     };
     Ok(program.passed().iter().map(result).collect())
+}
+
+/// The block of an operand, which is in this context.
+fn operand<'a>(op: &'static str, tensor: &'a Tensor, context: &Context) -> Result<&'a Allocated> {
+    let block = tensor.allocated(op)?;
+    if block.context.is(context) {
+        return Ok(block);
+    }
+    let (first, second) = (context.name().to_string(), block.context.name().to_string());
+    Err(Error::Devices { op, first, second })
 }

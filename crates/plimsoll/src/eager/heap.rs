@@ -1,6 +1,7 @@
 //! The memory of a device for eager tensors: a best-fit allocator within a byte limit.
 
 use super::error::{Error, Result};
+use super::short::Short;
 use plimsoll_core::Bytes;
 use plimsoll_core::allocator::{
     Allocator, AllocatorError, BestFit, BestFitOptions, Block, BlockRange, DeviceSegments, Limit, MemoryStats, OwnerId, Request, Snapshot,
@@ -61,11 +62,11 @@ impl Heap {
     ) -> Result<R, DeviceError> {
         let _still = self.moving.read().unwrap_or_else(PoisonError::into_inner);
         // The allocator is asked before the segments are locked: it locks them while it grows.
-        let ranges = Short::collect(blocks.map(|block| Ok(self.allocator.range(block))))?;
+        let ranges = Short::collect(blocks.map(|block| Ok::<_, DeviceError>(self.allocator.range(block))))?;
         let memories = self.segments.memories();
         let region = |range: &BlockRange| {
             let memory = memories.get(range.segment).ok_or_else(|| self.missing())?;
-            Ok(Region { memory, offset: range.offset })
+            Ok::<_, DeviceError>(Region { memory, offset: range.offset })
         };
         let regions = Short::collect(ranges.get().iter().map(region))?;
         Ok(body(regions.get()))
@@ -84,36 +85,6 @@ impl Heap {
 
     fn missing(&self) -> DeviceError {
         DeviceError::Failed { device: self.name.clone(), what: "the memory of a tensor is gone".to_string() }
-    }
-}
-
-/// A list that takes no allocation if it is short.
-enum Short<T> {
-    Few([T; FEW], usize),
-    Many(Vec<T>),
-}
-
-const FEW: usize = 6;
-
-impl<T: Copy> Short<T> {
-    fn collect(mut items: impl ExactSizeIterator<Item = Result<T, DeviceError>>) -> Result<Short<T>, DeviceError> {
-        let count = items.len();
-        if count == 0 || count > FEW {
-            return Ok(Short::Many(items.collect::<Result<_, _>>()?));
-        }
-        let first = items.next().expect("there is at least one")?;
-        let mut few = [first; FEW];
-        for (place, item) in few.iter_mut().skip(1).zip(items) {
-            *place = item?;
-        }
-        Ok(Short::Few(few, count))
-    }
-
-    fn get(&self) -> &[T] {
-        match self {
-            Short::Few(few, count) => &few[..*count],
-            Short::Many(many) => many,
-        }
     }
 }
 

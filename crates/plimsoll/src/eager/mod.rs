@@ -9,7 +9,7 @@
 //!
 //! The modules are layers; each depends only on those above it in this list:
 //!
-//! 1. `error`, `hash`, `element`;
+//! 1. `error`, `hash`, `short`, `element`;
 //! 2. `composite`, `call`: ops as pieces of graphs; `programs`: compiled ops and gradients;
 //! 3. `heap`, `context`: memory and where ops run; `tensor`;
 //! 4. `placement`, `trace`, `record`: device scopes and logs, and what traces and tapes see of an op; `dispatch`: the one way in;
@@ -35,6 +35,7 @@ mod placement;
 mod programs;
 mod record;
 mod reduce;
+mod short;
 mod tape;
 mod tensor;
 mod trace;
