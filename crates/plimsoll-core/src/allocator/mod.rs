@@ -6,24 +6,33 @@
 //! | allocator | places a block | for |
 //! |---|---|---|
 //! | [`BestFit`] | in the smallest free block that fits; splits and coalesces | eager tensors |
-//! | `Planned` | at the offset that the arena solver chose for a recorded trace | loops that repeat |
-//! | `Bump` | after the previous block; starts over when all are freed | scratch memory |
-//! | `System` | in an allocation of its own | debugging, few large blocks |
+//! | [`Planned`] | at the offset that the arena solver chose for a recorded trace | loops that repeat |
+//! | [`Bump`] | after the previous block; starts over when all are freed | scratch memory |
+//! | [`System`] | in an allocation of its own | debugging, few large blocks |
 
 mod accounts;
 mod best_fit;
+mod bump;
 mod error;
+mod live;
 mod owners;
+mod planned;
 mod segments;
 mod snapshot;
 mod stats;
+mod system;
+mod trace;
 
 pub use best_fit::{BestFit, BestFitOptions, Limit};
+pub use bump::Bump;
 pub use error::{AllocatorError, OverLimit};
 pub use owners::OwnerId;
+pub use planned::Planned;
 pub use segments::{DeviceSegments, Memories, Opened, PinnedSegments, SegmentId, Segments, VirtualSegments};
 pub use snapshot::{Growth, LiveBlock, OwnerUse, Site, Snapshot};
 pub use stats::{MemoryStats, SizeClass};
+pub use system::System;
+pub use trace::{Event, Recorded, Trace};
 
 use crate::Bytes;
 use std::panic::Location;

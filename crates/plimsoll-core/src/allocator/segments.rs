@@ -115,6 +115,11 @@ impl DeviceSegments {
         Ok(DeviceSegments { device, granule, held: Arc::default(), first: Arc::new(Mutex::new(first)) })
     }
 
+    /// Segments of a fixed size, which have all of their memory from the start: one allocation of the device each.
+    pub fn fixed(device: Arc<dyn Device>) -> DeviceSegments {
+        DeviceSegments { device, granule: None, held: Arc::default(), first: Arc::default() }
+    }
+
     /// Calls `then` with the memory of a segment; `None` if there is no such segment.
     pub fn with<T>(&self, segment: SegmentId, then: impl FnOnce(&mut dyn Memory) -> T) -> Option<T> {
         match self.lock().get_mut(segment.0 as usize)?.as_mut()? {

@@ -1,4 +1,5 @@
-//! Free blocks in bins by size: exact sizes up to 32 units, then 32 bins per power of two.
+//! Free blocks in bins by size: exact sizes up to 32 units, then 32 bins per power of two. The last bin holds the free
+//! blocks at the end of growing segments, which are used only if no other fits.
 
 use super::heap::{NONE, Node};
 
@@ -6,10 +7,11 @@ use super::heap::{NONE, Node};
 const STEPS: u64 = 32;
 const STEP_BITS: u32 = STEPS.trailing_zeros();
 const BINS: usize = (65 - STEP_BITS as usize) * STEPS as usize;
-const WORDS: usize = BINS.div_ceil(64);
+const LAST: usize = BINS;
+const WORDS: usize = (BINS + 1).div_ceil(64);
 
 /// Blocks of a bin that are looked at, so that no allocation takes long.
-const LOOKED_AT: usize = 32;
+const LOOKED_AT: usize = 8;
 
 /// Heads of doubly linked lists, and which of them are not empty.
 pub(super) struct Bins {
@@ -32,13 +34,15 @@ fn bin(units: u64) -> usize {
 
 impl Bins {
     pub fn new() -> Bins {
-        Bins { heads: vec![NONE; BINS], words: [0; WORDS], summary: 0 }
+        Bins { heads: vec![NONE; BINS + 1], words: [0; WORDS], summary: 0 }
     }
 
-    pub fn insert(&mut self, nodes: &mut [Node], id: u32, units: u64) {
-        let bin = bin(units);
+    /// `last`: whether it is at the end of a growing segment.
+    pub fn insert(&mut self, nodes: &mut [Node], id: u32, units: u64, last: bool) {
+        let bin = if last { LAST } else { bin(units) };
         let head = self.heads[bin];
         let node = &mut nodes[id as usize];
+        node.bin = bin as u16;
         node.bin_prev = NONE;
         node.bin_next = head;
         if head == NONE {
@@ -50,8 +54,8 @@ impl Bins {
         self.heads[bin] = id;
     }
 
-    pub fn remove(&mut self, nodes: &mut [Node], id: u32, units: u64) {
-        let Node { bin_prev, bin_next, .. } = nodes[id as usize];
+    pub fn remove(&mut self, nodes: &mut [Node], id: u32) {
+        let Node { bin_prev, bin_next, bin, .. } = nodes[id as usize];
         if bin_next != NONE {
             nodes[bin_next as usize].bin_prev = bin_prev;
         }
@@ -59,7 +63,7 @@ impl Bins {
             nodes[bin_prev as usize].bin_next = bin_next;
             return;
         }
-        let bin = bin(units);
+        let bin = usize::from(bin);
         self.heads[bin] = bin_next;
         if bin_next == NONE {
             self.words[bin / 64] &= !(1 << (bin % 64));
@@ -73,24 +77,26 @@ impl Bins {
     pub fn best(&self, nodes: &[Node], size: u64, units: u64) -> Option<u32> {
         let own = bin(units);
         // Blocks of the request's own bin may be smaller than it.
-        self.best_of(nodes, self.heads[own], size).or_else(|| self.best_of(nodes, self.heads[self.next(own + 1)?], size))
+        let found = self.best_of(nodes, self.heads[own], size);
+        found.or_else(|| self.best_of(nodes, self.heads[self.next(own + 1)?], size))
     }
 
-    /// The largest block of the highest bin.
+    /// The size of the largest free block.
     pub fn largest(&self, nodes: &[Node]) -> u64 {
-        let highest = (self.summary != 0).then(|| {
-            let word = 63 - self.summary.leading_zeros() as usize;
-            word * 64 + 63 - self.words[word].leading_zeros() as usize
-        });
-        highest.map_or(0, |bin| self.list(nodes, bin).map(|id| nodes[id as usize].size).max().unwrap_or(0))
+        let largest = |bin: usize| self.list(nodes, bin).map(|id| nodes[id as usize].size).max().unwrap_or(0);
+        let highest = self.occupied().find(|bin| *bin != LAST).map_or(0, largest);
+        highest.max(largest(LAST))
     }
 
     /// All free blocks, those of the highest bin first.
     pub fn descending<'a>(&'a self, nodes: &'a [Node]) -> impl Iterator<Item = u32> + 'a {
+        self.occupied().flat_map(move |bin| self.list(nodes, bin))
+    }
+
+    /// Bins that are not empty, the highest first.
+    fn occupied(&self) -> impl Iterator<Item = usize> + '_ {
         let words = (0..WORDS).rev().filter(|word| self.words[*word] != 0);
-        let set = move |word: usize| (0..64).rev().filter(move |bit| self.words[word] >> bit & 1 == 1).map(move |bit| word * 64 + bit);
-        let bins = words.flat_map(set);
-        bins.flat_map(move |bin| self.list(nodes, bin))
+        words.flat_map(move |word| (0..64).rev().filter(move |bit| self.words[word] >> bit & 1 == 1).map(move |bit| word * 64 + bit))
     }
 
     fn list<'a>(&self, nodes: &'a [Node], bin: usize) -> impl Iterator<Item = u32> + use<'a> {

@@ -12,24 +12,26 @@ impl Inner {
     pub(super) fn compact(&mut self, copy: &mut dyn FnMut(&Move) -> bool) -> u64 {
         let before = self.accounts.reserved;
         let mut moved = 0;
-        for segment in 0..self.heap.segment_count() {
-            let mut last = None;
-            while let Some(id) = self.heap.next_movable(segment, last) {
-                if self.slide(id, copy) {
-                    moved += self.heap.node(id).size;
-                    self.give_back_excess(before);
+        for lane in 0..self.heaps.len() {
+            for segment in 0..self.heaps[lane].segment_count() {
+                let mut last = None;
+                while let Some(id) = self.heaps[lane].next_movable(segment, last) {
+                    if self.slide(lane, id, copy) {
+                        moved += self.heaps[lane].node(id).size;
+                        self.give_back_excess(before);
+                    }
+                    last = Some(id);
                 }
-                last = Some(id);
             }
+            let Inner { heaps, accounts, source, .. } = self;
+            let mut given = 0;
+            // As above: what is not given back is still in the account.
+            let _ = heaps[lane].give_back_isolated(&mut *source.segments, &mut |bytes| {
+                accounts.give_back(bytes);
+                given += bytes;
+            });
+            source.release(given);
         }
-        let Inner { heap, accounts, source, .. } = self;
-        let mut given = 0;
-        // As above: what is not given back is still in the account.
-        let _ = heap.give_back_isolated(&mut *source.segments, &mut |bytes| {
-            accounts.give_back(bytes);
-            given += bytes;
-        });
-        source.release(given);
         self.give_back_excess(before);
         moved
     }
@@ -44,13 +46,14 @@ impl Inner {
     }
 
     /// Moves a block to the start of the free addresses before it. Its place stays as it is if there is no memory for that.
-    fn slide(&mut self, id: u32, copy: &mut dyn FnMut(&Move) -> bool) -> bool {
-        let Inner { heap, accounts, source, limit, .. } = self;
+    fn slide(&mut self, lane: usize, id: u32, copy: &mut dyn FnMut(&Move) -> bool) -> bool {
+        let Inner { heaps, accounts, source, limit, .. } = self;
+        let heap = &mut heaps[lane];
         if !provide(heap, accounts, source, *limit, id) {
             return false;
         }
         let node = heap.node(id);
-        let (block, from, front) = (node.id(id), node.range(), heap.first_of_run(node.prev));
+        let (block, from, front) = (heap.id(id), node.range(), heap.first_of_run(node.prev));
         let to = BlockRange { offset: Bytes(heap.node(front).offset), ..from };
         let copied = copy(&Move { block, from, to });
         if copied {

@@ -32,6 +32,8 @@ pub(super) struct Node {
     pub prev: u32,
     pub next: u32,
     pub state: State,
+    /// The bin of a free block.
+    pub bin: u16,
     /// Counts the blocks that this node was, so that each has its own id.
     pub generation: u32,
     owner: OwnerId,
@@ -53,7 +55,7 @@ pub(super) struct Placement {
     /// A node of the run.
     bare: u32,
     start: u64,
-    size: u64,
+    pub size: u64,
     /// Bytes to commit.
     pub commit: u64,
     /// The end of what is to be committed: at least that of the block.
@@ -70,12 +72,26 @@ pub(super) struct Heap {
     unit: u32,
     /// If set, memory is committed on demand in multiples of this size.
     granule: Option<u64>,
+    /// Number of the heap, which the ids of its blocks name.
+    lane: u32,
+}
+
+/// An id is the generation of a node, the lane, and the index of the node.
+const INDEX_BITS: u32 = 30;
+
+/// The lane of the heap that a block is in.
+pub(super) fn lane_of(id: u64) -> usize {
+    (id as u32 >> INDEX_BITS) as usize
+}
+
+fn index_of(id: u64) -> u32 {
+    id as u32 & ((1 << INDEX_BITS) - 1)
 }
 
 impl Heap {
-    pub fn new(alignment: u64, granule: Option<u64>) -> Heap {
+    pub fn new(alignment: u64, granule: Option<u64>, lane: u32) -> Heap {
         let unit = alignment.trailing_zeros();
-        Heap { nodes: Vec::new(), vacant: NONE, bare: NONE, bins: Bins::new(), segments: Vec::new(), unit, granule }
+        Heap { nodes: Vec::new(), vacant: NONE, bare: NONE, bins: Bins::new(), segments: Vec::new(), unit, granule, lane }
     }
 
     /// A block in reserved memory, if one fits.
@@ -92,7 +108,7 @@ impl Heap {
 
     /// Frees a block. Returns its owner, its requested bytes and its size; none if there is no such block.
     pub fn free(&mut self, id: u64) -> Option<(OwnerId, u64, u64)> {
-        let index = id as u32;
+        let index = index_of(id);
         let node = self.nodes.get_mut(index as usize).filter(|node| node.state == State::Used && node.generation == (id >> 32) as u32)?;
         let freed = (node.owner, node.requested, node.size);
         node.state = State::Free;
@@ -104,7 +120,7 @@ impl Heap {
 
     /// The range of a live block.
     pub fn range(&self, id: u64) -> Option<BlockRange> {
-        let node = self.nodes.get(id as u32 as usize)?;
+        let node = self.nodes.get(index_of(id) as usize)?;
         (node.state == State::Used && node.generation == (id >> 32) as u32).then(|| node.range())
     }
 
@@ -212,7 +228,8 @@ impl Heap {
         returned: &mut dyn FnMut(u64),
     ) -> Result<(), DeviceError> {
         let mut given = 0;
-        let kept = keep.map(|placement| (placement.segment, self.run(placement.bare)));
+        // A placement of another heap is in another segment.
+        let kept = keep.filter(|placement| self.is_open(placement.segment)).map(|placement| (placement.segment, self.run(placement.bare)));
         while given < wanted {
             let candidate = self.bins.descending(&self.nodes).find_map(|id| {
                 let node = &self.nodes[id as usize];
@@ -327,6 +344,10 @@ impl Heap {
         }
     }
 
+    fn is_open(&self, segment: u32) -> bool {
+        self.segments.get(segment as usize).is_some_and(Option::is_some)
+    }
+
     fn segment(&mut self, id: u32) -> &mut Segment {
         self.segments[self.nodes[id as usize].segment as usize].as_mut().expect("a node is in an open segment")
     }
@@ -405,18 +426,19 @@ impl Heap {
     fn take_memory(&mut self, free: u32, range: Range<u64>) {
         self.unbin(free);
         self.segment(free).committed -= range.end - range.start;
-        let mut middle = free;
+        let (mut middle, mut front, mut rest) = (free, None, None);
         if self.nodes[free as usize].offset < range.start {
             middle = self.split(free, range.start - self.nodes[free as usize].offset);
-            self.bin(free);
+            front = Some(free);
         }
         if self.nodes[middle as usize].end() > range.end {
-            let rest = self.split(middle, range.end - range.start);
-            self.bin(rest);
+            rest = Some(self.split(middle, range.end - range.start));
         }
         self.nodes[middle as usize].state = State::Bare;
+        // Its free neighbours are in no list yet, but none is without memory.
         let merged = self.merge(middle, State::Bare);
         self.link_bare(merged);
+        front.into_iter().chain(rest).for_each(|part| self.bin(part));
     }
 
     /// Merges a node that is in no list with neighbours of this state.
@@ -462,7 +484,13 @@ impl Heap {
         node.state = State::Used;
         node.generation = node.generation.wrapping_add(1);
         (node.owner, node.requested, node.location) = (request.owner, request.size.0, request.location);
-        (node.id(id), node.range())
+        let range = node.range();
+        (self.id(id), range)
+    }
+
+    /// The id of the block that a node is.
+    pub fn id(&self, index: u32) -> u64 {
+        u64::from(self.nodes[index as usize].generation) << 32 | u64::from(self.lane << INDEX_BITS | index)
     }
 
     fn new_node(&mut self, segment: u32, offset: u64, size: u64, state: State) -> u32 {
@@ -483,6 +511,7 @@ impl Heap {
             prev: NONE,
             next: NONE,
             state,
+            bin: 0,
             generation: 0,
             owner: OwnerId(0),
             requested: 0,
@@ -499,13 +528,17 @@ impl Heap {
     }
 
     pub fn bin(&mut self, id: u32) {
-        let units = self.nodes[id as usize].size >> self.unit;
-        self.bins.insert(&mut self.nodes, id, units);
+        let node = &self.nodes[id as usize];
+        let units = node.size >> self.unit;
+        let last = node.next != NONE && {
+            let next = &self.nodes[node.next as usize];
+            next.state == State::Bare && next.next == NONE
+        };
+        self.bins.insert(&mut self.nodes, id, units, last);
     }
 
     pub fn unbin(&mut self, id: u32) {
-        let units = self.nodes[id as usize].size >> self.unit;
-        self.bins.remove(&mut self.nodes, id, units);
+        self.bins.remove(&mut self.nodes, id);
     }
 
     fn link_bare(&mut self, id: u32) {
@@ -533,10 +566,6 @@ impl Heap {
 impl Node {
     pub fn end(&self) -> u64 {
         self.offset + self.size
-    }
-
-    pub fn id(&self, index: u32) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(index)
     }
 
     pub fn range(&self) -> BlockRange {

@@ -4,11 +4,11 @@ mod bins;
 mod compact;
 mod heap;
 
-use super::accounts::Accounts;
+use super::accounts::{Accounts, Live};
 use super::{Allocator, AllocatorError, AllocatorId, Block, BlockRange, MemoryStats, Move, OverLimit, Request, Segments, Snapshot};
 use crate::base::budget::{Ledger, Owner, Reservation};
 use crate::{Bytes, DeviceError};
-use heap::{Heap, Placement};
+use heap::{Heap, Placement, lane_of};
 use std::fmt;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -52,7 +52,7 @@ pub struct BestFitOptions {
 
 impl Default for BestFitOptions {
     fn default() -> BestFitOptions {
-        BestFitOptions { limit: Limit::OnDemand, at_once: false, slack: 0.05, ledger: None }
+        BestFitOptions { limit: Limit::OnDemand, at_once: false, slack: 0.03, ledger: None }
     }
 }
 
@@ -83,7 +83,8 @@ pub struct BestFit {
 }
 
 struct Inner {
-    heap: Heap,
+    /// One, or one per lane.
+    heaps: Vec<Heap>,
     accounts: Accounts,
     source: Source,
     limit: Option<u64>,
@@ -99,12 +100,17 @@ struct Source {
     ledger: Option<Reservation>,
 }
 
+/// Blocks of up to these sizes, and larger ones, have address ranges of their own where memory is on demand: a small block
+/// that lives long would otherwise split the free memory that large ones need.
+const LANES: [u64; 1] = [1 << 20];
+
 /// Where memory is there in whole segments: the smallest one, and the share of reserved memory that a new one has at least.
 const SMALLEST_SEGMENT: u64 = 1 << 20;
 const SEGMENT_SHARE: u64 = 8;
 
-/// A segment that grows in place does so by at least this share of reserved memory.
-const GROWTH_SHARE: u64 = 64;
+/// A segment that grows in place does so by up to this share of reserved memory, and this size.
+const GROWTH_SHARE: u64 = 128;
+const LARGEST_GROWTH: u64 = 1 << 20;
 
 impl BestFit {
     /// An allocator over these segments.
@@ -130,9 +136,10 @@ impl BestFit {
             None => None,
         };
         let source = Source { segments: Box::new(segments), space, ledger };
-        let heap = Heap::new(alignment, granule);
         let on_demand = granule.is_some();
-        let mut inner = Inner { heap, accounts: Accounts::new(), source, limit, slack: options.slack, alignment, on_demand };
+        let lanes = if on_demand { LANES.len() + 1 } else { 1 };
+        let heaps = (0..lanes).map(|lane| Heap::new(alignment, granule, lane as u32)).collect();
+        let mut inner = Inner { heaps, accounts: Accounts::new(), source, limit, slack: options.slack, alignment, on_demand };
         if let (true, None, Some(limit)) = (options.at_once, granule, limit) {
             inner.open(limit & !(alignment - 1))?;
         }
@@ -152,7 +159,8 @@ impl Allocator for BestFit {
         let mut guard = self.lock();
         let inner = &mut *guard;
         let Some(size) = size else { return Err(inner.over_limit(&request)) };
-        let (id, range) = match inner.heap.allocate(&request, size) {
+        let lane = inner.lane(size);
+        let (id, range) = match inner.heaps[lane].allocate(&request, size) {
             Some(found) => found,
             None => inner.grow(&request, size)?,
         };
@@ -167,7 +175,7 @@ impl Allocator for BestFit {
         let mut guard = self.lock();
         let inner = &mut *guard;
         if block.allocator() == self.id
-            && let Some((owner, requested, size)) = inner.heap.free(block.id())
+            && let Some((owner, requested, size)) = inner.heaps[lane_of(block.id())].free(block.id())
         {
             inner.accounts.freed(owner, requested, size);
             return Ok(());
@@ -179,7 +187,7 @@ impl Allocator for BestFit {
         if block.compactions == self.compactions.load(Acquire) {
             return block.range;
         }
-        self.lock().heap.range(block.id()).unwrap_or(block.range)
+        self.lock().heaps[lane_of(block.id())].range(block.id()).unwrap_or(block.range)
     }
 
     fn stats(&self) -> MemoryStats {
@@ -188,14 +196,14 @@ impl Allocator for BestFit {
 
     fn snapshot(&self) -> Snapshot {
         let inner = self.lock();
-        Snapshot::new(inner.stats(), &inner.accounts, inner.heap.live())
+        Snapshot::new(inner.stats(), &inner.accounts, inner.live())
     }
 
     fn give_back(&self) -> Result<Bytes, AllocatorError> {
         let mut inner = self.lock();
         let given = inner.give_back(u64::MAX, None)?;
-        let Inner { heap, source, .. } = &mut *inner;
-        heap.close_empty(&mut *source.segments);
+        let Inner { heaps, source, .. } = &mut *inner;
+        heaps.iter_mut().for_each(|heap| heap.close_empty(&mut *source.segments));
         Ok(Bytes(given))
     }
 
@@ -210,22 +218,29 @@ impl Inner {
     fn stats(&self) -> MemoryStats {
         MemoryStats {
             limit: self.limit.map(Bytes),
-            largest_free: Bytes(self.heap.largest_free()),
-            segments: self.heap.segments(),
+            largest_free: Bytes(self.largest_free()),
+            segments: self.heaps.iter().map(Heap::segments).sum(),
             ..self.accounts.stats(&self.source.space)
         }
     }
 
+    fn live(&self) -> impl Iterator<Item = Live> {
+        self.heaps.iter().flat_map(Heap::live)
+    }
+
+    fn largest_free(&self) -> u64 {
+        self.heaps.iter().map(Heap::largest_free).max().unwrap_or(0)
+    }
+
+    /// The heap for blocks of this size.
+    fn lane(&self, size: u64) -> usize {
+        let lane = LANES.iter().filter(|largest| size > **largest).count();
+        lane.min(self.heaps.len() - 1)
+    }
+
     fn over_limit(&self, request: &Request) -> AllocatorError {
         let limit = self.limit.unwrap_or(u64::MAX);
-        AllocatorError::OverLimit(OverLimit::new(
-            &self.source.space,
-            request,
-            limit,
-            self.heap.largest_free(),
-            &self.accounts,
-            self.heap.live(),
-        ))
+        AllocatorError::OverLimit(OverLimit::new(&self.source.space, request, limit, self.largest_free(), &self.accounts, self.live()))
     }
 
     /// Takes more memory from the device for a block that fits into no free one.
@@ -256,8 +271,8 @@ impl Inner {
         }
         // More than the block needs, so that not every small block commits memory.
         let wanted = self.accounts.reserved + placement.commit;
-        let more = (self.accounts.reserved / GROWTH_SHARE).min(target.saturating_sub(wanted));
-        self.commit(&self.heap.extended(placement, more), request).or_else(|_| {
+        let more = (self.accounts.reserved / GROWTH_SHARE).min(LARGEST_GROWTH).min(target.saturating_sub(wanted));
+        self.commit(&self.heaps[self.lane(size)].extended(placement, more), request).or_else(|_| {
             // The budget or the device has less left than the limit: only what is needed, after giving all else back.
             self.give_back(u64::MAX, None)?;
             let placement = self.placement(size)?;
@@ -266,24 +281,27 @@ impl Inner {
     }
 
     fn placement(&mut self, size: u64) -> Result<Placement, AllocatorError> {
-        if let Some(placement) = self.heap.placement(size) {
+        let lane = self.lane(size);
+        if let Some(placement) = self.heaps[lane].placement(size) {
             return Ok(placement);
         }
         // A segment on demand has addresses only, so opening it takes nothing from the limit.
         let opened = self.source.segments.open(Bytes(size))?;
-        self.heap.add(opened);
+        let heap = &mut self.heaps[lane];
+        heap.add(opened);
         let space = self.source.space.clone();
-        self.heap.placement(size).ok_or_else(|| {
+        heap.placement(size).ok_or_else(|| {
             let reason = "the segment has fewer addresses than were asked for".to_string();
             AllocatorError::Device(DeviceError::OutOfMemory { device: space, size: Bytes(size), reason })
         })
     }
 
     fn commit(&mut self, placement: &Placement, request: &Request) -> Result<(u64, BlockRange), AllocatorError> {
-        let Inner { heap, accounts, source, .. } = self;
+        let lane = self.lane(placement.size);
+        let Inner { heaps, accounts, source, .. } = self;
         source.take(placement.commit)?;
         let mut missing = placement.commit;
-        let placed = heap.place(placement, request, &mut *source.segments, &mut |bytes| {
+        let placed = heaps[lane].place(placement, request, &mut *source.segments, &mut |bytes| {
             accounts.reserve(bytes);
             missing -= bytes;
         });
@@ -308,7 +326,7 @@ impl Inner {
             self.give_back(u64::MAX, None)?;
             self.open(size)?;
         }
-        match self.heap.allocate(request, size) {
+        match self.heaps[0].allocate(request, size) {
             Some(placed) => Ok(placed),
             None => Err(self.over_limit(request)),
         }
@@ -319,7 +337,7 @@ impl Inner {
         self.source.take(size)?;
         match self.source.segments.open(Bytes(size)) {
             Ok(opened) => {
-                let added = self.heap.add(opened);
+                let added = self.heaps[0].add(opened);
                 self.accounts.reserve(added);
                 Ok(())
             }
@@ -331,14 +349,20 @@ impl Inner {
     }
 
     fn give_back(&mut self, wanted: u64, keep: Option<&Placement>) -> Result<u64, AllocatorError> {
-        let Inner { heap, accounts, source, .. } = self;
+        let Inner { heaps, accounts, source, .. } = self;
         let mut given = 0;
-        let result = heap.give_back(wanted, keep, &mut *source.segments, &mut |bytes| {
-            accounts.give_back(bytes);
-            given += bytes;
-        });
-        source.release(given);
-        result?;
+        for heap in heaps.iter_mut().rev() {
+            let before = given;
+            let result = heap.give_back(wanted - before, keep, &mut *source.segments, &mut |bytes| {
+                accounts.give_back(bytes);
+                given += bytes;
+            });
+            source.release(given - before);
+            result?;
+            if given >= wanted {
+                break;
+            }
+        }
         Ok(given)
     }
 }

@@ -135,7 +135,7 @@ impl Checker {
     }
 
     fn check_heap(&self) {
-        self.allocator.lock().heap.check();
+        self.allocator.lock().heaps.iter().for_each(Heap::check);
     }
 
     /// Compares all that is known.
