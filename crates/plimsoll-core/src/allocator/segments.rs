@@ -77,10 +77,13 @@ pub trait Segments: Send {
 pub struct DeviceSegments {
     device: Arc<dyn Device>,
     granule: Option<Bytes>,
-    held: Arc<Mutex<Vec<Option<Held>>>>,
+    held: Shared<Held>,
     /// The first address range, until it is opened.
     first: Arc<Mutex<Option<Box<dyn ReservedMemory>>>>,
 }
+
+/// Segments by number, shared by clones.
+type Shared<T> = Arc<Mutex<Vec<Option<T>>>>;
 
 /// The memory of the segments of a [`DeviceSegments`].
 pub struct Memories<'a>(MutexGuard<'a, Vec<Option<Held>>>);
@@ -226,7 +229,7 @@ impl Segments for DeviceSegments {
 #[derive(Clone)]
 pub struct PinnedSegments {
     device: Arc<dyn Device>,
-    held: Arc<Mutex<Vec<Option<Box<dyn SlotMemory>>>>>,
+    held: Shared<Box<dyn SlotMemory>>,
 }
 
 impl PinnedSegments {

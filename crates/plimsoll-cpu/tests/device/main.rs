@@ -1,5 +1,6 @@
 //! The device as the rest of the system uses it: plans of whole graphs, run through the executor.
 
+mod allocators;
 mod concat;
 mod executable;
 mod guard;

@@ -1,6 +1,7 @@
 //! The graphs of a run: the training step in its variants, evaluation and prediction, from one model.
 
 use super::training::training_programs;
+use crate::error::Error;
 use crate::loss::{Loss, ModelOutput};
 use crate::metrics::{LabelledOutput, ModelMetrics};
 use crate::nn::{Activation, Model};
@@ -246,6 +247,14 @@ impl Programs {
         Ok(self.resumes && !self.batch_statistics && self.accumulating()?.iter().all(resumes))
     }
 
+    /// The training step before any pass. None of programs that only predict.
+    fn unoptimized_step(&self) -> Result<Option<Graph>, GraphError> {
+        let Some((training, loss, counted)) = &self.training else { return Ok(None) };
+        let pruned = &self.interface.pruned;
+        let programs = training_programs(&self.optimization, pruned, training, *loss, *counted, false, self.resumes)?;
+        Ok(programs.into_iter().find(|(role, _)| *role == Role::Step).map(|(_, graph)| graph))
+    }
+
     /// The graphs with variants for micro-batches. Built on first use, because large networks take a while.
     pub fn accumulating(&self) -> Result<&[(Role, Graph)], GraphError> {
         if self.accumulating.get().is_none() {
@@ -273,6 +282,24 @@ fn searching(nodes: u64, planned: u64, compared: PlanSpace) -> Bytes {
 /// Nodes of some graphs in all.
 pub(crate) fn nodes<'a>(graphs: impl Iterator<Item = &'a Graph>) -> u64 {
     graphs.map(|graph| graph.nodes().len() as u64).sum()
+}
+
+impl RunSpec {
+    /// The training step before any pass: forward, backward and update in the order in which an eager framework computes
+    /// them. None of a run that only predicts.
+    ///
+    /// ```
+    /// use plimsoll::prelude::*;
+    /// use plimsoll::RunSpec;
+    /// let network = zoo::find("mlp")?.build(&zoo::Options::default())?;
+    /// let spec = RunSpec::new(network.model.clone(), &network.synthetic(32)?.batch(32));
+    /// assert!(spec.unoptimized_step(&network.schema)?.is_some_and(|step| step.nodes().len() > 20));
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    pub fn unoptimized_step(&self, schema: &Schema) -> Result<Option<Graph>, Error> {
+        let losses = self.losses_with_metrics()?;
+        Ok(programs(self, schema, &losses, self.optimization.clone(), Columns::AsTheyAre, false)?.unoptimized_step()?)
+    }
 }
 
 /// Builds and optimizes all graphs of a run.

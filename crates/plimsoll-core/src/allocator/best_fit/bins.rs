@@ -7,7 +7,8 @@ use super::heap::{NONE, Node};
 const STEPS: u64 = 32;
 const STEP_BITS: u32 = STEPS.trailing_zeros();
 const BINS: usize = (65 - STEP_BITS as usize) * STEPS as usize;
-const LAST: usize = BINS;
+/// The bin of the free blocks at the end of growing segments.
+pub(super) const LAST: u16 = BINS as u16;
 const WORDS: usize = (BINS + 1).div_ceil(64);
 
 /// Blocks of a bin that are looked at, so that no allocation takes long.
@@ -23,13 +24,13 @@ pub(super) struct Bins {
 const _: () = assert!(WORDS <= 64, "one word summarizes the others");
 
 /// The bin of a size in units.
-fn bin(units: u64) -> usize {
+pub(super) fn bin(units: u64) -> u16 {
     if units < STEPS {
-        return units as usize;
+        return units as u16;
     }
     let log = 63 - units.leading_zeros();
     let step = (units >> (log - STEP_BITS)) & (STEPS - 1);
-    ((u64::from(log - STEP_BITS) + 1) * STEPS + step) as usize
+    ((u64::from(log - STEP_BITS) + 1) * STEPS + step) as u16
 }
 
 impl Bins {
@@ -37,12 +38,11 @@ impl Bins {
         Bins { heads: vec![NONE; BINS + 1], words: [0; WORDS], summary: 0 }
     }
 
-    /// `last`: whether it is at the end of a growing segment.
-    pub fn insert(&mut self, nodes: &mut [Node], id: u32, units: u64, last: bool) {
-        let bin = if last { LAST } else { bin(units) };
-        let head = self.heads[bin];
+    pub fn insert(&mut self, nodes: &mut [Node], id: u32, bin: u16) {
         let node = &mut nodes[id as usize];
-        node.bin = bin as u16;
+        node.bin = bin;
+        let bin = usize::from(bin);
+        let head = self.heads[bin];
         node.bin_prev = NONE;
         node.bin_next = head;
         if head == NONE {
@@ -75,7 +75,7 @@ impl Bins {
 
     /// The smallest free block of at least `size` bytes, of `units` units; among equal ones that at the lowest address.
     pub fn best(&self, nodes: &[Node], size: u64, units: u64) -> Option<u32> {
-        let own = bin(units);
+        let own = usize::from(bin(units));
         // Blocks of the request's own bin may be smaller than it.
         let found = self.best_of(nodes, self.heads[own], size);
         found.or_else(|| self.best_of(nodes, self.heads[self.next(own + 1)?], size))
@@ -84,8 +84,8 @@ impl Bins {
     /// The size of the largest free block.
     pub fn largest(&self, nodes: &[Node]) -> u64 {
         let largest = |bin: usize| self.list(nodes, bin).map(|id| nodes[id as usize].size).max().unwrap_or(0);
-        let highest = self.occupied().find(|bin| *bin != LAST).map_or(0, largest);
-        highest.max(largest(LAST))
+        let highest = self.occupied().find(|bin| *bin != usize::from(LAST)).map_or(0, largest);
+        highest.max(largest(usize::from(LAST)))
     }
 
     /// All free blocks, those of the highest bin first.
@@ -148,7 +148,7 @@ mod tests {
         let mut sizes: Vec<u64> = (0..64).flat_map(|log| [1u64 << log, (1 << log) + (1 << log) / 3, u64::MAX >> (63 - log)]).collect();
         sizes.sort_unstable();
         assert!(sizes.windows(2).all(|pair| bin(pair[0]) <= bin(pair[1])));
-        assert!(bin(u64::MAX) < BINS);
+        assert!(bin(u64::MAX) < LAST);
         for units in 1..100_000u64 {
             let same = (units + 1..).take_while(|other| bin(*other) == bin(units)).last().unwrap_or(units);
             assert!(same - units <= units / STEPS, "{units} and {same} share a bin");

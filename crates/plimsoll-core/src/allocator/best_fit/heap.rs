@@ -1,6 +1,6 @@
 //! Blocks of all segments: splitting, coalescing, and which addresses have memory.
 
-use super::bins::Bins;
+use super::bins::{self, Bins};
 use crate::allocator::accounts::Live;
 use crate::allocator::{BlockRange, Opened, OwnerId, Request, SegmentId, Segments};
 use crate::{Bytes, DeviceError};
@@ -8,6 +8,9 @@ use std::ops::Range;
 use std::panic::Location;
 
 pub(super) const NONE: u32 = u32::MAX;
+
+/// Runs of free addresses that are compared, so that no allocation takes long.
+const LOOKED_AT: usize = 8;
 
 /// What a range of addresses is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,15 +48,14 @@ struct Segment {
     first: u32,
     size: u64,
     committed: u64,
-    blocks: u32,
 }
 
 /// Where a block fits if memory is committed: the run of free addresses, the block's place in it, and how much memory that takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placement {
     segment: u32,
-    /// A node of the run.
-    bare: u32,
+    /// The block before the run, if there is one: giving memory back merges the nodes of the run.
+    anchor: u32,
     start: u64,
     pub size: u64,
     /// Bytes to commit.
@@ -97,13 +99,23 @@ impl Heap {
     /// A block in reserved memory, if one fits.
     pub fn allocate(&mut self, request: &Request, size: u64) -> Option<(u64, BlockRange)> {
         let found = self.bins.best(&self.nodes, size, size >> self.unit)?;
-        self.unbin(found);
-        let rest = self.nodes[found as usize].size - size;
-        if rest > 0 {
-            let rest = self.split(found, size);
-            self.bin(rest);
+        let Node { offset, segment, prev, size: all, .. } = self.nodes[found as usize];
+        if all == size {
+            self.unbin(found);
+            return Some(self.use_node(found, request));
         }
-        Some(self.use_node(found, request))
+        // The rest stays where it is in the lists, if its bin does.
+        let block = self.new_node(segment, offset, size, State::Used);
+        self.link(prev, block);
+        self.link(block, found);
+        if prev == NONE {
+            self.set_first(block);
+        }
+        let rest = &mut self.nodes[found as usize];
+        rest.offset += size;
+        rest.size -= size;
+        self.rebin(found);
+        Some(self.use_node(block, request))
     }
 
     /// Frees a block. Returns its owner, its requested bytes and its size; none if there is no such block.
@@ -112,9 +124,32 @@ impl Heap {
         let node = self.nodes.get_mut(index as usize).filter(|node| node.state == State::Used && node.generation == (id >> 32) as u32)?;
         let freed = (node.owner, node.requested, node.size);
         node.state = State::Free;
-        self.segment(index).blocks -= 1;
-        let merged = self.merge(index, State::Free);
-        self.bin(merged);
+        let Node { prev, next, offset, size, .. } = *node;
+        let free = |id: u32| id != NONE && self.nodes[id as usize].state == State::Free;
+        match (free(prev), free(next)) {
+            (false, false) => self.bin(index),
+            (true, false) => {
+                self.absorb_next(prev);
+                self.rebin(prev);
+            }
+            (true, true) => {
+                self.unbin(next);
+                self.absorb_next(prev);
+                self.absorb_next(prev);
+                self.rebin(prev);
+            }
+            (false, true) => {
+                let merged = &mut self.nodes[next as usize];
+                merged.offset = offset;
+                merged.size += size;
+                self.link(prev, next);
+                if prev == NONE {
+                    self.set_first(next);
+                }
+                self.discard(index);
+                self.rebin(next);
+            }
+        }
         Some(freed)
     }
 
@@ -137,7 +172,7 @@ impl Heap {
         if index >= self.segments.len() {
             self.segments.resize_with(index + 1, || None);
         }
-        self.segments[index] = Some(Segment { first, size, committed, blocks: 0 });
+        self.segments[index] = Some(Segment { first, size, committed });
         if state == State::Bare {
             self.link_bare(first)
         } else {
@@ -148,9 +183,9 @@ impl Heap {
 
     /// Where a block of `size` bytes takes the least new memory, if addresses are left for it.
     pub fn placement(&self, size: u64) -> Option<Placement> {
-        let mut best: Option<Placement> = None;
-        let mut bare = self.bare;
-        while bare != NONE {
+        let (mut best, mut bare, mut looked_at): (Option<Placement>, u32, usize) = (None, self.bare, 0);
+        while bare != NONE && (best.is_none() || looked_at < LOOKED_AT) {
+            looked_at += 1;
             let node = &self.nodes[bare as usize];
             let run = self.run(bare);
             if run.end - run.start >= size {
@@ -158,7 +193,8 @@ impl Heap {
                 let last = self.segment_of(bare).size == run.end;
                 for start in [run.start, if last { run.start } else { run.end - size }] {
                     let commit = self.commit_size(bare, start..start + size);
-                    let found = Placement { segment: node.segment, bare, start, size, commit, end: start + size };
+                    let anchor = self.nodes[self.first_of_run(bare) as usize].prev;
+                    let found = Placement { segment: node.segment, anchor, start, size, commit, end: start + size };
                     let key = |placement: &Placement| (placement.commit, placement.segment, placement.start);
                     if best.as_ref().is_none_or(|best| key(&found) < key(best)) {
                         best = Some(found);
@@ -172,13 +208,22 @@ impl Heap {
 
     /// A placement that commits up to `more` bytes behind its block, at the end of a segment.
     pub fn extended(&self, placement: Placement, more: u64) -> Placement {
-        let run = self.run(placement.bare);
+        let first = self.first_of(&placement);
+        let run = self.run(first);
         let granule = self.granule.unwrap_or(1);
         let end = placement.end.saturating_add(more & !(granule - 1));
-        if run.end != self.segment_of(placement.bare).size || end > run.end {
+        if run.end != self.segment_of(first).size || end > run.end {
             return placement;
         }
-        Placement { commit: self.commit_size(placement.bare, placement.start..end), end, ..placement }
+        Placement { commit: self.commit_size(first, placement.start..end), end, ..placement }
+    }
+
+    /// The first node of the run of a placement.
+    fn first_of(&self, placement: &Placement) -> u32 {
+        match self.first(placement.segment as usize) {
+            Some(first) if placement.anchor == NONE => first,
+            _ => self.nodes[placement.anchor as usize].next,
+        }
     }
 
     fn commit_size(&self, bare: u32, range: Range<u64>) -> u64 {
@@ -193,9 +238,9 @@ impl Heap {
         segments: &mut dyn Segments,
         committed: &mut dyn FnMut(u64),
     ) -> Result<(u64, BlockRange), DeviceError> {
-        let Placement { segment, bare, start, size, end, .. } = *placement;
-        let parts: Vec<(u32, Range<u64>)> = self.commit_in(bare, start..end).collect();
-        let mut within = self.first_of_run(bare);
+        let Placement { segment, start, size, end, .. } = *placement;
+        let mut within = self.first_of(placement);
+        let parts: Vec<(u32, Range<u64>)> = self.commit_in(within, start..end).collect();
         for (part, range) in parts {
             segments.commit(SegmentId(segment), range.clone())?;
             committed(range.end - range.start);
@@ -218,8 +263,8 @@ impl Heap {
         Ok(self.use_node(within, request))
     }
 
-    /// Gives free memory back, large blocks first and at least `wanted` bytes if there are that many, but nothing of the
-    /// run at `keep`. Memory that is there in whole segments goes with them. `returned` is called with every amount.
+    /// Gives free memory back, large blocks first and at least `wanted` bytes if there are that many, but nothing at
+    /// `keep`. Memory that is there in whole segments goes with them. `returned` is called with every amount.
     pub fn give_back(
         &mut self,
         wanted: u64,
@@ -228,14 +273,19 @@ impl Heap {
         returned: &mut dyn FnMut(u64),
     ) -> Result<(), DeviceError> {
         let mut given = 0;
-        // A placement of another heap is in another segment.
-        let kept = keep.filter(|placement| self.is_open(placement.segment)).map(|placement| (placement.segment, self.run(placement.bare)));
         while given < wanted {
             let candidate = self.bins.descending(&self.nodes).find_map(|id| {
-                let node = &self.nodes[id as usize];
-                let in_run = kept.as_ref().is_some_and(|(segment, run)| node.segment == *segment && run.contains(&node.offset));
-                let range = self.pages(id);
-                (!in_run && !range.is_empty()).then_some((id, range))
+                let (node, mut range) = (&self.nodes[id as usize], self.pages(id));
+                if let (Some(keep), Some(granule)) = (keep, self.granule)
+                    && keep.segment == node.segment
+                    && keep.start < node.end()
+                    && node.offset < keep.end
+                {
+                    // What is left of it before or behind the place.
+                    let (before, behind) = (keep.start & !(granule - 1), keep.end.next_multiple_of(granule));
+                    range = if range.start < before { range.start..before } else { behind.max(range.start)..range.end };
+                }
+                (!range.is_empty()).then_some((id, range))
             });
             let Some((id, mut range)) = candidate else { break };
             let segment = self.nodes[id as usize].segment;
@@ -289,7 +339,7 @@ impl Heap {
     /// Closes segments on demand that have no memory. Their addresses are all they hold.
     pub fn close_empty(&mut self, segments: &mut dyn Segments) {
         for index in 0..self.segments.len() {
-            if let Some(Segment { first, committed: 0, blocks: 0, .. }) = self.segments[index] {
+            if let Some(Segment { first, committed: 0, .. }) = self.segments[index] {
                 self.unlink_bare(first);
                 self.discard(first);
                 self.segments[index] = None;
@@ -342,10 +392,6 @@ impl Heap {
         if after != NONE {
             self.nodes[after as usize].prev = before;
         }
-    }
-
-    fn is_open(&self, segment: u32) -> bool {
-        self.segments.get(segment as usize).is_some_and(Option::is_some)
     }
 
     fn segment(&mut self, id: u32) -> &mut Segment {
@@ -479,7 +525,6 @@ impl Heap {
     }
 
     fn use_node(&mut self, id: u32, request: &Request) -> (u64, BlockRange) {
-        self.segment(id).blocks += 1;
         let node = &mut self.nodes[id as usize];
         node.state = State::Used;
         node.generation = node.generation.wrapping_add(1);
@@ -528,13 +573,26 @@ impl Heap {
     }
 
     pub fn bin(&mut self, id: u32) {
+        let bin = self.bin_of(id);
+        self.bins.insert(&mut self.nodes, id, bin);
+    }
+
+    /// Moves a free block whose size changed to its bin.
+    fn rebin(&mut self, id: u32) {
+        let bin = self.bin_of(id);
+        if bin != self.nodes[id as usize].bin {
+            self.bins.remove(&mut self.nodes, id);
+            self.bins.insert(&mut self.nodes, id, bin);
+        }
+    }
+
+    fn bin_of(&self, id: u32) -> u16 {
         let node = &self.nodes[id as usize];
-        let units = node.size >> self.unit;
         let last = node.next != NONE && {
             let next = &self.nodes[node.next as usize];
             next.state == State::Bare && next.next == NONE
         };
-        self.bins.insert(&mut self.nodes, id, units, last);
+        if last { bins::LAST } else { bins::bin(node.size >> self.unit) }
     }
 
     pub fn unbin(&mut self, id: u32) {
@@ -579,7 +637,7 @@ impl Heap {
     pub fn check(&self) {
         let (mut free, mut bare, mut live) = (Vec::new(), Vec::new(), 0);
         for (index, segment) in self.segments.iter().enumerate().filter_map(|(index, segment)| Some((index, segment.as_ref()?))) {
-            let (mut id, mut before, mut offset, mut committed, mut blocks) = (segment.first, NONE, 0, 0, 0);
+            let (mut id, mut before, mut offset, mut committed) = (segment.first, NONE, 0, 0);
             while id != NONE {
                 let node = &self.nodes[id as usize];
                 assert_eq!((node.segment as usize, node.prev, node.offset), (index, before, offset));
@@ -587,7 +645,7 @@ impl Heap {
                 let state_before = (before != NONE).then(|| self.nodes[before as usize].state);
                 assert!(node.state == State::Used || state_before != Some(node.state), "neighbours were not merged");
                 match node.state {
-                    State::Used => blocks += 1,
+                    State::Used => live += 1,
                     State::Free => free.push(id),
                     State::Bare => bare.push(id),
                     State::Vacant => panic!("a vacant node is linked"),
@@ -595,8 +653,7 @@ impl Heap {
                 committed += if node.state == State::Bare { 0 } else { node.size };
                 (before, offset, id) = (id, node.end(), node.next);
             }
-            assert_eq!((offset, committed, blocks), (segment.size, segment.committed, segment.blocks));
-            live += blocks as usize;
+            assert_eq!((offset, committed), (segment.size, segment.committed));
         }
         let mut binned: Vec<u32> = self.bins.descending(&self.nodes).collect();
         binned.sort_unstable();
