@@ -1,7 +1,7 @@
 //! Eager tensors: explore, take gradients, compile, and stay within a byte limit.
 //!
-//! Trains a small network eagerly with a tape, compiles the same closure, shows that both compute the same bits, prints the statistics of
-//! the allocator, and recovers from an allocation over the limit.
+//! Trains a small network eagerly with a tape, compiles the same closure, shows that both compute the same bits,
+//! prints the statistics of the allocator, and recovers from an allocation over the limit.
 //!
 //! ```text
 //! cargo run --release -p plimsoll --example eager [-- STEPS]

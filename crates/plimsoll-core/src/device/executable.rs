@@ -1,4 +1,4 @@
-//! Programs that are bound to memory anew for every run, such as eager ops.
+//! Programs whose memory is given for every run, such as eager ops.
 
 use super::{DeviceError, Memory};
 use crate::Bytes;

@@ -16,12 +16,12 @@ pub struct Function {
     results: Vec<ValueId>,
 }
 
-/// The gradient of a function: the function that computes the gradients of its arguments from those of its results, and what else
-/// it reads.
+/// The gradient of a function: the function that computes the gradients of its arguments from those of its results,
+/// and what else it reads.
 #[derive(Debug)]
 pub struct Vjp {
-    /// Its arguments are some arguments of the function, some of its results, and the gradient of each real result, in this order. Its
-    /// scalars are those of the function.
+    /// Its arguments are some arguments of the function, some of its results, and the gradient of each real result,
+    /// in this order. Its scalars are those of the function.
     pub function: Arc<Function>,
     /// The arguments that it reads.
     pub arguments: Vec<usize>,
@@ -90,9 +90,9 @@ impl Function {
         Ok(self.results.iter().map(|result| renamed[result]).collect())
     }
 
-    /// Its gradient with respect to the arguments that are wanted, from the gradients of its real results but those that are
-    /// `constant`, such as statistics. It reads results rather than recomputing them; other intermediate values are recomputed from
-    /// the arguments.
+    /// Its gradient with respect to the arguments that are wanted, from the gradients of its real results but those
+    /// that are `constant`, such as statistics. It reads results rather than recomputing them; other intermediate
+    /// values are recomputed from the arguments.
     ///
     /// # Errors
     /// If an op of the function has no gradient.
@@ -125,7 +125,7 @@ impl Function {
         let (wrt, found): (Vec<usize>, Vec<ValueId>) =
             wanted.iter().zip(found).filter_map(|(i, found)| found.map(|found| (*i, found))).unzip();
         let found: Vec<ValueId> = found.into_iter().map(|value| source(&graph, value)).collect();
-        let reads = needed(&graph, &found);
+        let reads = dependencies(&graph, &found);
         let read = |values: &[ValueId]| -> Vec<usize> { (0..values.len()).filter(|i| reads[values[*i].index()]).collect() };
         let (arguments, results) = (read(&self.arguments), read(&saved));
         let parameters = arguments.iter().map(|i| self.arguments[*i]).chain(results.iter().map(|i| saved[*i])).chain(gradients);
@@ -149,7 +149,7 @@ fn source(graph: &Graph, mut value: ValueId) -> ValueId {
 }
 
 /// Which values some results depend on, or are.
-fn needed(graph: &Graph, results: &[ValueId]) -> Vec<bool> {
+fn dependencies(graph: &Graph, results: &[ValueId]) -> Vec<bool> {
     let mut needed = vec![false; graph.value_count()];
     results.iter().for_each(|result| needed[result.index()] = true);
     for (_, node) in graph.nodes().collect::<Vec<_>>().into_iter().rev() {

@@ -103,8 +103,9 @@ impl Executable for CpuExecutable {
         let _alone = memories.lock();
         let bindings = Bindings { columns: &[], scalars: buffers.scalars, random: buffers.random, regions: &self.addresses };
         for call in &mut self.calls {
-            // SAFETY: every region was just checked: it is inside of a memory whose lock is held, aligned, and overlaps no region that is
-            // written. Types, sizes, and that values alias within a region only where allowed follow from `CheckedPlan` and `check_load`.
+            // SAFETY: every region was just checked: it is inside of a memory whose lock is held, aligned, and
+            // overlaps no region that is written. Types, sizes, and that values alias within a region only where
+            // allowed follow from `CheckedPlan` and `check_load`.
             unsafe { call.run(&self.pool, &bindings) };
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! Programs on memory that is given for every run: the same bits as programs with memory of their own, and checks of what is given.
+//! Programs on memory that is given for every run: the same bits as programs with memory of their own, and checks of
+//! what is given.
 
 use plimsoll_core::device::{Executable, Memory, Region, RunBuffers, StepInputs};
 use plimsoll_core::passes::optimize;

@@ -29,11 +29,11 @@ pub struct Compiled {
     made: &'static Location<'static>,
 }
 
-/// Traces a function of tensors like `examples`, and plans it within `budget`. The function runs once, with tensors that have shapes but no
-/// values; tensors that it captures are read by every run.
+/// Traces a function of tensors like `examples`, and plans it within `budget`. The function runs once, with tensors
+/// that have shapes but no values; tensors that it captures are read by every run.
 ///
-/// Ops, gradients included, are the same as without compiling, so results have the same bits on the CPU, except in 16 bits: there,
-/// ops that are fused round once instead of after each.
+/// Ops, gradients included, are the same as without compiling, so results have the same bits on the CPU, except in 16
+/// bits: there, ops that are fused round once instead of after each.
 ///
 /// ```
 /// use plimsoll::Bytes;
@@ -53,8 +53,8 @@ pub fn compile(f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>, examples: &[&Te
     compile_with_state(|_, inputs| Ok((Vec::new(), f(inputs)?)), &[], examples, budget)
 }
 
-/// As [`compile`], for a function with state, such as a training step: it maps the state and its inputs to the new state, of the same
-/// types, and results. The state lives inside of the compiled function and is updated in place.
+/// As [`compile`], for a function with state, such as a training step: it maps the state and its inputs to the new
+/// state, of the same types, and results. The state lives inside of the compiled function and is updated in place.
 ///
 /// ```
 /// use plimsoll::Bytes;
@@ -62,7 +62,8 @@ pub fn compile(f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>, examples: &[&Te
 /// let (w, x) = (Tensor::zeros([1])?, Tensor::from_slice(&[1.0, 2.0], [2])?);
 /// let step = compile_with_state(
 ///     |w, x| {
-///         let (loss, gradients) = value_and_grad(|w: &[Tensor]| (&x[0] * &w[0])?.sub_scalar(1.0)?.square()?.mean())(w)?;
+///         let loss = |w: &[Tensor]| (&x[0] * &w[0])?.sub_scalar(1.0)?.square()?.mean();
+///         let (loss, gradients) = value_and_grad(loss)(w)?;
 ///         Ok((vec![(&w[0] - &(&gradients[0] * 0.1)?)?], vec![loss]))
 ///     },
 ///     &[&w],
@@ -206,7 +207,8 @@ impl Compiled {
         self.states.iter().zip(&self.state_types).map(copy).collect()
     }
 
-    /// Bytes of a run, exactly: state, results and arena. Arguments and captured tensors come on top; they are the caller's.
+    /// Bytes of a run, exactly: state, results and arena. Arguments and captured tensors come on top; they are the
+    /// caller's.
     pub fn peak(&self) -> Bytes {
         self.plan.total()
     }

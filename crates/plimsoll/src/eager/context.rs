@@ -78,8 +78,8 @@ impl Context {
         Context::new(Arc::new(CpuDevice::new(threads)?), Limit::Bytes(limit))
     }
 
-    /// The default context of a device, such as `cpu` or `cuda:0`. Its limit is 80 % of the memory that was available when it was
-    /// first used.
+    /// The default context of a device, such as `cpu` or `cuda:0`. Its limit is 80 % of the memory that was available
+    /// when it was first used.
     ///
     /// # Errors
     /// If there is no such device.

@@ -57,7 +57,8 @@ pub fn stop_gradient(x: &Tensor) -> Tensor {
 /// ```
 /// use plimsoll::eager::{Tensor, custom_gradient, grad};
 /// // Rounds, with the gradient of the identity.
-/// let round = |x: &Tensor| custom_gradient(&[x], |x| Ok(vec![x[0].add_scalar(0.5)?.floor()?]), |dy| Ok(vec![dy[0].clone()]));
+/// let half_up = |x: &[Tensor]| Ok(vec![x[0].add_scalar(0.5)?.floor()?]);
+/// let round = |x: &Tensor| custom_gradient(&[x], half_up, |dy| Ok(vec![dy[0].clone()]));
 /// let x = Tensor::from_slice(&[0.7], [1])?;
 /// let gradients = grad(|x: &[Tensor]| round(&x[0])?[0].sum())(&[x])?;
 /// assert_eq!(gradients[0].to_vec::<f32>()?, [1.0]);

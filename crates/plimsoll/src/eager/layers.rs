@@ -53,7 +53,8 @@ impl Tensor {
         apply(Call::Node(Op::MatMul(MatMul { dtype, ..MatMul::default() })), &[self, other])
     }
 
-    /// A two-dimensional convolution of images `[n, height, width, channels]` with filters `[height, width, channels, out]`.
+    /// A two-dimensional convolution of images `[n, height, width, channels]` with filters `[height, width, channels,
+    /// out]`.
     ///
     /// # Errors
     /// If the shapes do not go together.

@@ -3,16 +3,17 @@
 //! Explore with [`Tensor`], take gradients with a [`Tape`] or [`grad`], and [`compile`] what works into a planned step.
 //! `docs/eager.md` is the guide.
 //!
-//! An op is a graph of one or a few nodes that is planned, checked and loaded once per op, types and device. Gradients are the
-//! vector-Jacobian products of these graphs, by the rules with which models are differentiated; a compiled function is the graph of
-//! its ops.
+//! An op is a graph of one or a few nodes that is planned, checked and loaded once per op, types and device.
+//! Gradients are the vector-Jacobian products of these graphs, by the rules with which models are differentiated; a
+//! compiled function is the graph of its ops.
 //!
 //! The modules are layers; each depends only on those above it in this list:
 //!
 //! 1. `error`, `hash`, `short`, `element`;
 //! 2. `composite`, `call`: ops as pieces of graphs; `programs`: compiled ops and gradients;
 //! 3. `heap`, `context`: memory and where ops run; `tensor`;
-//! 4. `placement`, `trace`, `record`: device scopes and logs, and what traces and tapes see of an op; `dispatch`: the one way in;
+//! 4. `placement`, `trace`, `record`: device scopes and logs, and what traces and tapes see of an op; `dispatch`: the
+//!    one way in;
 //! 5. `create`, `arithmetic`, `movement`, `reduce`, `layers`, `display`: methods of tensors;
 //! 6. `tape`, `gradient`, `compile`.
 

@@ -36,7 +36,8 @@ thread_local! {
     static LOG: RefCell<Placement> = RefCell::default();
 }
 
-/// Runs a closure, and returns its result with the log of its ops on this thread. A log inside of another one is part of it.
+/// Runs a closure, and returns its result with the log of its ops on this thread. A log inside of another one is part
+/// of it.
 ///
 /// ```
 /// use plimsoll::eager::{Tensor, log_placement};

@@ -89,7 +89,7 @@ pub(super) fn write_results(graph: &mut Graph, results: &[ValueId]) -> Result<()
     Ok(())
 }
 
-/// Programs and gradients that were compiled, by op and types. The least recently used are dropped.
+/// Programs that were compiled, by op and types. Those that were not used for longest are dropped.
 #[derive(Default)]
 pub(super) struct Programs(Mutex<Cache<Program>>);
 

@@ -55,8 +55,8 @@ impl Tape {
         held
     }
 
-    /// The gradient of a scalar with respect to each of these tensors. What the tape holds is released as the pass goes back. A tensor
-    /// that the loss does not depend on has a gradient of zeros.
+    /// The gradient of a scalar with respect to each of these tensors. What the tape holds is released as the pass
+    /// goes back. A tensor that the loss does not depend on has a gradient of zeros.
     ///
     /// # Errors
     /// If the loss is not a single number, an op has no gradient, or memory runs out.

@@ -85,7 +85,8 @@ impl Tensor {
     /// Its dimensions, outermost first. Empty for a scalar.
     ///
     /// # Panics
-    /// Inside of a layer or loss of a [`Trainer`](crate::Trainer), whose batch dimension is no number; see [`Tensor::shape`].
+    /// Inside of a layer or loss of a [`Trainer`](crate::Trainer), whose batch dimension is no number; see
+    /// [`Tensor::shape`].
     pub fn dims(&self) -> Vec<usize> {
         self.0.ty.shape.dims().iter().map(|dim| dim.as_fixed().expect("the shape has no batch dimension")).collect()
     }
