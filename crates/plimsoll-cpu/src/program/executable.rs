@@ -5,10 +5,10 @@ use super::lower::{Lowering, ProgramMemory};
 use super::unsupported;
 use crate::runtime::memory::{CpuMemory, HostBuffer};
 use crate::runtime::threads::ThreadPool;
+use plimsoll_core::Bytes;
 use plimsoll_core::device::{DeviceError, Executable, Region, RunBuffers};
 use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::step::Role;
-use plimsoll_core::{Bytes, Op};
 use std::sync::Arc;
 
 /// A program without memory of its own.
@@ -45,7 +45,6 @@ impl CpuExecutable {
         let mut calls = Vec::with_capacity(program.order.len());
         for (step, id) in program.order.iter().enumerate() {
             let node = program.graph.node(*id);
-            debug_assert!(!matches!(node.op, Op::Store(_) | Op::Load(_)), "there is no backing store");
             let call = lowering.lower(node, program.workspaces[step]);
             calls.push(call.map_err(|what| unsupported(format!("{}: {what}", node.op.rules().name())))?);
         }
