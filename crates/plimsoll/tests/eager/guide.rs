@@ -37,7 +37,8 @@ fn gradients_and_compiled_functions() -> Result<()> {
         &[&x, &target],
         Bytes::mib(16),
     )?;
-    assert!(step.peak() < Bytes::kib(64), "{}", step.peak());
+    // Mostly the workspace of the products.
+    assert!(step.peak() < Bytes::mib(1), "{}", step.peak());
     let first: f32 = step.run(&[&x, &target])?[0].item()?;
     let second: f32 = step.run(&[&x, &target])?[0].item()?;
     assert!(second < first);
