@@ -1,11 +1,11 @@
 //! The device that the rest of the system sees.
 
-use crate::program::{self, CpuProgram};
+use crate::program::{self, CpuExecutable, CpuProgram};
 use crate::runtime::copier::{self, Copier};
 use crate::runtime::memory::{CpuMemory, HostBuffer};
 use crate::runtime::threads::{STACK, ThreadPool};
 use crate::simd::Isa;
-use plimsoll_core::device::{Device, DeviceError, Loaded, Memory, ReservedMemory, StepMemory, check_load};
+use plimsoll_core::device::{Device, DeviceError, Executable, Loaded, Memory, ReservedMemory, StepMemory, check_load};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::SliceWrite;
 use plimsoll_core::plan::{Capabilities, CheckedPlan, Footprint, Plan, RowSplit, Target};
@@ -107,6 +107,11 @@ impl Device for CpuDevice {
             *copier = Some(Arc::new(Copier::new()?));
         }
         Ok(Box::new(CpuProgram::load(&self.pool, copier.as_ref(), plan.expect_program(role), rows, memory)?))
+    }
+
+    fn executable(&self, plan: &CheckedPlan, role: Role) -> Result<Box<dyn Executable>, DeviceError> {
+        check_load(self, plan, plan.rows)?;
+        Ok(Box::new(CpuExecutable::new(&self.pool, plan, role)?))
     }
 }
 

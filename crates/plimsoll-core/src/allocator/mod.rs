@@ -28,7 +28,7 @@ pub use bump::Bump;
 pub use error::{AllocatorError, OverLimit};
 pub use owners::OwnerId;
 pub use planned::Planned;
-pub use segments::{DeviceSegments, Opened, PinnedSegments, SegmentId, Segments, VirtualSegments};
+pub use segments::{DeviceSegments, Memories, Opened, PinnedSegments, SegmentId, Segments, VirtualSegments};
 pub use snapshot::{Growth, LiveBlock, OwnerUse, Site, Snapshot};
 pub use stats::{MemoryStats, SizeClass};
 pub use system::System;

@@ -85,6 +85,19 @@ pub struct DeviceSegments {
 /// Segments by number, shared by clones.
 type Shared<T> = Arc<Mutex<Vec<Option<T>>>>;
 
+/// The memory of the segments of a [`DeviceSegments`].
+pub struct Memories<'a>(MutexGuard<'a, Vec<Option<Held>>>);
+
+impl Memories<'_> {
+    /// The memory of a segment, if there is one.
+    pub fn get(&self, segment: SegmentId) -> Option<&dyn Memory> {
+        Some(match self.0.get(segment.0 as usize)?.as_ref()? {
+            Held::Whole(memory) => &**memory,
+            Held::Reserved(memory) => &**memory,
+        })
+    }
+}
+
 enum Held {
     Whole(Box<dyn Memory>),
     Reserved(Box<dyn ReservedMemory>),
@@ -116,6 +129,11 @@ impl DeviceSegments {
             Held::Whole(memory) => Some(then(&mut **memory)),
             Held::Reserved(memory) => Some(then(&mut **memory)),
         }
+    }
+
+    /// The memory of all segments. No segment is opened or closed while it is held.
+    pub fn memories(&self) -> Memories<'_> {
+        Memories(self.lock())
     }
 
     /// Copies the bytes of a block that moves within its segment, as [`compact`](super::Allocator::compact) asks.

@@ -1,5 +1,7 @@
 //! The device interface: memory, backing stores, and loaded programs.
 
+mod executable;
+
 use crate::base::budget::SlotMemory;
 use crate::base::random::StepRandom;
 use crate::ir::graph::{Graph, NodeId};
@@ -9,6 +11,8 @@ use crate::{Bytes, LedgerError};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+
+pub use executable::{Executable, Region, RunBuffers};
 
 /// A device: a value behind one object-safe trait, so that no other code is generic over it. [`Target`] is the
 /// planner's part of it.
@@ -48,6 +52,18 @@ pub trait Device: Target {
 
     /// Loads the plan's program of this role for exactly `rows` rows, bound to the given memory.
     fn load(&self, plan: &CheckedPlan, role: Role, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError>;
+
+    /// Loads the plan's program of this role for the planned rows, without memory: every run names its own.
+    ///
+    /// # Errors
+    /// If the device does not support that.
+    fn executable(&self, plan: &CheckedPlan, role: Role) -> Result<Box<dyn Executable>, DeviceError> {
+        let _ = (plan, role);
+        Err(DeviceError::Unsupported {
+            device: self.name(),
+            what: "does not run programs on memory that is given for every run".to_string(),
+        })
+    }
 
     /// Diagnostics, which neither planning nor running needs.
     fn diagnostics(&self) -> Option<&dyn Diagnostics> {

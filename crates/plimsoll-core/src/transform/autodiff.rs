@@ -12,13 +12,30 @@ pub fn gradients(graph: &mut Graph, loss: ValueId, wrt: &[ValueId]) -> Result<Ve
     if *graph.shape(loss) != Shape::scalar() {
         return Err(graph.error(format!("gradients are taken of a single number, but the loss has the shape {}", graph.shape(loss))));
     }
+    let scope = graph.producer(loss).scope.clone();
+    let one = graph.within(&scope, Phase::Backward, |g| g.full(1.0, Shape::scalar()))?;
+    let found = vector_jacobian(graph, &[(loss, one)], wrt)?;
+    wrt.iter()
+        .zip(found)
+        .map(|(value, found)| match found {
+            Some(gradient) => Ok(gradient),
+            None => {
+                let scope = graph.producer(*value).scope.clone();
+                graph.within(&scope, Phase::Backward, |g| zeros(g, *value))
+            }
+        })
+        .collect()
+}
+
+/// Adds the nodes that compute the vector-Jacobian product: from the gradient of each of some values, the gradient of each value
+/// of `wrt`. None for a value that none of them depends on.
+pub fn vector_jacobian(graph: &mut Graph, seeds: &[(ValueId, ValueId)], wrt: &[ValueId]) -> Result<Vec<Option<ValueId>>, GraphError> {
     let wanted = depends_on(graph, wrt);
     let mut gradient: Vec<Option<ValueId>> = vec![None; graph.values.len()];
-    let last = graph.values[loss.index()].producer;
-    let scope = graph.node(last).scope.clone();
-    gradient[loss.index()] = Some(graph.within(&scope, Phase::Backward, |g| g.full(1.0, Shape::scalar()))?);
+    seeds.iter().for_each(|(value, seed)| gradient[value.index()] = Some(*seed));
+    let end = seeds.iter().map(|(value, _)| graph.values[value.index()].producer.0 + 1).max().unwrap_or(0);
 
-    for id in (0..=last.0).rev().map(NodeId) {
+    for id in (0..end).rev().map(NodeId) {
         let node = graph.node(id);
         let gradients: Vec<Option<ValueId>> = node.outputs.iter().map(|output| gradient[output.index()]).collect();
         let wants: Vec<bool> = node.inputs.iter().map(|input| wanted[input.index()]).collect();
@@ -46,15 +63,7 @@ pub fn gradients(graph: &mut Graph, loss: ValueId, wrt: &[ValueId]) -> Result<Ve
             Ok(())
         })?;
     }
-    wrt.iter()
-        .map(|value| match gradient[value.index()] {
-            Some(gradient) => Ok(gradient),
-            None => {
-                let scope = graph.producer(*value).scope.clone();
-                graph.within(&scope, Phase::Backward, |g| zeros(g, *value))
-            }
-        })
-        .collect()
+    Ok(wrt.iter().map(|value| gradient[value.index()]).collect())
 }
 
 /// Which values depend on one of the roots through real-valued ops.

@@ -8,6 +8,7 @@ mod checker;
 mod concat;
 mod device;
 mod errors;
+mod functions;
 mod offload;
 mod op_table;
 mod passes;

@@ -1,7 +1,7 @@
 //! The output of expressions, products and convolutions: a separate tensor, or a slice of a concat output.
 
 use super::instruction::{Address, Expression, F32Tensor, FloatTensor, KernelCall};
-use super::lower::{Lowering, conv_shape, fixed, random_row};
+use super::lower::{Lowering, conv_shape, random_row};
 use crate::kernels::movement::StridedCopy;
 use crate::kernels::pointwise::{InputSpec, Kernel, OutputSpec, PitchedRows};
 use plimsoll_core::expr::Expr;
@@ -44,12 +44,7 @@ impl Lowering<'_> {
         let first = place.first(part.shape.dims()[axis], self.rows) * inner * part.dtype.size();
         let runs = PitchedRows { length: dims[axis] * inner, pitch: whole[axis] * inner };
         let in_pieces = dims[..axis].iter().product::<usize>() > 1;
-        Ok(Destination {
-            address: Address::Fixed(fixed(own.address)?.wrapping_add(first)),
-            runs: in_pieces.then_some(runs),
-            ty: part,
-            ..own
-        })
+        Ok(Destination { address: own.address.offset_by(first)?, runs: in_pieces.then_some(runs), ty: part, ..own })
     }
 
     /// A fused slice write, preceded by a copy of the concat output so far if that is read again.
@@ -127,10 +122,14 @@ impl Lowering<'_> {
             to.iter().zip(&over).map(|(to, over)| OutputSpec { dtype: to.ty.dtype, over, runs: to.runs }).collect();
         let mut kernel = Kernel::new(expr, &shape.bind(self.rows), &self.sources(inputs, &dims), &sinks)?;
         let moving = self.bind(inputs, |i, address| kernel.set_input(i, address))?;
+        let mut moving_outputs = Vec::new();
         for (i, to) in to.iter().enumerate() {
-            kernel.set_output(i, fixed(to.address)?);
+            match to.address.written()? {
+                Address::Fixed(address) => kernel.set_output(i, address),
+                address => moving_outputs.push((i, address)),
+            }
         }
-        Ok(Expression { kernel, moving, row: random_row(shape) })
+        Ok(Expression { kernel, moving, moving_outputs, row: random_row(shape) })
     }
 
     /// An in-place expression over a result, which is its first input and its output. Until then, a 16-bit result is in
@@ -143,28 +142,41 @@ impl Lowering<'_> {
             [InputSpec { dims: &own, dtype: DType::F32, pitch }].into_iter().chain(self.sources(rest, &dims)).collect();
         let over: Vec<usize> = [0].into_iter().chain(self.overlaps(rest, to)?.into_iter().map(|i| i + 1)).collect();
         let mut kernel = Kernel::new(expr, &own, &sources, &[OutputSpec { dtype: to.ty.dtype, over: &over, runs: to.runs }])?;
-        kernel.set_input(0, fixed(to.address)?);
         let mut moving = self.bind(rest, |i, address| kernel.set_input(i + 1, address))?;
         moving.iter_mut().for_each(|(i, _)| *i += 1);
-        kernel.set_output(0, fixed(to.address)?);
-        Ok(Some(Box::new(Expression { kernel, moving, row: random_row(&to.ty.shape) })))
+        let mut moving_outputs = Vec::new();
+        match to.address.written()? {
+            Address::Fixed(address) => {
+                kernel.set_input(0, address);
+                kernel.set_output(0, address);
+            }
+            address => {
+                moving.push((0, address));
+                moving_outputs.push((0, address));
+            }
+        }
+        Ok(Some(Box::new(Expression { kernel, moving, moving_outputs, row: random_row(&to.ty.shape) })))
     }
 
     /// The inputs that a result overwrites.
     fn overlaps(&self, inputs: &[ValueId], to: &Destination) -> Result<Vec<usize>, String> {
-        let range = |value: ValueId| -> Result<Option<(usize, usize)>, String> {
+        // The region, or none for a fixed address, and the range of bytes.
+        let range = |value: ValueId| -> Result<Option<(Option<usize>, usize, usize)>, String> {
             let value = self.program.graph.spread(value);
-            Ok(match self.address(value)? {
-                Address::Fixed(start) => Some((start as usize, start as usize + self.program.graph.ty(value).bytes(self.rows).0 as usize)),
-                _ => None,
-            })
+            let (region, start) = match self.address(value)? {
+                Address::Fixed(start) => (None, start as usize),
+                Address::Region(region, offset) => (Some(region), offset),
+                Address::Column(_) | Address::Scalar(_) => return Ok(None),
+            };
+            Ok(Some((region, start, start + self.program.graph.ty(value).bytes(self.rows).0 as usize)))
         };
         // A slice must not be computed from other parts of the concat output while it is written.
         let own = range(to.value)?;
         let alone = to.ty == *self.program.graph.ty(to.value);
         let mut found = Vec::new();
         for (i, input) in inputs.iter().enumerate() {
-            if let (Some((start, end)), Some((from, until))) = (own, range(*input)?)
+            if let (Some((region, start, end)), Some((other, from, until))) = (own, range(*input)?)
+                && region == other
                 && start < until
                 && from < end
             {

@@ -1,5 +1,6 @@
 //! One instruction of a loaded program: a kernel with all operands except the addresses that change between runs.
 
+use super::lower::fixed;
 use crate::kernels::attention::{self, AttentionShape, Backward, Forward};
 use crate::kernels::conv::{self, ConvOutput, ConvShape};
 use crate::kernels::gather::{self, TableShape};
@@ -18,12 +19,30 @@ use plimsoll_core::ops::{RecurrentGradInputs, RecurrentInputs, WeightDropout};
 use plimsoll_core::random::StepRandom;
 use std::ops::Range;
 
-/// The address of a value: fixed, or an input that the caller passes to each run.
+/// The address of a value: fixed, or in what the caller passes to each run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Fixed(*mut u8),
     Column(usize),
     Scalar(usize),
+    /// A byte offset in one of the regions of an [`Executable`](plimsoll_core::device::Executable).
+    Region(usize, usize),
+}
+
+/// What the caller passes to one run.
+#[derive(Clone, Copy)]
+pub(super) struct Bindings<'a> {
+    pub columns: &'a [&'a [u8]],
+    pub scalars: &'a [f32],
+    pub random: StepRandom,
+    pub regions: &'a [*mut u8],
+}
+
+impl<'a> Bindings<'a> {
+    /// Those of a program that is bound to its memory.
+    pub fn of(inputs: &StepInputs<'a>) -> Bindings<'a> {
+        Bindings { columns: inputs.columns, scalars: inputs.scalars, random: inputs.random, regions: &[] }
+    }
 }
 
 // SAFETY: an address is dereferenced only by `KernelCall::run`, whose caller holds the locks of the memories it points into.
@@ -34,12 +53,26 @@ unsafe impl Sync for Address {}
 impl Address {
     /// The address in this run. Inputs from the host are never written.
     #[inline(always)]
-    fn resolve(self, inputs: &StepInputs<'_>) -> *mut u8 {
+    fn resolve(self, inputs: &Bindings<'_>) -> *mut u8 {
         match self {
             Address::Fixed(address) => address,
             Address::Column(column) => inputs.columns[column].as_ptr().cast_mut(),
             Address::Scalar(scalar) => inputs.scalars[scalar..].as_ptr().cast_mut().cast(),
+            Address::Region(region, offset) => inputs.regions[region].wrapping_add(offset),
         }
+    }
+
+    /// The address this many bytes further on, in memory that programs write.
+    pub fn offset_by(self, bytes: usize) -> Result<Address, String> {
+        match self {
+            Address::Region(region, offset) => Ok(Address::Region(region, offset + bytes)),
+            address => Ok(Address::Fixed(fixed(address)?.wrapping_add(bytes))),
+        }
+    }
+
+    /// Itself, if programs may write there.
+    pub fn written(self) -> Result<Address, String> {
+        self.offset_by(0)
     }
 }
 
@@ -62,7 +95,7 @@ impl FloatTensor {
     /// # Safety
     ///
     /// The elements are valid in this run, and no one writes them concurrently.
-    unsafe fn read<'a>(self, inputs: &StepInputs<'a>) -> FloatView<'a> {
+    unsafe fn read<'a>(self, inputs: &Bindings<'a>) -> FloatView<'a> {
         // SAFETY: guaranteed by the caller.
         unsafe { FloatView::new(self.address.resolve(inputs), self.dtype, self.count) }
     }
@@ -72,7 +105,7 @@ impl FloatTensor {
     /// # Safety
     ///
     /// The memory is valid for them in this run, and exclusive.
-    unsafe fn halves<'a>(self, inputs: &StepInputs<'a>) -> Option<HalfViewMut<'a>> {
+    unsafe fn halves<'a>(self, inputs: &Bindings<'a>) -> Option<HalfViewMut<'a>> {
         // SAFETY: guaranteed by the caller.
         self.dtype.is_half().then(|| unsafe { HalfViewMut::new(self.address.resolve(inputs), self.dtype, self.count) })
     }
@@ -80,7 +113,7 @@ impl FloatTensor {
     /// # Safety
     ///
     /// It is a tensor of floats that are valid in this run, and no one writes them concurrently.
-    unsafe fn slice<'a>(self, inputs: &StepInputs<'a>) -> &'a [f32] {
+    unsafe fn slice<'a>(self, inputs: &Bindings<'a>) -> &'a [f32] {
         debug_assert_eq!(self.dtype, DType::F32);
         // SAFETY: guaranteed by the caller.
         unsafe { std::slice::from_raw_parts(self.address.resolve(inputs).cast(), self.count) }
@@ -89,7 +122,7 @@ impl FloatTensor {
     /// # Safety
     ///
     /// It is a tensor of floats that are valid in this run and exclusive.
-    unsafe fn floats<'a>(self, inputs: &StepInputs<'a>) -> &'a mut [f32] {
+    unsafe fn floats<'a>(self, inputs: &Bindings<'a>) -> &'a mut [f32] {
         debug_assert_eq!(self.dtype, DType::F32);
         // SAFETY: guaranteed by the caller.
         unsafe { F32Tensor { address: self.address, count: self.count }.write(inputs) }
@@ -100,7 +133,7 @@ impl F32Tensor {
     /// # Safety
     ///
     /// The floats are valid in this run and exclusive.
-    unsafe fn write<'a>(self, inputs: &StepInputs<'a>) -> &'a mut [f32] {
+    unsafe fn write<'a>(self, inputs: &Bindings<'a>) -> &'a mut [f32] {
         // SAFETY: guaranteed by the caller.
         unsafe { std::slice::from_raw_parts_mut(self.address.resolve(inputs).cast(), self.count) }
     }
@@ -114,16 +147,18 @@ pub(super) struct TypedTensor {
 }
 
 impl TypedTensor {
-    fn resolve(self, inputs: &StepInputs<'_>) -> TensorPtr {
+    fn resolve(self, inputs: &Bindings<'_>) -> TensorPtr {
         TensorPtr { ptr: self.address.resolve(inputs), dtype: self.dtype }
     }
 }
 
-/// A compiled expression whose input addresses may change between runs.
+/// A compiled expression whose addresses may change between runs.
 pub(super) struct Expression {
     pub kernel: Kernel,
     /// The inputs whose addresses change.
     pub moving: Vec<(usize, Address)>,
+    /// The outputs whose addresses change.
+    pub moving_outputs: Vec<(usize, Address)>,
     /// Random numbers per row of the batch.
     pub row: u64,
 }
@@ -131,8 +166,9 @@ pub(super) struct Expression {
 impl Expression {
     /// # Safety
     /// Same as [`Kernel::prepare`].
-    unsafe fn prepare(&mut self, inputs: &StepInputs<'_>) {
+    unsafe fn prepare(&mut self, inputs: &Bindings<'_>) {
         self.moving.iter().for_each(|(i, address)| self.kernel.set_input(*i, address.resolve(inputs)));
+        self.moving_outputs.iter().for_each(|(i, address)| self.kernel.set_output(*i, address.resolve(inputs)));
         // SAFETY: guaranteed by the caller.
         unsafe { self.kernel.prepare(inputs.random, first_random(&inputs.random, self.row)) };
     }
@@ -190,6 +226,10 @@ pub(super) enum KernelCall {
     Reduce {
         reducer: Box<Reducer>,
         moving: Vec<(usize, Address)>,
+        output: Address,
+        workspace: Address,
+        /// The sum to accumulate onto; often at the address of the output.
+        onto: Option<Address>,
         row: u64,
     },
     MatMul {
@@ -314,7 +354,7 @@ pub(super) struct HeadsTensor {
 }
 
 impl HeadsTensor {
-    fn resolve(self, inputs: &StepInputs<'_>) -> attention::HeadsPtr {
+    fn resolve(self, inputs: &Bindings<'_>) -> attention::HeadsPtr {
         let HeadsTensor { address, start, dtype, row } = self;
         attention::HeadsPtr { start: address.resolve(inputs).wrapping_add(start), dtype, row }
     }
@@ -333,11 +373,11 @@ pub(super) struct AttentionWork {
 }
 
 impl AttentionWork {
-    fn mask(&self, inputs: &StepInputs<'_>) -> Option<attention::KeyMask> {
+    fn mask(&self, inputs: &Bindings<'_>) -> Option<attention::KeyMask> {
         self.mask.map(|(address, dtype)| attention::KeyMask { start: address.resolve(inputs), dtype })
     }
 
-    fn dropout_mask(&self, inputs: &StepInputs<'_>) -> Option<attention::DropoutMask> {
+    fn dropout_mask(&self, inputs: &Bindings<'_>) -> Option<attention::DropoutMask> {
         let random = inputs.random;
         self.dropout.map(|(dropout, sequences)| attention::DropoutMask { dropout, random, before: random.first_row * sequences as u64 })
     }
@@ -357,7 +397,7 @@ impl KernelCall {
     ///
     /// The columns and scalars are as the program's graph declares them; every fixed address is in a memory whose lock
     /// is held, valid over the extent of its value; and values alias only as the plan's certificate allows.
-    pub unsafe fn run(&mut self, pool: &ThreadPool, inputs: &StepInputs<'_>) {
+    pub unsafe fn run(&mut self, pool: &ThreadPool, inputs: &Bindings<'_>) {
         // SAFETY: guaranteed by the caller, for every address below.
         unsafe {
             match self {
@@ -365,8 +405,12 @@ impl KernelCall {
                     expression.prepare(inputs);
                     expression.kernel.run(pool);
                 }
-                KernelCall::Reduce { reducer, moving, row } => {
+                KernelCall::Reduce { reducer, moving, output, workspace, onto, row } => {
                     moving.iter().for_each(|(i, address)| reducer.set_input(*i, address.resolve(inputs)));
+                    reducer.set_output(output.resolve(inputs), workspace.resolve(inputs).cast());
+                    if let Some(before) = onto {
+                        reducer.set_initial(before.resolve(inputs));
+                    }
                     reducer.run(pool, inputs.random, first_random(&inputs.random, *row));
                 }
                 KernelCall::MatMul { over_rows, a, b, c, pitch, onto, workspace, epilogue } => {
@@ -513,7 +557,7 @@ fn floats<'a>(output: &'a mut [f32], pitch: Option<usize>, epilogue: gemm::Epilo
 ///
 /// # Safety
 /// Both tensors are valid.
-unsafe fn resume_from(before: Option<&F32Tensor>, to: *mut f32, inputs: &StepInputs<'_>) -> WriteMode {
+unsafe fn resume_from(before: Option<&F32Tensor>, to: *mut f32, inputs: &Bindings<'_>) -> WriteMode {
     let Some(before) = before else { return WriteMode::Set };
     // SAFETY: guaranteed by the caller; the plan places them at the same or at disjoint addresses.
     unsafe {
@@ -527,7 +571,7 @@ unsafe fn resume_from(before: Option<&F32Tensor>, to: *mut f32, inputs: &StepInp
 
 /// # Safety
 /// Same as [`Kernel::prepare`].
-unsafe fn prepared<'a>(epilogue: &'a mut Option<Box<Expression>>, inputs: &StepInputs<'_>) -> Option<&'a Expression> {
+unsafe fn prepared<'a>(epilogue: &'a mut Option<Box<Expression>>, inputs: &Bindings<'_>) -> Option<&'a Expression> {
     let expression = epilogue.as_deref_mut()?;
     // SAFETY: guaranteed by the caller.
     unsafe { expression.prepare(inputs) };

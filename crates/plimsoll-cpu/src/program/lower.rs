@@ -13,7 +13,7 @@ use crate::kernels::reduce::{self, Reducer};
 use crate::runtime::memory::HostBuffer;
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::{Attention, Cell, Recurrent, RecurrentGrad, Window};
-use plimsoll_core::plan::{Place, Program};
+use plimsoll_core::plan::{Place, Program, Resident};
 use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
 /// A program under lowering.
@@ -21,8 +21,15 @@ pub(super) struct Lowering<'a> {
     pub program: &'a Program,
     pub rows: usize,
     pub threads: usize,
-    pub resident: &'a HostBuffer,
-    pub arena: &'a HostBuffer,
+    pub memory: ProgramMemory<'a>,
+}
+
+/// The memory of a program under lowering.
+pub(super) enum ProgramMemory<'a> {
+    /// The same for every run.
+    Bound { resident: &'a HostBuffer, arena: &'a HostBuffer },
+    /// Given for every run: a region per column, a region per state, and one for the arena, of this size.
+    Given { states: &'a [Resident], arena: Bytes },
 }
 
 /// The workspace of a node's kernel for at most `rows` rows on `threads` threads.
@@ -156,11 +163,9 @@ impl Lowering<'_> {
                     Reducer::new(&op.expr, &dims_of_op, &op.axes, op.kind, has_batch_first(&op.shape), &sources)?
                 };
                 let moving = self.bind(inputs, |i, address| reducer.set_input(i, address))?;
-                reducer.set_output(self.written(outputs[0])?, fixed(workspace.address)?.cast());
-                if let Some(before) = before.first() {
-                    reducer.set_initial(fixed(self.address(*before)?)?);
-                }
-                KernelCall::Reduce { reducer: Box::new(reducer), moving, row: random_row(&op.shape) }
+                let onto = before.first().map(|before| self.address(*before)?.written()).transpose()?;
+                let (output, workspace) = (self.address(outputs[0])?.written()?, workspace.address);
+                KernelCall::Reduce { reducer: Box::new(reducer), moving, output, workspace, onto, row: random_row(&op.shape) }
             }
             Op::Conv2dGradFilter(op) => KernelCall::ConvGradFilter {
                 shape: Box::new(conv_shape(&op.window, op.groups, &self.dims(inputs[0]), &self.dims(inputs[1]))),
@@ -344,28 +349,46 @@ impl Lowering<'_> {
     /// The address of a value, checked against the bounds of its memory.
     pub fn address(&self, value: ValueId) -> Result<Address, String> {
         if let Some((whole, start)) = self.strip(value) {
-            let first = fixed(self.address(whole)?)?;
-            return Ok(Address::Fixed(first.wrapping_add(start * self.size(value))));
+            return self.address(whole)?.offset_by(start * self.size(value));
         }
-        let within = |block: &HostBuffer, offset: Bytes| {
-            let end = offset.0.checked_add(self.program.graph.ty(value).bytes(self.rows).0);
-            if end.is_none_or(|end| end > block.size() as u64) {
-                return Err(format!("{value} is planned outside of its memory"));
-            }
-            Ok(Address::Fixed(block.start().wrapping_add(offset.0 as usize)))
-        };
         match self.program.places.get(value.0 as usize).copied().flatten() {
-            Some(Place::Arena(offset)) => within(self.arena, offset),
-            Some(Place::Resident(offset)) => within(self.resident, offset),
-            Some(Place::Input(column)) => Ok(Address::Column(column.0 as usize)),
+            Some(Place::Arena(offset)) => self.in_arena(offset, self.bytes(value)).ok_or_else(|| outside(value)),
+            Some(Place::Resident(offset)) => self.in_resident(offset, self.bytes(value)).ok_or_else(|| outside(value)),
+            Some(Place::Input(column)) => match self.memory {
+                ProgramMemory::Bound { .. } => Ok(Address::Column(column.0 as usize)),
+                ProgramMemory::Given { .. } => Ok(Address::Region(column.0 as usize, 0)),
+            },
             Some(Place::Scalar(scalar)) => Ok(Address::Scalar(scalar.0 as usize)),
             Some(Place::Backing(_)) => Err(format!("{value} is in the backing store, where only loads reach")),
             None => Err(format!("{value} has no place in the plan")),
         }
     }
 
-    fn written(&self, value: ValueId) -> Result<*mut u8, String> {
-        fixed(self.address(value)?)
+    fn bytes(&self, value: ValueId) -> Bytes {
+        self.program.graph.ty(value).bytes(self.rows)
+    }
+
+    /// The address of a range of the arena, if it is inside.
+    fn in_arena(&self, offset: Bytes, size: Bytes) -> Option<Address> {
+        match self.memory {
+            ProgramMemory::Bound { arena, .. } => within(arena, offset, size),
+            ProgramMemory::Given { states, arena } => {
+                let inside = offset.0.checked_add(size.0).is_some_and(|end| end <= arena.0);
+                inside.then(|| Address::Region(self.program.graph.inputs().len() + states.len(), offset.0 as usize))
+            }
+        }
+    }
+
+    /// The address of a range that persists across steps, if it is inside.
+    fn in_resident(&self, offset: Bytes, size: Bytes) -> Option<Address> {
+        match self.memory {
+            ProgramMemory::Bound { resident, .. } => within(resident, offset, size),
+            ProgramMemory::Given { states, .. } => {
+                // Only states of no bytes share an offset with others.
+                let state = states.iter().position(|state| !state.stored && state.offset == offset && size <= state.size)?;
+                Some(Address::Region(self.program.graph.inputs().len() + state, 0))
+            }
+        }
     }
 
     /// A value that a kernel reads or writes as real numbers, in single precision or 16 bits.
@@ -395,11 +418,8 @@ impl Lowering<'_> {
     /// The planned workspace, with the length that the kernel requires for these rows.
     fn workspace(&self, node: &Node, (offset, size): (Bytes, Bytes)) -> Result<F32Tensor, String> {
         let needed = workspace(&self.program.graph, node, self.rows, self.threads);
-        let end = offset.0.checked_add(needed.0);
-        if needed > size || end.is_none_or(|end| end > self.arena.size() as u64) {
-            return Err(format!("needs {needed} of workspace, but the plan gives it {size}"));
-        }
-        let address = Address::Fixed(self.arena.start().wrapping_add(offset.0 as usize));
+        let address = self.in_arena(offset, needed).filter(|_| needed <= size);
+        let address = address.ok_or_else(|| format!("needs {needed} of workspace, but the plan gives it {size}"))?;
         Ok(F32Tensor { address, count: needed.0 as usize / size_of::<f32>() })
     }
 
@@ -431,6 +451,16 @@ impl Lowering<'_> {
     }
 }
 
+/// The address of a range of a memory, if it is inside.
+fn within(block: &HostBuffer, offset: Bytes, size: Bytes) -> Option<Address> {
+    let inside = offset.0.checked_add(size.0).is_some_and(|end| end <= block.size() as u64);
+    inside.then(|| Address::Fixed(block.start().wrapping_add(offset.0 as usize)))
+}
+
+fn outside(value: ValueId) -> String {
+    format!("{value} is planned outside of its memory")
+}
+
 /// Whether the first dimension of a shape is a multiple of the batch.
 fn has_batch_first(shape: &Shape) -> bool {
     shape.dims().first().is_some_and(|dim| dim.is_batch())
@@ -445,5 +475,6 @@ pub(super) fn fixed(address: Address) -> Result<*mut u8, String> {
     match address {
         Address::Fixed(address) => Ok(address),
         Address::Column(_) | Address::Scalar(_) => Err("is planned to write where only the host writes".to_string()),
+        Address::Region(..) => Err("has another address in every run".to_string()),
     }
 }

@@ -1,12 +1,14 @@
 //! A program loaded for a number of rows: a flat list of instructions, and a loop over them that does not allocate.
 
 mod destination;
+mod executable;
 mod instruction;
 mod lower;
 mod offload;
 mod row_split;
 
 pub(crate) use destination::fuses_slice_write;
+pub(crate) use executable::CpuExecutable;
 pub(crate) use lower::workspace;
 pub(crate) use row_split::can_split_rows;
 
@@ -16,8 +18,8 @@ use crate::runtime::memory::{CpuMemory, HostBuffer};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::element::any_non_finite;
 use destination::Destination;
-use instruction::KernelCall;
-use lower::{Lowering, fixed};
+use instruction::{Bindings, KernelCall};
+use lower::{Lowering, ProgramMemory, fixed};
 use offload::OffloadCopies;
 use plimsoll_core::device::{DeviceError, Loaded, NodeSpan, StepInputs, StepMemory};
 use plimsoll_core::plan::{Place, Program};
@@ -101,7 +103,8 @@ impl CpuProgram {
         if Arc::ptr_eq(&resident, &arena) {
             return Err(unsupported("states and the arena have the same memory; allocate one for each"));
         }
-        let lowering = Lowering { program, rows, threads: pool.threads(), resident: &resident, arena: &arena };
+        let memories = ProgramMemory::Bound { resident: &resident, arena: &arena };
+        let lowering = Lowering { program, rows, threads: pool.threads(), memory: memories };
         let mut instructions = Vec::with_capacity(program.order.len());
         for (step, id) in program.order.iter().enumerate() {
             let node = program.graph.node(*id);
@@ -194,7 +197,7 @@ impl CpuProgram {
             // SAFETY: the inputs were just checked against the graph, and both locks are held. Every address was
             // checked against its memory at load time. Types, alignment, and that values alias only where allowed
             // follow from `CheckedPlan` and `check_load`, which hold whatever the plan's public fields are.
-            unsafe { work.run(&self.pool, inputs) };
+            unsafe { work.run(&self.pool, &Bindings::of(inputs)) };
             ran(instruction.node);
             if let Some(guard) = guard
                 && guard.after == i
@@ -244,7 +247,7 @@ impl Loaded for CpuProgram {
         for (i, instruction) in self.instructions.iter_mut().enumerate().take_while(|(_, instruction)| !instruction.writes_state) {
             match &mut instruction.work {
                 // SAFETY: as in `run`.
-                Some(work) => unsafe { work.run(&self.pool, inputs) },
+                Some(work) => unsafe { work.run(&self.pool, &Bindings::of(inputs)) },
                 // SAFETY: as in `run`; nothing runs concurrently.
                 None => unsafe { self.copies.as_ref().map_or(Ok(()), |copies| copies.make(i)) }?,
             }

@@ -2,6 +2,7 @@
 
 mod allocators;
 mod concat;
+mod executable;
 mod guard;
 mod images;
 mod model;

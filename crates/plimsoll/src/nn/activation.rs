@@ -3,7 +3,7 @@
 use super::keras::KerasLayer;
 use super::{Int8, Layer, Lowering, single_input};
 use crate::named::named;
-use plimsoll_core::expr::{Binary, ExprBuilder, TermId, Unary};
+use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
 use plimsoll_core::ops::Reduction;
 use plimsoll_core::shape::Shape;
 use plimsoll_core::{Graph, GraphError, ValueId};
@@ -117,6 +117,11 @@ impl Activation {
             }
             _ => g.map(x, |e, x| self.term(e, x)),
         }
+    }
+
+    /// The function of one element as an expression; softmax is not elementwise and is the identity.
+    pub(crate) fn expression(self) -> Expr {
+        Expr::build(|e| self.term(e, e.input(0)))
     }
 
     /// The function of one element; softmax is not elementwise and returns `x`.
