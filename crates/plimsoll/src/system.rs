@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Untracked heap: names, the ledger itself, the C library, and the gaps that planning leaves between blocks that are still in use.
-const HEAP_RESERVE: Bytes = Bytes::kib(1280);
+const HEAP_RESERVE: Bytes = Bytes::kib(768);
 
 /// Percent of the program file's pages that are not resident at once: code of other phases, commands, formats and processors, and tables for
 /// panics. Pages are given back between the phases of a run: arguments, configuration, data, graphs, planning, loading, first batch, checkpoints.

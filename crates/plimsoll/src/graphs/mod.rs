@@ -7,7 +7,7 @@ mod update_tests;
 mod variants;
 
 pub(crate) use programs::{
-    LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, PlanSpace, PlannedRun, ProgramInterface, Programs, ROW_SHARE, SMALLEST_OFFLOADED, ValueKind,
-    input_columns, nodes,
+    GAPS_OF_SEARCH, LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, PlanSpace, PlannedRun, ProgramInterface, Programs, ROW_SHARE,
+    SMALLEST_OFFLOADED, ValueKind, input_columns, nodes,
 };
 pub(crate) use variants::{Variant, Variants};

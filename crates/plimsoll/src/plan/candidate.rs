@@ -8,7 +8,7 @@ use super::{Budgets, Request};
 use crate::allow::Permission;
 use crate::checkpoint::Checkpoints;
 use crate::error::Result;
-use crate::graphs::{PlanSpace, PlannedRun, ProgramInterface, Programs, Variant, nodes};
+use crate::graphs::{GAPS_OF_SEARCH, PlanSpace, PlannedRun, ProgramInterface, Programs, Variant, nodes};
 use crate::history::History;
 use crate::prune::MaskUpdates;
 use crate::spec::{Count, RunSpec};
@@ -194,6 +194,11 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
         accumulates: micro_batch < request.batch,
         as_specified: (on_device.is_none() && whole && is_as_specified(&memory)).then(|| least - request.machine.process),
     };
+    if !planned.as_specified.is_some_and(|run| run <= request.programs.search_heap(compared(request))) {
+        let graphs = fixed.iter_mut().filter(|(owner, _)| *owner == Owner::Graphs);
+        graphs.for_each(|(_, size)| *size += GAPS_OF_SEARCH);
+        least += GAPS_OF_SEARCH;
+    }
     let planning = request.machine.process + request.programs.planning_heap(&planned, compared(request))?;
     if planning > least {
         fixed.push((Owner::Planning, planning - least));

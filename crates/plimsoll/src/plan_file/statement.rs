@@ -9,6 +9,7 @@ use super::subject::{Proven, Subject};
 use super::untrue;
 use crate::allow::Permission;
 use crate::error::Result;
+use crate::graphs::GAPS_OF_SEARCH;
 use crate::plan::{checkpoint_owner, history_owner, mask_update_owner};
 use crate::spec::Count;
 use plimsoll_core::graph::Graph;
@@ -121,6 +122,9 @@ pub(super) fn derive(
         let run = add(total(&host)?, pipelines::minimum(&subject.data, feed_rows)?)?;
         // Planning ends before the run allocates; it counts only if it takes more memory than the run.
         let without_search = proven.planning_as_specified.filter(|(_, search)| run.saturating_sub(process) <= *search);
+        let gaps = if without_search.is_some() { 0 } else { GAPS_OF_SEARCH.0 };
+        insert(&mut host, "graphs", gaps)?;
+        let run = add(run, gaps)?;
         let planning = add(process, without_search.map_or(proven.planning, |(heap, _)| heap))?;
         if planning > run {
             insert(&mut host, "planning", planning - run)?;
