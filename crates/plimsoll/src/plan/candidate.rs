@@ -194,7 +194,7 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
         accumulates: micro_batch < request.batch,
         as_specified: (on_device.is_none() && whole && is_as_specified(&memory)).then(|| least - request.machine.process),
     };
-    if !planned.as_specified.is_some_and(|run| run <= request.programs.search_heap(compared(request))) {
+    if planned.as_specified.is_none_or(|run| run > request.programs.search_heap(compared(request))) {
         let graphs = fixed.iter_mut().filter(|(owner, _)| *owner == Owner::Graphs);
         graphs.for_each(|(_, size)| *size += GAPS_OF_SEARCH);
         least += GAPS_OF_SEARCH;
