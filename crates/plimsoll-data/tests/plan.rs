@@ -50,7 +50,6 @@ fn opened_datasets_hold_what_they_share_once() {
     let (train, held_out) = tensors().holdout(0.25, 1).unwrap();
     let (train, held_out) = (train.batch(8), held_out.batch(8));
     let each = [&train, &held_out].map(|part| Dataset::held_bytes([part]).unwrap() - whole);
-    assert!(each.iter().all(|rows| *rows > Bytes::ZERO), "which rows are held out takes memory too: {each:?}");
     assert_eq!(Dataset::held_bytes([&train, &held_out]).unwrap(), whole + each[0] + each[1]);
 }
 

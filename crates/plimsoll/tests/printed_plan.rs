@@ -16,7 +16,7 @@ fn everything(plan: &RunPlan) -> (String, String, String) {
 #[test]
 fn the_printed_plan_is_the_plan_that_runs() {
     let free = Trainer::new(zoo::mlp(10), &digits(Split::Train)).threads(1).plan(&Fit::epochs(1)).unwrap();
-    for budget in [Bytes::mib(256), free.minimum + Bytes::mib(1)] {
+    for budget in [Bytes::mib(256), free.minimum + Bytes::mib(2)] {
         let folder = tempfile::tempdir().unwrap();
         let mut trainer = Trainer::new(zoo::mlp(10), &digits(Split::Train)).threads(1).budget(Budget { host: Some(budget), device: None });
         let held_out = digits(Split::Test);

@@ -29,7 +29,7 @@ pub use error::{AllocatorError, OverLimit};
 pub use owners::OwnerId;
 pub use planned::Planned;
 pub use segments::{DeviceSegments, Memories, Opened, PinnedSegments, SegmentId, Segments, VirtualSegments};
-pub use snapshot::{Growth, LiveBlock, OwnerUse, Site, Snapshot};
+pub use snapshot::{AllocationSite, Growth, LiveBlock, OwnerUse, Snapshot};
 pub use stats::{MemoryStats, SizeClass};
 pub use system::System;
 pub use trace::{Event, Recorded, Trace};

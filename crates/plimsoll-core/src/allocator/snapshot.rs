@@ -63,7 +63,7 @@ pub struct LiveBlock {
 
 /// Live blocks of one owner that were made at one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Site {
+pub struct AllocationSite {
     /// The owner.
     pub owner: String,
     /// The place in the source.
@@ -103,10 +103,10 @@ impl Snapshot {
     }
 
     /// Live blocks by owner and place, largest first.
-    pub fn sites(&self) -> Vec<Site> {
+    pub fn sites(&self) -> Vec<AllocationSite> {
         let sites = self.totals().into_iter();
-        let mut sites: Vec<Site> = sites
-            .map(|((owner, location), (blocks, bytes))| Site {
+        let mut sites: Vec<AllocationSite> = sites
+            .map(|((owner, location), (blocks, bytes))| AllocationSite {
                 owner: owner.to_string(),
                 location: location.to_string(),
                 blocks: blocks as u64,
@@ -157,7 +157,7 @@ impl fmt::Display for Snapshot {
         if !self.blocks.is_empty() {
             write!(f, "\n  made at")?;
         }
-        for Site { owner, location, blocks, held } in self.sites() {
+        for AllocationSite { owner, location, blocks, held } in self.sites() {
             write!(f, "\n    {location:<48} {:>9} in {blocks} blocks of {owner}", held.to_string())?;
         }
         Ok(())

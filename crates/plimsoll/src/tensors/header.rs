@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tensors_and_metadata_are_told_apart() {
+    fn metadata_is_not_a_tensor() {
         let text = r#"{"__metadata__":{"format":"pt"},"a/b":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"s":{"shape":[],"dtype":"I32","data_offsets":[24,28]}}"#;
         let header: Header = serde_json::from_str(text).unwrap();
         assert_eq!(header.metadata["format"], "pt");

@@ -11,7 +11,7 @@ const BINS: usize = (65 - STEP_BITS as usize) * STEPS as usize;
 pub(super) const LAST: u16 = BINS as u16;
 const WORDS: usize = (BINS + 1).div_ceil(64);
 
-/// Blocks of a bin that are looked at, so that no allocation takes long.
+/// Blocks of a bin that are compared, so that no allocation takes long.
 const LOOKED_AT: usize = 8;
 
 /// Heads of doubly linked lists, and which of them are not empty.

@@ -181,7 +181,7 @@ impl Heap {
         committed
     }
 
-    /// Where a block of `size` bytes takes the least new memory, if addresses are left for it.
+    /// Where a block of `size` bytes takes the smallest amount of new memory, if addresses are left for it.
     pub fn placement(&self, size: u64) -> Option<Placement> {
         let (mut best, mut bare, mut looked_at): (Option<Placement>, u32, usize) = (None, self.bare, 0);
         while bare != NONE && (best.is_none() || looked_at < LOOKED_AT) {

@@ -59,7 +59,7 @@ impl Default for BestFitOptions {
 /// An allocator for blocks of any size and lifetime.
 ///
 /// A request takes the smallest free block that fits, at the lowest address, and the rest of it stays free. A freed block
-/// is merged with its free neighbours. If no free block fits, memory is committed where that takes the least: usually at
+/// is merged with its free neighbours. If no free block fits, memory is committed where the fewest bytes are needed: usually at
 /// the end of the segment, which grows in place. Where the device cannot do that, another segment is opened.
 ///
 /// ```
@@ -258,7 +258,7 @@ impl Inner {
         self.limit.map_or(target, |limit| limit.min(target))
     }
 
-    /// Commits memory for a block where that takes the least.
+    /// Commits memory for a block where the fewest bytes are needed.
     fn grow_in_place(&mut self, request: &Request, size: u64) -> Result<(u64, BlockRange), AllocatorError> {
         let target = self.target(size);
         let excess = |inner: &Inner, placement: &Placement| (inner.accounts.reserved + placement.commit).saturating_sub(target);
