@@ -2,6 +2,7 @@
 
 use super::accounts::Accounts;
 use super::live::LiveBlocks;
+use super::segments::open_committed;
 use super::{Allocator, AllocatorError, AllocatorId, Block, BlockRange, MemoryStats, Opened, OverLimit, Request, Segments, Snapshot};
 use crate::Bytes;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,19 +43,12 @@ impl Bump {
     /// # Errors
     /// If the device has no memory left.
     pub fn new(mut segments: impl Segments + 'static, size: Bytes) -> Result<Bump, AllocatorError> {
-        let (alignment, granule) = (segments.alignment().0, segments.granule());
-        let size = size.align_up(granule.unwrap_or(Bytes(alignment)).0);
-        let opened = segments.open(size)?;
-        if granule.is_some()
-            && let Err(error) = segments.commit(opened.id, 0..size.0)
-        {
-            segments.close(opened.id);
-            return Err(error.into());
-        }
+        let alignment = segments.alignment().0;
+        let (opened, size) = open_committed(&mut segments, size.align_up(alignment))?;
         let mut accounts = Accounts::new();
-        accounts.reserve(size.0);
+        accounts.reserve(size);
         let inner = Inner { segments: Box::new(segments), accounts, end: 0, blocks: LiveBlocks::default() };
-        Ok(Bump { id: AllocatorId::new(), alignment, opened, size: size.0, inner: Mutex::new(inner) })
+        Ok(Bump { id: AllocatorId::new(), alignment, opened, size, inner: Mutex::new(inner) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

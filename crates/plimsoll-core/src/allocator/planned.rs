@@ -2,6 +2,7 @@
 
 use super::accounts::Accounts;
 use super::live::LiveBlocks;
+use super::segments::open_committed;
 use super::trace::Trace;
 use super::{Allocator, AllocatorError, AllocatorId, Block, BlockRange, MemoryStats, Move, Opened, Request, Segments, Snapshot};
 use crate::Bytes;
@@ -70,17 +71,9 @@ impl Planned {
         let alignment = segments.alignment();
         let sizes = trace.lifetimes(alignment).iter().map(|block| block.size.0).collect();
         let layout = trace.layout(alignment);
-        let granule = segments.granule();
-        let size = layout.size.align_up(granule.unwrap_or(Bytes(1)).0);
-        let opened = segments.open(size)?;
-        if granule.is_some()
-            && let Err(error) = segments.commit(opened.id, 0..size.0)
-        {
-            segments.close(opened.id);
-            return Err(error.into());
-        }
+        let (opened, size) = open_committed(&mut segments, layout.size)?;
         let mut accounts = Accounts::new();
-        accounts.reserve(size.0);
+        accounts.reserve(size);
         let inner = Inner {
             segments: Box::new(segments),
             accounts,

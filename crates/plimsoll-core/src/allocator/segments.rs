@@ -72,6 +72,20 @@ pub trait Segments: Send {
     }
 }
 
+/// Opens one segment of at least `size` bytes with memory behind all of these. Returns it with that size.
+pub(super) fn open_committed(segments: &mut dyn Segments, size: Bytes) -> Result<(Opened, u64), DeviceError> {
+    let granule = segments.granule();
+    let size = size.align_up(granule.unwrap_or(Bytes(1)).0);
+    let opened = segments.open(size)?;
+    if granule.is_some()
+        && let Err(error) = segments.commit(opened.id, 0..size.0)
+    {
+        segments.close(opened.id);
+        return Err(error);
+    }
+    Ok((opened, size.0))
+}
+
 /// Memory of a device. Clones share the same segments: one goes to the allocator, another finds the memory of a block.
 #[derive(Clone)]
 pub struct DeviceSegments {

@@ -3,12 +3,14 @@
 mod bins;
 mod compact;
 mod heap;
+mod pages;
 
 use super::accounts::{Accounts, Live};
 use super::{Allocator, AllocatorError, AllocatorId, Block, BlockRange, MemoryStats, Move, OverLimit, Request, Segments, Snapshot};
 use crate::base::budget::{Ledger, Owner, Reservation};
 use crate::{Bytes, DeviceError};
-use heap::{Heap, Placement, lane_of};
+use heap::{Heap, lane_of};
+use pages::Placement;
 use std::fmt;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
