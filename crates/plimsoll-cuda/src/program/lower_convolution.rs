@@ -22,25 +22,36 @@ pub(crate) fn wants_cudnn(program: &Program, rows: usize, convolutions: Convolut
     convolutions != Convolutions::Generated && program.order.iter().any(|id| wanted(program.graph.node(*id)))
 }
 
+/// A convolution, or a gradient of one, and the node that computes it.
+struct ConvNode<'a> {
+    kind: ConvPass,
+    shape: ConvShape,
+    /// Of image, filter and result.
+    types: [DType; 3],
+    node: &'a Node,
+}
+
 impl Lowering<'_> {
     /// Lowers a convolution or a gradient of one with the selected implementation, if it is available.
     pub(super) fn convolution(&self, node: &Node, guarded: bool) -> Result<Vec<LoweredOp>, String> {
         let (inputs, output) = (&node.inputs[..], node.outputs[0]);
-        let (kind, conv, types) = convolution::of_node(&self.program.graph, node, self.rows);
+        let (kind, shape, types) = convolution::of_node(&self.program.graph, node, self.rows);
         self.float_dtypes([inputs[0], inputs[1], output])?;
-        let fallback = self.generated(kind, &conv, types, node);
+        let algorithm = convolution::select(kind, &shape, types, self.program.graph.tf32(), self.convolutions);
+        let conv = ConvNode { kind, shape, types, node };
+        let fallback = self.generated(&conv);
         let in_arena = matches!(self.program.places.get(output.0 as usize).copied().flatten(), Some(Place::Arena(_)));
-        match convolution::select(kind, &conv, types, self.program.graph.tf32(), self.convolutions) {
+        match algorithm {
             _ if self.convolutions == Convolutions::Generated => {}
             ConvAlgorithm::Generated => {}
             // A library call cannot depend on the loss; a generated kernel can.
             ConvAlgorithm::Matmul(ty) if self.library && !guarded => {
-                return Ok(self.conv_as_matmul(kind, &conv, types, ty, node, fallback));
+                return Ok(self.conv_as_matmul(&conv, ty, fallback));
             }
             // A generated kernel writes the filter gradient to its destination. Otherwise the result must be
             // overwritable while the library is tried.
             ConvAlgorithm::Cudnn(ty) if self.cudnn && (kind == ConvPass::GradFilter || in_arena && !guarded) => {
-                return Ok(vec![self.conv_with_cudnn(kind, &conv, types, ty, node, fallback)]);
+                return Ok(vec![self.conv_with_cudnn(&conv, ty, fallback)]);
             }
             ConvAlgorithm::Matmul(_) | ConvAlgorithm::Cudnn(_) => {}
         }
@@ -48,7 +59,8 @@ impl Lowering<'_> {
     }
 
     /// A convolution in generated kernels.
-    fn generated(&self, kind: ConvPass, conv: &ConvShape, [image, filter, result]: [DType; 3], node: &Node) -> Vec<Kernel> {
+    fn generated(&self, &ConvNode { kind, shape: ref conv, types, node }: &ConvNode<'_>) -> Vec<Kernel> {
+        let [image, filter, result] = types;
         match (kind, &node.op) {
             (ConvPass::GradInput, _) => vec![kernels::grad_input(conv, [filter, result, image])],
             (ConvPass::GradFilter, _) => kernels::grad_filter(conv, [image, result]),
@@ -65,11 +77,8 @@ impl Lowering<'_> {
     /// A 1×1 convolution as a matrix product.
     fn conv_as_matmul(
         &self,
-        kind: ConvPass,
-        conv: &ConvShape,
-        types: [DType; 3],
+        &ConvNode { kind, shape: ref conv, types, node }: &ConvNode<'_>,
         ty: ComputeType,
-        node: &Node,
         fallback: Vec<Kernel>,
     ) -> Vec<LoweredOp> {
         let dtype = ty.dtype;
@@ -103,11 +112,8 @@ impl Lowering<'_> {
     /// A cuDNN convolution, which needs filters in its own layout and one type for all tensors.
     fn conv_with_cudnn(
         &self,
-        kind: ConvPass,
-        conv: &ConvShape,
-        types: [DType; 3],
+        &ConvNode { kind, shape: ref conv, types, node }: &ConvNode<'_>,
         ty: ComputeType,
-        node: &Node,
         fallback: Vec<Kernel>,
     ) -> LoweredOp {
         let (dtype, taps, out) = (ty.dtype, conv.taps(), conv.result[3]);
