@@ -73,6 +73,21 @@ pub(crate) fn free_space(folder: &Path) -> Option<Bytes> {
     }
 }
 
+/// Whether the files of a folder are kept in memory instead of on a disk: `tmpfs` or `ramfs`.
+pub(crate) fn is_in_memory(folder: &Path) -> bool {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    rustix::fs::statfs(folder).is_ok_and(|system| matches!(system.f_type as i64, TMPFS | RAMFS))
+}
+
+/// Bytes of the files in a folder and in the folders directly inside it.
+pub(crate) fn size_of_folder(folder: &Path) -> Bytes {
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().collect::<Vec<_>>();
+    let size = |entry: &fs::DirEntry| entry.metadata().map_or(0, |file| if file.is_file() { file.len() } else { 0 });
+    let inner = entries(folder).into_iter().flat_map(|entry| entries(&entry.path()));
+    Bytes(entries(folder).iter().map(size).sum::<u64>() + inner.map(|entry| size(&entry)).sum::<u64>())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,6 +104,16 @@ mod tests {
         assert_eq!(failed.unwrap_err().to_string(), "the disk is full");
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_files_of_a_folder_are_counted_with_those_inside() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("checkpoints")).unwrap();
+        fs::write(folder.path().join("log"), [0; 10]).unwrap();
+        fs::write(folder.path().join("checkpoints/step"), [0; 300]).unwrap();
+        assert_eq!(size_of_folder(folder.path()), Bytes(310));
+        assert_eq!(size_of_folder(&folder.path().join("missing")), Bytes::ZERO);
     }
 
     #[test]

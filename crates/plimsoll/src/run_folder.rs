@@ -13,6 +13,7 @@ use crate::stop::StopHandle;
 use crate::system;
 use crate::tensors::{self, Which};
 use crate::trainer::Trainer;
+use plimsoll_core::Bytes;
 use plimsoll_core::budget::{give_back_freed_memory, give_back_program_pages};
 use plimsoll_core::device::Device;
 use plimsoll_data::Dataset;
@@ -93,6 +94,7 @@ impl RunFolder {
         let (validation, samples) = (trainer.spec().fit.validation.clone(), trainer.spec().fit.log_samples);
         self.remove_incomplete();
         self.check_space(&plan, averages)?;
+        self.check_memory(&plan, averages, trainer.spec().fit.checkpoints.as_ref())?;
         let fit = self.fit(&trainer).stop_handle(stop);
         let resume = self.existing == Existing::Resume;
         let (checkpoints, csv_log) = (fit.spec.checkpoints.clone(), fit.spec.csv_log.is_some());
@@ -247,6 +249,30 @@ impl RunFolder {
             ))),
             _ => Ok(()),
         }
+    }
+
+    /// Checks that there is memory for the files of the run beside its plan, if the folder is in memory: whatever is written to a `tmpfs` counts
+    /// for the control group of the process.
+    fn check_memory(&self, plan: &RunPlan, averages: bool, checkpoints: Option<&Checkpoints>) -> Result<()> {
+        if !files::is_in_memory(&self.path) {
+            return Ok(());
+        }
+        let weights = tensors::file_size(&plan.memory.states, Which::Weights);
+        let checkpoints = checkpoints.map_or(Bytes::ZERO, |checkpoints| checkpoints.space(&plan.memory.states));
+        let all = [weights, if averages { weights } else { Bytes::ZERO }, checkpoints, plan.offload_bytes()].into_iter().sum::<Bytes>();
+        // A run that continues replaces what is there.
+        let needed = all - all.min(files::size_of_folder(&self.path));
+        let (planned, free) = (plan.total(), system::available_memory());
+        if planned + needed <= free {
+            return Ok(());
+        }
+        Err(Error::Config(format!(
+            "{} is in memory (tmpfs), where the files of this run take {needed} ({} bytes) beside the {planned} that are planned, and {free} \
+             ({} bytes) are free; name a folder on a disk with --out, or keep fewer checkpoints with --set checkpoint.keep=1",
+            self.path.display(),
+            needed.0,
+            free.0
+        )))
     }
 
     /// Saves weights. On a full disk, they are worth more than all checkpoints but the newest.

@@ -2,6 +2,7 @@
 
 use super::cgroup::{Group, run_within};
 use super::{BUILT_IN, Sandbox, example, program};
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 pub fn within(bytes: u64, name: &str, arguments: &[&str], sandbox: &Sandbox) -> Output {
@@ -156,4 +157,32 @@ fn planning_a_deep_network_stays_within_its_budget() {
     let network = [&network[..], &["--allow", "recompute"]].concat();
     let used = in_shares("shares-vit", &network, &[60]);
     assert!(used.iter().all(|used| !used.is_empty()), "{used:?}");
+}
+
+/// Files in memory count for the control group: a run whose files do not fit beside its plan is refused before it starts.
+#[test]
+fn a_run_folder_in_memory_needs_memory_for_its_files() {
+    let sandbox = Sandbox::new("in-memory");
+    // 8 MiB of weights and 24 MiB with the states of Adam: two checkpoints and the one that replaces the first, and the weights.
+    sandbox.write(
+        "run.toml",
+        "[data]\nsource = \"random\"\nrows = 64\nx = [1024]\ny = [1]\nbatch = 32\n\
+         [model]\nlayers = [{ type = \"dense\", units = 2048 }, { type = \"dense\", units = 1 }]\n\
+         [train]\nepochs = 4\nloss = \"mse\"\noptimizer = { type = \"adam\" }\n",
+    );
+    let out = PathBuf::from(format!("/dev/shm/plimsoll-in-memory-{}", std::process::id()));
+    if Group::new("probe-in-memory", 96 << 20).is_none() || !out.parent().is_some_and(Path::is_dir) {
+        // Nothing limits the memory here.
+        return;
+    }
+    let run = |bytes| {
+        let arguments = ["train", "run.toml", "--host-memory", "60MiB", "--quiet", "--out", out.to_str().unwrap()];
+        within(bytes, "in-memory", &arguments, &sandbox)
+    };
+    let (refused, enough) = (run(96 << 20), run(180 << 20));
+    let _ = std::fs::remove_dir_all(&out);
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{error}");
+    assert!(error.contains("is in memory (tmpfs), where the files of this run take 80.2 MiB"), "{error}");
+    assert!(enough.status.success(), "{:?}: {}", enough.status, String::from_utf8_lossy(&enough.stderr));
 }

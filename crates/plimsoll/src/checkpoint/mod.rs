@@ -9,7 +9,9 @@ pub(crate) use load::{load_best, load_newest, newest_record};
 pub(crate) use record::{Position, Record};
 pub(crate) use writer::Writer;
 
+use crate::tensors::{self, Which};
 use plimsoll_core::Bytes;
+use plimsoll_core::plan::Resident;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -81,6 +83,12 @@ impl Checkpoints {
     /// The score by which the best epoch is kept.
     pub(crate) fn best_score(&self) -> Option<&str> {
         self.best.as_deref()
+    }
+
+    /// The space of all their files, with the one that is written before an older one is removed.
+    pub(crate) fn space(&self, states: &[Resident]) -> Bytes {
+        let best = if self.best.is_some() { tensors::file_size(states, Which::Weights) } else { Bytes::ZERO };
+        Bytes(tensors::file_size(states, Which::Everything).0 * (self.keep as u64 + 1)) + best
     }
 
     /// The memory of writing them: a thread, and the document of `states` tensors.

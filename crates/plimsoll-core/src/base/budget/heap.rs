@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// The system allocator with three counters. A program opts in with `#[global_allocator]`.
 ///
-/// Counters are kept in parts, one for each of a few threads: threads that allocate at the same time would otherwise wait for one cache line.
+/// Counters are sharded: threads that allocate at the same time would otherwise contend for one cache line.
 ///
 /// ```
 /// use plimsoll_core::budget::CountingAllocator;
@@ -23,54 +23,54 @@ use std::sync::{Mutex, PoisonError};
 /// # drop(numbers);
 /// ```
 pub struct CountingAllocator {
-    parts: [Part; PARTS],
-    /// Live bytes without those that parts have not added yet.
+    shards: [CounterShard; SHARDS],
+    /// Live bytes without those that shards have not added yet.
     live: AtomicU64,
     peak: AtomicU64,
 }
 
-/// The counters of some threads, on cache lines of their own.
+/// The counters of some threads, aligned so that no two shards share a cache line.
 #[repr(align(128))]
-struct Part {
+struct CounterShard {
     /// Bytes that are not in the sum of all threads yet; negative numbers wrap.
     pending: AtomicU64,
     allocations: AtomicU64,
 }
 
-const PARTS: usize = 16;
+const SHARDS: usize = 16;
 
-/// From this number of bytes on, a part adds what is pending to the sum of all threads.
+/// From this number of bytes on, a shard adds what is pending to the sum of all threads.
 const PENDING_AT_MOST: u64 = 4 << 10;
 
 thread_local! {
-    /// The part of this thread. Without a destructor, so that it can be read whenever a thread allocates.
-    static OWN_PART: Cell<usize> = const { Cell::new(usize::MAX) };
+    /// The shard of this thread. Without a destructor, so that it can be read whenever a thread allocates.
+    static OWN_SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// Threads that have a part so far.
+/// Threads that have a shard so far.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-fn own_part() -> usize {
-    OWN_PART.with(|part| {
-        if part.get() == usize::MAX {
-            part.set(THREADS.fetch_add(1, Relaxed) % PARTS);
+fn own_shard() -> usize {
+    OWN_SHARD.with(|shard| {
+        if shard.get() == usize::MAX {
+            shard.set(THREADS.fetch_add(1, Relaxed) % SHARDS);
         }
-        part.get()
+        shard.get()
     })
 }
 
 impl CountingAllocator {
     /// Counters at zero.
     pub const fn new() -> CountingAllocator {
-        let parts = [const { Part { pending: AtomicU64::new(0), allocations: AtomicU64::new(0) } }; PARTS];
-        CountingAllocator { parts, live: AtomicU64::new(0), peak: AtomicU64::new(0) }
+        let shards = [const { CounterShard { pending: AtomicU64::new(0), allocations: AtomicU64::new(0) } }; SHARDS];
+        CountingAllocator { shards, live: AtomicU64::new(0), peak: AtomicU64::new(0) }
     }
 
     /// Live heap bytes.
     pub fn live(&self) -> Bytes {
-        let pending = self.parts.iter().map(|part| part.pending.load(Relaxed));
+        let pending = self.shards.iter().map(|shard| shard.pending.load(Relaxed));
         let live = pending.fold(self.live.load(Relaxed), u64::wrapping_add);
-        // Another thread may move bytes from its part to the sum meanwhile.
+        // Another thread may move bytes from its shard to the sum meanwhile.
         Bytes(live.cast_signed().max(0).cast_unsigned())
     }
 
@@ -81,24 +81,24 @@ impl CountingAllocator {
 
     /// Number of allocations since the program started.
     pub fn allocations(&self) -> u64 {
-        self.parts.iter().map(|part| part.allocations.load(Relaxed)).sum()
+        self.shards.iter().map(|shard| shard.allocations.load(Relaxed)).sum()
     }
 
     fn grew(&self, bytes: usize) {
-        let part = &self.parts[own_part()];
-        part.allocations.fetch_add(1, Relaxed);
-        self.add(part, bytes as u64);
+        let shard = &self.shards[own_shard()];
+        shard.allocations.fetch_add(1, Relaxed);
+        self.add(shard, bytes as u64);
     }
 
     fn shrank(&self, bytes: usize) {
-        self.add(&self.parts[own_part()], (bytes as u64).wrapping_neg());
+        self.add(&self.shards[own_shard()], (bytes as u64).wrapping_neg());
     }
 
     /// Adds bytes, or the negative of bytes. Wrapping, because an allocator must not panic.
-    fn add(&self, part: &Part, bytes: u64) {
-        let pending = part.pending.fetch_add(bytes, Relaxed).wrapping_add(bytes);
+    fn add(&self, shard: &CounterShard, bytes: u64) {
+        let pending = shard.pending.fetch_add(bytes, Relaxed).wrapping_add(bytes);
         if pending.cast_signed().unsigned_abs() >= PENDING_AT_MOST {
-            let pending = part.pending.swap(0, Relaxed);
+            let pending = shard.pending.swap(0, Relaxed);
             let live = self.live.fetch_add(pending, Relaxed).wrapping_add(pending);
             // After a decrease, the sum is no peak; and while another thread subtracts what this one added, it may even be negative.
             if pending.cast_signed() > 0 && live.cast_signed() > 0 {
