@@ -1,16 +1,19 @@
 //! The page cache of files that a run writes and reads again, where a control group limits it.
 //!
 //! Pages that are on their way to or from the disk count towards the limit of a control group and cannot be given up. Version 1 does not slow down
-//! the writers of a group, and a read may be ahead by megabytes, so the kernel may kill a process that has only its files to blame. Near the limit,
-//! a run waits for the disk instead.
+//! the writers of a group, and a read may be ahead by megabytes, so the kernel may kill a process that has only its files to blame. Version 2 slows
+//! writers down, but does not wait for the disk when a process then allocates the rest of its memory. Near the limit, with all that is planned, a
+//! run waits for the disk instead.
 
 #![allow(unsafe_code, reason = "advice about the pages of a file, and writing them back to the disk")]
 
+use plimsoll_core::Bytes;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bytes after which a writer looks at the limit.
 pub(crate) const PIECE: usize = 1 << 20;
@@ -21,10 +24,18 @@ const SMALL_PIECE: usize = 128 << 10;
 /// Closer to the limit than this, pages are written back at once, and nothing is read ahead.
 const NEAR: u64 = 32 << 20;
 
+/// What the runs of this process take when they have allocated all that was planned.
+static PLANNED: AtomicU64 = AtomicU64::new(0);
+
 /// A control group with a limit: its bytes, and the file with the bytes in use.
 struct Limit {
     bytes: u64,
     usage: File,
+}
+
+/// Called before a run allocates: what is written from now on must leave space for all that is planned.
+pub(crate) fn plan(total: Bytes) {
+    PLANNED.fetch_max(total.0, Relaxed);
 }
 
 /// Called after a part of a file was written: near the limit of a control group, waits until it is on the disk and drops it from the page cache.
@@ -54,7 +65,12 @@ pub(crate) fn read(file: &File, bytes: &mut [u8], start: u64) -> io::Result<()> 
 fn is_near_limit() -> bool {
     static LIMITS: OnceLock<Vec<Limit>> = OnceLock::new();
     let limits = LIMITS.get_or_init(|| limits(&fs::read_to_string("/proc/self/cgroup").unwrap_or_default()));
-    limits.iter().any(|limit| usage(&limit.usage).is_some_and(|usage| usage + NEAR > limit.bytes))
+    let planned = PLANNED.load(Relaxed);
+    limits.iter().any(|limit| usage(&limit.usage).is_some_and(|usage| is_near(usage, planned, limit.bytes)))
+}
+
+fn is_near(usage: u64, planned: u64, limit: u64) -> bool {
+    usage.max(planned) + NEAR > limit
 }
 
 /// The limits of the groups that `/proc/self/cgroup` names, and of those above them.
@@ -136,6 +152,14 @@ mod tests {
         let mut bytes = [0; 10_000];
         read(&file, &mut bytes, 0).unwrap();
         assert_eq!(bytes, [7; 10_000]);
+    }
+
+    #[test]
+    fn planned_memory_counts_before_it_is_allocated() {
+        let mib = |count: u64| count << 20;
+        assert!(is_near(mib(40), 0, mib(64)) && !is_near(mib(20), 0, mib(64)));
+        // Offloaded values are written before the arena is allocated.
+        assert!(is_near(mib(20), mib(60), mib(64)) && !is_near(mib(20), mib(60), mib(128)));
     }
 
     #[test]

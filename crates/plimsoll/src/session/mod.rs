@@ -15,6 +15,7 @@ use crate::history::WeightSparsity;
 use crate::metrics::Scores;
 use crate::nn::TEACHER;
 use crate::offload_file::{self, OffloadFile};
+use crate::page_cache;
 use crate::plan::RunPlan;
 use crate::prune::MaskUpdates;
 use crate::spec::RunSpec;
@@ -135,6 +136,7 @@ impl Session {
     /// Allocates the memory of a plan and initializes the weights; `first` is the program that will run first, if that is known, with its
     /// rows.
     pub fn open(device: Arc<dyn Device>, plan: &RunPlan, spec: &RunSpec, schema: Schema, first: Option<(Role, usize)>) -> Result<Session> {
+        page_cache::plan(plan.total());
         // Return the memory of planning to the system before the run allocates.
         give_back_freed_memory();
         give_back_program_pages();
