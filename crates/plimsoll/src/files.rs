@@ -77,7 +77,7 @@ pub(crate) fn free_space(folder: &Path) -> Option<Bytes> {
 pub(crate) fn is_in_memory(folder: &Path) -> bool {
     const TMPFS: i64 = 0x0102_1994;
     const RAMFS: i64 = 0x8584_58f6;
-    rustix::fs::statfs(folder).is_ok_and(|system| matches!(system.f_type as i64, TMPFS | RAMFS))
+    rustix::fs::statfs(folder).is_ok_and(|system| matches!(system.f_type, TMPFS | RAMFS))
 }
 
 /// Bytes of the files in a folder and in the folders directly inside it.

@@ -193,9 +193,7 @@ impl Programs {
             true => PLANNED_PER_NODE * planned.nodes,
             false => PLANNED_PER_NODE_ACCUMULATING * accumulating,
         };
-        // A search begins with the run as it is specified.
-        let searching = searching(whole + accumulating, of_whole.max(of_micro_batches), compared);
-        Ok(searching.max(self.planning_heap_as_specified(compared)))
+        Ok(searching(whole + accumulating, of_whole.max(of_micro_batches), compared))
     }
 
     /// Peak heap of planning a run as it is specified, without comparing strategies.

@@ -224,6 +224,12 @@ pub(super) fn planning(request: &Request<'_>, planned: u64, micro_batch: usize) 
     Ok(request.machine.process + request.programs.planning_heap(&planned, compared(request))?)
 }
 
+/// The run as specified, in its largest micro-batches. Without recomputation there is no smaller layout of it than the tightest.
+pub(super) fn specified(request: &Request<'_>) -> Result<Candidate> {
+    let plain = candidate(request, ways(request, request.allow)[0], Some(Budgets::NONE))?;
+    if request.allow.has(Permission::Recompute) { Ok(plain) } else { plain.tightened(request) }
+}
+
 /// Whether a candidate is the run as specified, and takes no more memory than a search for a smaller plan.
 pub(super) fn needs_no_search(request: &Request<'_>, candidate: &Candidate) -> bool {
     let whole = candidate.micro_batch == request.batch && candidate.variant == Variant::default();

@@ -1,7 +1,7 @@
 //! The minimum budget, and the error for a budget below it.
 
 use super::alternatives::{variants, varied, ways};
-use super::candidate::{Candidate, candidate, compared, finish, needs_no_search, planning};
+use super::candidate::{Candidate, candidate, compared, finish, needs_no_search, planning, specified};
 use super::offload::{Extent, sketches};
 use super::parallel::{in_parallel, parts_at_once};
 use super::pipelines::pipelines;
@@ -40,10 +40,7 @@ fn minimum(request: &Request<'_>, budgets: Budgets, allow: Allow) -> Result<Cand
     let allowed_for_run = allow == request.allow;
     let request = &Request { allow, split: false, ..request.clone() };
     let mut ways = ways(request, allow);
-    let mut best = candidate(request, ways[0], Some(Budgets::NONE))?;
-    if !allow.has(Permission::Recompute) {
-        best = best.tightened(request)?;
-    }
+    let best = specified(request)?;
     if needs_no_search(request, &best) {
         if allowed_for_run && is_tight(&best.memory) {
             let _ = request.as_specified.set(best.clone());

@@ -1,8 +1,7 @@
 //! Memory of planning itself: what it may take, and runs whose planning would take more.
 
-use super::alternatives::ways;
-use super::candidate::{candidate, compared, needs_no_search, planning};
-use super::{Budgets, Request};
+use super::Request;
+use super::candidate::{compared, needs_no_search, planning, specified};
 use crate::error::{Error, Result};
 use crate::infeasible::PlanningInfeasible;
 use crate::spec::Count;
@@ -40,8 +39,7 @@ pub(super) fn refuse_planning_beyond_memory(request: &Request<'_>) -> Result<()>
     if process + request.programs.search_heap_at_most(compared(request)) <= limit {
         return Ok(());
     }
-    let whole = ways(request, request.allow)[0];
-    if needs_no_search(request, &candidate(request, whole, Some(Budgets::NONE))?) {
+    if needs_no_search(request, &specified(request)?) {
         return Ok(());
     }
     let planning = planning(request, 0, request.batch)?;

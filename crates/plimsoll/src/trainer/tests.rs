@@ -4,13 +4,14 @@ use super::Trainer;
 use crate::checkpoint::Checkpoints;
 use crate::error::Error;
 use crate::fit::{Event, Fit};
+use crate::nn::{Dense, Gru, Sequential};
 use crate::plan::{DataSummary, Machine, RunPlan};
 use crate::spec::RunSpec;
 use crate::zoo;
 use plimsoll_core::budget::Owner;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::ops::scale;
-use plimsoll_data::{Dataset, Split};
+use plimsoll_data::{Dataset, RandomSpec, Split};
 
 fn digits(split: Split) -> Dataset {
     Dataset::digits(split).map("x", [scale(1.0 / 16.0)]).batch(32)
@@ -102,6 +103,22 @@ fn planning_beyond_the_free_memory_is_refused_before_it_takes_it() {
         Err(other) => panic!("{other:?}"),
     };
     assert!(minimum >= refusal.planning);
+}
+
+/// With its minimum free and not a byte more, a run is planned: what planning may take is decided from the same layout as the minimum.
+#[test]
+fn a_run_that_may_not_recompute_is_planned_where_its_minimum_is_free() {
+    for classes in (200..2_000_u32).step_by(150) {
+        let data = Dataset::random(RandomSpec::new(64).floats("x", [24, 7]).classes("y", [], classes)).unwrap().batch(8);
+        let model = Sequential::new().add(Gru::new(32)).add(Dense::new(classes as usize));
+        let trainer = Trainer::new(model, &data).threads(1).allow("offload".parse().unwrap()).budget(Budget::host("1TiB").unwrap());
+        let spec = trainer.spec_of(&Fit::epochs(1));
+        let (mut machine, data) = (trainer.machine().unwrap(), DataSummary::read(&spec).unwrap());
+        let minimum = spec.plan(&machine, &data).unwrap().minimum;
+        machine.free_host = minimum;
+        let plan = spec.plan(&machine, &data).unwrap_or_else(|error| panic!("{classes} classes in {} bytes: {error}", minimum.0));
+        assert_eq!(plan.minimum, minimum);
+    }
 }
 
 /// What a plan assumes about the machine is compared before it runs: the run is replanned within the same budget, or refused.
