@@ -5,7 +5,7 @@ use crate::{Command, INFEASIBLE};
 use anyhow::{Result, anyhow, bail, ensure};
 use clap::Args;
 use plimsoll::Bytes;
-use plimsoll::arena::{Block, Goal, PackingEffort, Solution, solve};
+use plimsoll::arena::{BufferInterval, Goal, PackingEffort, Solution, solve};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -131,13 +131,13 @@ fn parse(text: &str) -> Result<Vec<Row>, String> {
 }
 
 /// Moments become steps: only their order matters.
-fn blocks(rows: &[Row]) -> Result<Vec<Block>, String> {
+fn blocks(rows: &[Row]) -> Result<Vec<BufferInterval>, String> {
     rows.iter().try_fold(0u64, |sum, row| sum.checked_add(row.size)).ok_or(": the sizes add up to more than 2^64 bytes")?;
     let mut moments: Vec<u64> = rows.iter().flat_map(|row| [row.lower, row.upper]).collect();
     moments.sort_unstable();
     moments.dedup();
     let step = |moment: u64| moments.partition_point(|other| *other < moment) as u32;
-    Ok(rows.iter().map(|row| Block { first: step(row.lower), last: step(row.upper) - 1, size: Bytes(row.size) }).collect())
+    Ok(rows.iter().map(|row| BufferInterval { first: step(row.lower), last: step(row.upper) - 1, size: Bytes(row.size) }).collect())
 }
 
 /// Plays the table moment by moment, with a map of what is held; shares nothing with the solver.

@@ -19,7 +19,7 @@ pub struct Executor {
     resident: Box<dyn Memory>,
     arena: Box<dyn Memory>,
     backing: Option<Arc<dyn BackingStore>>,
-    loaded: Vec<Entry>,
+    loaded: Vec<LoadedVariant>,
     /// How many programs of a role stay loaded.
     programs_per_role: usize,
     /// Counts the runs of all programs.
@@ -28,7 +28,7 @@ pub struct Executor {
 }
 
 /// A program that is loaded for a number of rows.
-struct Entry {
+struct LoadedVariant {
     role: Role,
     rows: usize,
     /// None while another one is loaded in its place.
@@ -38,7 +38,7 @@ struct Entry {
     used: u64,
 }
 
-impl Entry {
+impl LoadedVariant {
     fn program(&mut self) -> &mut dyn Loaded {
         &mut **self.program.as_mut().expect("loaded, or `find` failed")
     }
@@ -193,7 +193,7 @@ impl Executor {
     pub fn adopt(&mut self, loaded: LoadedProgram) {
         let LoadedProgram { role, rows, program } = loaded;
         if !self.loaded.iter().any(|entry| entry.role == role && entry.rows == rows) {
-            self.loaded.push(Entry { role, rows, program: Some(program), runs: 0, used: self.uses });
+            self.loaded.push(LoadedVariant { role, rows, program: Some(program), runs: 0, used: self.uses });
         }
     }
 
@@ -310,7 +310,7 @@ impl Executor {
         let place = self.place_for(role);
         let memory = StepMemory { resident: &*self.resident, arena: &*self.arena, backing: self.backing.as_ref() };
         let program = Some(self.device.load(&self.plan, role, rows, &memory)?);
-        let entry = Entry { role, rows, program, runs: 0, used: self.uses };
+        let entry = LoadedVariant { role, rows, program, runs: 0, used: self.uses };
         match place {
             Some(place) => self.loaded[place] = entry,
             None => self.loaded.push(entry),

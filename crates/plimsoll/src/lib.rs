@@ -125,7 +125,7 @@ pub use trainer::{Batches, CustomLoop, HostBatch, Numbers, Predicted, Prediction
 
 /// Offsets for buffers with known lifetimes: the packing that plans are made with, by itself.
 pub mod arena {
-    pub use plimsoll_core::plan::{Block, Goal, Layout, PackingEffort, Solution, solve};
+    pub use plimsoll_core::plan::{BufferInterval, Goal, Layout, PackingEffort, Solution, solve};
 }
 
 /// What a device is, in words.

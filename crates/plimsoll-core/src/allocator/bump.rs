@@ -26,10 +26,10 @@ pub struct Bump {
     alignment: u64,
     opened: Opened,
     size: u64,
-    inner: Mutex<Inner>,
+    inner: Mutex<BumpState>,
 }
 
-struct Inner {
+struct BumpState {
     segments: Box<dyn Segments>,
     accounts: Accounts,
     /// The end of the last block.
@@ -47,11 +47,11 @@ impl Bump {
         let (opened, size) = open_committed(&mut segments, size.align_up(alignment))?;
         let mut accounts = Accounts::new();
         accounts.reserve(size);
-        let inner = Inner { segments: Box::new(segments), accounts, end: 0, blocks: LiveBlocks::default() };
+        let inner = BumpState { segments: Box::new(segments), accounts, end: 0, blocks: LiveBlocks::default() };
         Ok(Bump { id: AllocatorId::new(), alignment, opened, size, inner: Mutex::new(inner) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, BumpState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -61,7 +61,7 @@ impl Allocator for Bump {
         let mut inner = self.lock();
         let size = request.size.0.max(1).checked_next_multiple_of(self.alignment);
         let Some(size) = size.filter(|size| *size <= self.size - inner.end) else {
-            let Inner { segments, accounts, end, blocks } = &*inner;
+            let BumpState { segments, accounts, end, blocks } = &*inner;
             let free = self.size - end;
             return Err(AllocatorError::OverLimit(OverLimit::new(&segments.space(), &request, self.size, free, accounts, blocks.iter())));
         };

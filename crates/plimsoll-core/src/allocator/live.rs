@@ -6,11 +6,11 @@ use super::{BlockRange, Request};
 /// Live blocks. A number is used again, with another id.
 #[derive(Default)]
 pub(super) struct LiveBlocks {
-    entries: Vec<Entry>,
+    entries: Vec<LiveSlot>,
     vacant: Vec<u32>,
 }
 
-struct Entry {
+struct LiveSlot {
     generation: u32,
     live: Option<(Request, BlockRange)>,
 }
@@ -19,7 +19,7 @@ impl LiveBlocks {
     /// Adds a block. Returns its id.
     pub fn insert(&mut self, request: Request, range: BlockRange) -> u64 {
         let index = self.vacant.pop().unwrap_or_else(|| {
-            self.entries.push(Entry { generation: 0, live: None });
+            self.entries.push(LiveSlot { generation: 0, live: None });
             self.entries.len() as u32 - 1
         });
         let entry = &mut self.entries[index as usize];

@@ -32,7 +32,7 @@ pub use segments::{DeviceSegments, Memories, Opened, PinnedSegments, SegmentId, 
 pub use snapshot::{AllocationSite, Growth, LiveBlock, OwnerUse, Snapshot};
 pub use stats::{MemoryStats, SizeClass};
 pub use system::System;
-pub use trace::{Event, Recorded, Trace};
+pub use trace::{AllocationTrace, Event, Recorded};
 
 use crate::Bytes;
 use std::panic::Location;
@@ -76,7 +76,7 @@ pub trait Allocator: Send + Sync {
     /// it returns false, the block stays. Ranges from before are invalid afterwards: no kernel may be using them.
     ///
     /// Returns the bytes that were moved. An allocator that cannot move blocks does nothing.
-    fn compact(&self, copy: &mut dyn FnMut(&Move) -> bool) -> Bytes {
+    fn compact(&self, copy: &mut dyn FnMut(&Relocation) -> bool) -> Bytes {
         let _ = copy;
         Bytes::ZERO
     }
@@ -165,7 +165,7 @@ impl AllocatorId {
 
 /// A block that changes its place during compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
+pub struct Relocation {
     /// The [id](Block::id) of the block.
     pub block: u64,
     /// Where its bytes are.
@@ -174,7 +174,7 @@ pub struct Move {
     pub to: BlockRange,
 }
 
-impl Move {
+impl Relocation {
     /// The move as copies that do not overlap, in the order in which they must be done: offset from, offset to, length.
     pub fn copies(&self) -> impl Iterator<Item = (Bytes, Bytes, Bytes)> + use<> {
         let (from, to, size) = (self.from.offset.0, self.to.offset.0, self.from.size.0);

@@ -3,8 +3,8 @@
 use super::accounts::Accounts;
 use super::live::LiveBlocks;
 use super::segments::open_committed;
-use super::trace::Trace;
-use super::{Allocator, AllocatorError, AllocatorId, Block, BlockRange, MemoryStats, Move, Opened, Request, Segments, Snapshot};
+use super::trace::AllocationTrace;
+use super::{Allocator, AllocatorError, AllocatorId, Block, BlockRange, MemoryStats, Opened, Relocation, Request, Segments, Snapshot};
 use crate::Bytes;
 use crate::plan::Layout;
 use std::collections::BTreeMap;
@@ -43,10 +43,10 @@ pub struct Planned {
     layout: Layout,
     opened: Opened,
     fallback: Option<Arc<dyn Allocator>>,
-    inner: Mutex<Inner>,
+    inner: Mutex<PlannedState>,
 }
 
-struct Inner {
+struct PlannedState {
     segments: Box<dyn Segments>,
     accounts: Accounts,
     /// Position in the trace.
@@ -65,7 +65,7 @@ impl Planned {
     /// If the device has no memory left.
     pub fn new(
         mut segments: impl Segments + 'static,
-        trace: &Trace,
+        trace: &AllocationTrace,
         fallback: Option<Arc<dyn Allocator>>,
     ) -> Result<Planned, AllocatorError> {
         let alignment = segments.alignment();
@@ -74,7 +74,7 @@ impl Planned {
         let (opened, size) = open_committed(&mut segments, layout.size)?;
         let mut accounts = Accounts::new();
         accounts.reserve(size);
-        let inner = Inner {
+        let inner = PlannedState {
             segments: Box::new(segments),
             accounts,
             position: 0,
@@ -100,12 +100,12 @@ impl Planned {
         &self.layout
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, PlannedState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The place of the request at a position, or what is there instead.
-    fn place(&self, inner: &Inner, request: &Request) -> Result<BlockRange, String> {
+    fn place(&self, inner: &PlannedState, request: &Request) -> Result<BlockRange, String> {
         let planned = *self.sizes.get(inner.position).ok_or_else(|| format!("{} allocations", self.sizes.len()))?;
         if request.size.0 > planned {
             return Err(Bytes(planned).to_string());
@@ -192,7 +192,7 @@ impl Allocator for Planned {
         self.fallback.as_ref().map_or(Ok(Bytes::ZERO), |fallback| fallback.give_back())
     }
 
-    fn compact(&self, copy: &mut dyn FnMut(&Move) -> bool) -> Bytes {
+    fn compact(&self, copy: &mut dyn FnMut(&Relocation) -> bool) -> Bytes {
         self.fallback.as_ref().map_or(Bytes::ZERO, |fallback| fallback.compact(copy))
     }
 }

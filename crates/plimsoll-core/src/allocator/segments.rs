@@ -1,6 +1,6 @@
 //! Where an allocator's memory comes from.
 
-use super::Move;
+use super::Relocation;
 use crate::Bytes;
 use crate::base::budget::SlotMemory;
 use crate::device::{Device, DeviceError, Memory, ReservedMemory};
@@ -154,8 +154,8 @@ impl DeviceSegments {
     ///
     /// # Errors
     /// If the device fails, or the block moves to another segment.
-    pub fn copy(&self, block: &Move) -> Result<(), DeviceError> {
-        let Move { from, to, .. } = block;
+    pub fn copy(&self, block: &Relocation) -> Result<(), DeviceError> {
+        let Relocation { from, to, .. } = block;
         let copied = match from.segment == to.segment {
             true => self.with(from.segment, |memory| memory.copy_within(from.offset, to.offset, from.size)),
             false => None,

@@ -22,10 +22,10 @@ pub struct System {
     id: AllocatorId,
     alignment: u64,
     limit: Option<Bytes>,
-    inner: Mutex<Inner>,
+    inner: Mutex<SystemState>,
 }
 
-struct Inner {
+struct SystemState {
     segments: Box<dyn Segments>,
     accounts: Accounts,
     blocks: LiveBlocks,
@@ -35,11 +35,11 @@ impl System {
     /// An allocator with a limit, or without one.
     pub fn new(segments: impl Segments + 'static, limit: Option<Bytes>) -> System {
         let alignment = segments.granule().unwrap_or(segments.alignment()).0;
-        let inner = Inner { segments: Box::new(segments), accounts: Accounts::new(), blocks: LiveBlocks::default() };
+        let inner = SystemState { segments: Box::new(segments), accounts: Accounts::new(), blocks: LiveBlocks::default() };
         System { id: AllocatorId::new(), alignment, limit, inner: Mutex::new(inner) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, SystemState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -47,7 +47,7 @@ impl System {
 impl Allocator for System {
     fn allocate(&self, request: Request) -> Result<Block, AllocatorError> {
         let mut guard = self.lock();
-        let Inner { segments, accounts, blocks } = &mut *guard;
+        let SystemState { segments, accounts, blocks } = &mut *guard;
         let size = request.size.0.max(1).checked_next_multiple_of(self.alignment);
         let left = self.limit.map_or(u64::MAX, |limit| limit.0 - accounts.in_use);
         let Some(size) = size.filter(|size| *size <= left) else {
@@ -69,7 +69,7 @@ impl Allocator for System {
 
     fn free(&self, block: Block) -> Result<(), AllocatorError> {
         let mut guard = self.lock();
-        let Inner { segments, accounts, blocks } = &mut *guard;
+        let SystemState { segments, accounts, blocks } = &mut *guard;
         let known = (block.allocator() == self.id).then(|| blocks.remove(block.id())).flatten();
         let Some((request, range)) = known else {
             return Err(AllocatorError::Foreign { space: segments.space(), size: block.size() });

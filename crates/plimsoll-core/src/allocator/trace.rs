@@ -1,8 +1,8 @@
 //! Allocations and frees in their order, recorded to plan or to replay them.
 
-use super::{Allocator, AllocatorError, Block, BlockRange, MemoryStats, Move, Request, Snapshot};
+use super::{Allocator, AllocatorError, Block, BlockRange, MemoryStats, Relocation, Request, Snapshot};
 use crate::Bytes;
-use crate::plan::{Block as Lifetime, Layout, assign};
+use crate::plan::{BufferInterval, Layout, assign};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,21 +19,21 @@ pub enum Event {
 
 /// Allocations and frees in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trace {
+pub struct AllocationTrace {
     /// What happened.
     pub events: Vec<Event>,
 }
 
-impl Trace {
+impl AllocationTrace {
     /// The blocks with their lifetimes, sizes rounded to the alignment. A block that is not freed lives to the end.
-    pub fn lifetimes(&self, alignment: Bytes) -> Vec<Lifetime> {
-        let mut blocks: Vec<Lifetime> = Vec::new();
+    pub fn lifetimes(&self, alignment: Bytes) -> Vec<BufferInterval> {
+        let mut blocks: Vec<BufferInterval> = Vec::new();
         // A step per allocation: at the same step, a block that is freed and the next one do not overlap.
         for event in &self.events {
             let step = blocks.len() as u32;
             match event {
                 Event::Allocate(size) => {
-                    blocks.push(Lifetime { first: step, last: u32::MAX, size: size.max(&Bytes(1)).align_up(alignment.0) });
+                    blocks.push(BufferInterval { first: step, last: u32::MAX, size: size.max(&Bytes(1)).align_up(alignment.0) });
                 }
                 Event::Free(block) => {
                     if let Some(block) = blocks.get_mut(*block as usize) {
@@ -51,9 +51,9 @@ impl Trace {
     ///
     /// ```
     /// use plimsoll_core::Bytes;
-    /// use plimsoll_core::allocator::{Event::{Allocate, Free}, Trace};
+    /// use plimsoll_core::allocator::{Event::{Allocate, Free}, AllocationTrace};
     /// let events = vec![Allocate(Bytes(100)), Allocate(Bytes(50)), Free(0), Allocate(Bytes(60)), Free(2), Free(1)];
-    /// let layout = Trace { events }.layout(Bytes(64));
+    /// let layout = AllocationTrace { events }.layout(Bytes(64));
     /// assert_eq!((layout.size, layout.lower_bound), (Bytes(192), Bytes(192)));
     /// ```
     pub fn layout(&self, alignment: Bytes) -> Layout {
@@ -69,7 +69,7 @@ pub struct Recorded {
 
 #[derive(Default)]
 struct Recording {
-    trace: Trace,
+    trace: AllocationTrace,
     /// Numbers of live blocks by id.
     live: HashMap<u64, u32>,
     blocks: u32,
@@ -87,7 +87,7 @@ impl Recorded {
     }
 
     /// Ends the recording and returns it. Blocks that are still live are not freed in it.
-    pub fn finish(&self) -> Trace {
+    pub fn finish(&self) -> AllocationTrace {
         self.lock().take().map(|recording| recording.trace).unwrap_or_default()
     }
 
@@ -136,7 +136,7 @@ impl Allocator for Recorded {
         self.inner.give_back()
     }
 
-    fn compact(&self, copy: &mut dyn FnMut(&Move) -> bool) -> Bytes {
+    fn compact(&self, copy: &mut dyn FnMut(&Relocation) -> bool) -> Bytes {
         self.inner.compact(copy)
     }
 }

@@ -26,7 +26,7 @@ use crate::{Bytes, verify};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub use arena::{Block, Goal, Layout, PackingEffort, Solution, assign, solve};
+pub use arena::{BufferInterval, Goal, Layout, PackingEffort, Solution, assign, solve};
 pub use certificate::{Certificate, Claim, Range, Space, Step};
 pub use check::{CheckError, CheckedPlan, check};
 pub use concat::{fuse_slice_writes, rewrite_concats, schedule};
@@ -182,7 +182,7 @@ pub fn layout(graphs: &[(Role, Graph)], rows: usize, device: &dyn Target) -> Res
 pub fn sketch(graphs: &[(Role, Graph)], rows: usize, device: &dyn Target) -> Result<Plan, GraphError> {
     let programs =
         graphs.iter().map(|(role, graph)| Ok((*role, schedule(graph, rows, device)?))).collect::<Result<Vec<_>, GraphError>>()?;
-    let greedy = |blocks: &[Block]| solve(blocks, Goal::Smallest, PackingEffort { work: 0, ..PackingEffort::default() }).layout;
+    let greedy = |blocks: &[BufferInterval]| solve(blocks, Goal::Smallest, PackingEffort { work: 0, ..PackingEffort::default() }).layout;
     laid_out(programs, rows, device, &greedy)
 }
 
@@ -195,7 +195,7 @@ pub fn tighten(mut plan: Plan, device: &dyn Target) -> Result<Plan, GraphError> 
             let (graph, order) = (std::mem::take(&mut program.graph), std::mem::take(&mut program.order));
             let (recomputation, offloaded) = (std::mem::take(&mut program.recomputation), std::mem::take(&mut program.offloaded));
             let sequenced = ScheduledGraph { graph, order, recomputation, limit: None };
-            let unbound = |blocks: &[Block]| tight(blocks, enough, LONG_SEARCH);
+            let unbound = |blocks: &[BufferInterval]| tight(blocks, enough, LONG_SEARCH);
             *program = Program { offloaded, ..placed(program.role, sequenced, plan.rows, device, &plan.states, &unbound)? };
         }
         // All programs share one arena, so its size is the maximum over them.
@@ -219,7 +219,7 @@ fn laid_out(
     programs: Vec<(Role, ScheduledGraph)>,
     rows: usize,
     device: &dyn Target,
-    unbound: &dyn Fn(&[Block]) -> Layout,
+    unbound: &dyn Fn(&[BufferInterval]) -> Layout,
 ) -> Result<Plan, GraphError> {
     let alignment = device.capabilities().alignment;
     let (states, kept) = place_states(programs.iter().map(|(role, sequenced)| (*role, &sequenced.graph)), alignment)?;
@@ -275,13 +275,13 @@ fn placed(
     rows: usize,
     device: &dyn Target,
     states: &[Resident],
-    unbound: &dyn Fn(&[Block]) -> Layout,
+    unbound: &dyn Fn(&[BufferInterval]) -> Layout,
 ) -> Result<Program, GraphError> {
     let ScheduledGraph { graph, order, recomputation, limit } = sequenced;
     let alignment = device.capabilities().alignment;
     let workspace = |node: NodeId| device.workspace(&graph, graph.node(node), rows).align_up(alignment.0);
     let live = liveness::buffers(&graph, &order, rows, alignment, &workspace);
-    let blocks: Vec<Block> = live.buffers.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();
+    let blocks: Vec<BufferInterval> = live.buffers.iter().map(|b| BufferInterval { first: b.first, last: b.last, size: b.size }).collect();
     let Layout { offsets, size: arena, lower_bound } = match limit {
         Some(limit) => solve(&blocks, Goal::Within(limit), PackingEffort::default()).layout,
         None => unbound(&blocks),
@@ -289,7 +289,7 @@ fn placed(
 
     let mut stored = live.stored;
     let kept = kept_in_backing(states, alignment);
-    let blocks: Vec<Block> = stored.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();
+    let blocks: Vec<BufferInterval> = stored.iter().map(|b| BufferInterval { first: b.first, last: b.last, size: b.size }).collect();
     let elsewhere = assign(&blocks).offsets;
     stored.iter_mut().zip(&elsewhere).for_each(|(buffer, offset)| buffer.offset = kept + *offset);
     let mut buffers = live.buffers;
@@ -319,12 +319,12 @@ const LONG_SEARCH: u64 = 240_000_000;
 
 /// A layout at or close to its lower bound. If a short search leaves a gap above a thousandth, a search of about a
 /// second follows.
-fn nearly_tight(blocks: &[Block]) -> Layout {
+fn nearly_tight(blocks: &[BufferInterval]) -> Layout {
     tight(blocks, Bytes::ZERO, SHORT_SEARCH)
 }
 
 /// Like [`nearly_tight`] with other work, or any layout within `enough`.
-fn tight(blocks: &[Block], enough: Bytes, work: u64) -> Layout {
+fn tight(blocks: &[BufferInterval], enough: Bytes, work: u64) -> Layout {
     let short = assign(blocks);
     let near = nearly(short.lower_bound).max(enough);
     if short.size <= near {
@@ -335,7 +335,7 @@ fn tight(blocks: &[Block], enough: Bytes, work: u64) -> Layout {
 }
 
 /// Like [`tight`], in about a tenth of the time.
-fn modest(blocks: &[Block], enough: Bytes) -> Layout {
+fn modest(blocks: &[BufferInterval], enough: Bytes) -> Layout {
     let goal = |work: u64, near: Bytes| solve(blocks, Goal::Within(near), PackingEffort { work, ..PackingEffort::default() }).layout;
     let greedy = goal(0, enough);
     let near = nearly(greedy.lower_bound).max(enough);

@@ -2,8 +2,8 @@
 
 use plimsoll_core::Bytes;
 use plimsoll_core::allocator::{
-    Allocation, Allocator, AllocatorError, AllocatorId, BestFit, BestFitOptions, Block, BlockRange, Bump, Event, Limit, MemoryStats,
-    OwnerId, Planned, Recorded, Request, SegmentId, Snapshot, System, Trace, VirtualSegments,
+    Allocation, AllocationTrace, Allocator, AllocatorError, AllocatorId, BestFit, BestFitOptions, Block, BlockRange, Bump, Event, Limit,
+    MemoryStats, OwnerId, Planned, Recorded, Request, SegmentId, Snapshot, System, VirtualSegments,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -68,7 +68,8 @@ fn without_places(text: impl ToString) -> String {
 
 #[test]
 fn every_allocator_comes_back_to_zero_and_refuses_blocks_of_others() {
-    let trace = Trace { events: vec![Event::Allocate(Bytes(1000)), Event::Allocate(Bytes(5000)), Event::Free(0), Event::Free(1)] };
+    let trace =
+        AllocationTrace { events: vec![Event::Allocate(Bytes(1000)), Event::Allocate(Bytes(5000)), Event::Free(0), Event::Free(1)] };
     let allocators: [Arc<dyn Allocator>; 4] = [
         best_fit(),
         Arc::new(Bump::new(segments(), Bytes::kib(64)).unwrap()),

@@ -1,20 +1,20 @@
 //! Offsets: nothing overlaps, nothing is below the bound, and small cases are compared with the true optimum.
 
 use plimsoll_core::Bytes;
-use plimsoll_core::plan::{Block, Goal, Layout, PackingEffort, assign, solve};
+use plimsoll_core::plan::{BufferInterval, Goal, Layout, PackingEffort, assign, solve};
 use plimsoll_core::random::StepRandom;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 /// The smallest arena there is, by trying every order of placing blocks as low as they go. That finds the optimum: take an optimal
 /// layout and place its blocks by ascending offset; none ends up higher than it was.
-pub fn optimum(blocks: &[Block]) -> Bytes {
+pub fn optimum(blocks: &[BufferInterval]) -> Bytes {
     let mut best = Bytes(u64::MAX);
     try_orders(blocks, &mut vec![None; blocks.len()], Bytes::ZERO, &mut best);
     best
 }
 
-fn try_orders(blocks: &[Block], offsets: &mut Vec<Option<Bytes>>, height: Bytes, best: &mut Bytes) {
+fn try_orders(blocks: &[BufferInterval], offsets: &mut Vec<Option<Bytes>>, height: Bytes, best: &mut Bytes) {
     if height >= *best {
         return;
     }
@@ -32,7 +32,7 @@ fn try_orders(blocks: &[Block], offsets: &mut Vec<Option<Bytes>>, height: Bytes,
     }
 }
 
-fn lowest(blocks: &[Block], offsets: &[Option<Bytes>], i: usize) -> Bytes {
+fn lowest(blocks: &[BufferInterval], offsets: &[Option<Bytes>], i: usize) -> Bytes {
     let placed = || {
         (0..blocks.len()).filter_map(|j| offsets[j].filter(|_| lives_with(&blocks[i], &blocks[j])).map(|offset| (offset, blocks[j].size)))
     };
@@ -41,18 +41,21 @@ fn lowest(blocks: &[Block], offsets: &[Option<Bytes>], i: usize) -> Bytes {
     std::iter::once(Bytes::ZERO).chain(tops).filter(|at| free(*at)).min().expect("above everything is always free")
 }
 
-fn lives_with(a: &Block, b: &Block) -> bool {
+fn lives_with(a: &BufferInterval, b: &BufferInterval) -> bool {
     a.first <= b.last && b.first <= a.last
 }
 
-fn held_at_once(blocks: &[Block]) -> Bytes {
+fn held_at_once(blocks: &[BufferInterval]) -> Bytes {
     let at = |step: u32| blocks.iter().filter(|b| b.first <= step && step <= b.last).map(|b| b.size).sum();
     blocks.iter().map(|b| at(b.first)).max().unwrap_or_default()
 }
 
-fn blocks(most: usize) -> impl Strategy<Value = Vec<Block>> {
-    let block =
-        (0u32..12, 0u32..6, 0u64..20).prop_map(|(first, length, size)| Block { first, last: first + length, size: Bytes(size * 64) });
+fn blocks(most: usize) -> impl Strategy<Value = Vec<BufferInterval>> {
+    let block = (0u32..12, 0u32..6, 0u64..20).prop_map(|(first, length, size)| BufferInterval {
+        first,
+        last: first + length,
+        size: Bytes(size * 64),
+    });
     prop::collection::vec(block, 0..=most)
 }
 
@@ -61,7 +64,7 @@ fn config(cases: u32) -> ProptestConfig {
 }
 
 /// No two blocks that live together overlap, and all stay below the stated size.
-fn assert_apart(blocks: &[Block], layout: &Layout) {
+fn assert_apart(blocks: &[BufferInterval], layout: &Layout) {
     let mut order: Vec<usize> = (0..blocks.len()).filter(|i| blocks[*i].size > Bytes::ZERO).collect();
     order.sort_by_key(|i| layout.offsets[*i]);
     for (at, i) in order.iter().enumerate() {
@@ -74,7 +77,7 @@ fn assert_apart(blocks: &[Block], layout: &Layout) {
 
 /// A square of time and offsets cut into pieces: by lines from side to side, and where `whirls` says so into four around a fifth, which
 /// no lines from side to side can give. The pieces fill the square, so the smallest arena is known: its height.
-fn cut_square(side: u64, pieces: usize, seed: u32, whirls: bool) -> Vec<Block> {
+fn cut_square(side: u64, pieces: usize, seed: u32, whirls: bool) -> Vec<BufferInterval> {
     let random = StepRandom { seed: 5, step: seed, first_row: 0 };
     let mut drawn = 0;
     let mut below = |limit: u64| {
@@ -105,7 +108,7 @@ fn cut_square(side: u64, pieces: usize, seed: u32, whirls: bool) -> Vec<Block> {
     }
     // Sorted by size, so that where a piece came from is forgotten.
     cuts.sort_by_key(|(a, b, c, d)| (d - c, b - a, *a));
-    cuts.into_iter().map(|(a, b, c, d)| Block { first: a as u32, last: b as u32 - 1, size: Bytes(64 * (d - c)) }).collect()
+    cuts.into_iter().map(|(a, b, c, d)| BufferInterval { first: a as u32, last: b as u32 - 1, size: Bytes(64 * (d - c)) }).collect()
 }
 
 #[test]
@@ -181,7 +184,7 @@ proptest! {
 }
 
 /// Cuts a stretch of time and height into blocks that fill it, at most this deep.
-fn cut(draw: &mut impl FnMut(u64) -> u64, time: (u32, u32), height: u64, depth: u32, into: &mut Vec<Block>) {
+fn cut(draw: &mut impl FnMut(u64) -> u64, time: (u32, u32), height: u64, depth: u32, into: &mut Vec<BufferInterval>) {
     let (start, end) = time;
     let whole = depth == 0 || (depth < 3 && draw(4) == 0);
     if !whole && draw(2) == 0 && height >= 2 {
@@ -193,7 +196,7 @@ fn cut(draw: &mut impl FnMut(u64) -> u64, time: (u32, u32), height: u64, depth: 
         cut(draw, (start, at), height, depth - 1, into);
         cut(draw, (at, end), height, depth - 1, into);
     } else {
-        into.push(Block { first: start, last: end - 1, size: Bytes(height << 24) });
+        into.push(BufferInterval { first: start, last: end - 1, size: Bytes(height << 24) });
     }
 }
 
@@ -213,7 +216,7 @@ fn a_few_great_blocks_among_many_small_ones_are_packed_without_gaps() {
         for _ in 0..600 {
             let first = draw(590) as u32;
             let length = if draw(4) == 0 { draw(600) as u32 } else { draw(10) as u32 };
-            blocks.push(Block { first, last: (first + length).min(599), size: Bytes(64 * (1 + draw(16))) });
+            blocks.push(BufferInterval { first, last: (first + length).min(599), size: Bytes(64 * (1 + draw(16))) });
         }
         let wanted = Bytes(great.0 + (1 << 20));
         let solution = solve(&blocks, Goal::Within(wanted), PackingEffort::default());

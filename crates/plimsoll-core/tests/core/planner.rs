@@ -5,7 +5,7 @@ use crate::support::{PAPER, Paper, assert_sound, graph_from, recipes};
 use plimsoll_core::expr::Unary;
 use plimsoll_core::graph::{Node, NodeId};
 use plimsoll_core::passes::{optimize, remove_dead};
-use plimsoll_core::plan::{Block, Program, Target, layout};
+use plimsoll_core::plan::{BufferInterval, Program, Target, layout};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Graph, GraphError, Op, Plan, Shape, TensorType, ValueId};
 use std::collections::{BTreeSet, HashMap};
@@ -68,7 +68,8 @@ fn small_plans_are_close_to_the_smallest_there_is() {
         seen += 1;
         best_orders += usize::from(program.lower_bound == smallest);
         if program.buffers.len() <= 7 {
-            let blocks: Vec<Block> = program.buffers.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();
+            let blocks: Vec<BufferInterval> =
+                program.buffers.iter().map(|b| BufferInterval { first: b.first, last: b.last, size: b.size }).collect();
             let optimum = optimum(&blocks);
             assert!(optimum <= program.arena && program.arena.0 * 4 <= optimum.0 * 5);
         }

@@ -7,7 +7,9 @@ mod pytorch;
 mod traces;
 
 use plimsoll_core::Bytes;
-use plimsoll_core::allocator::{Allocator, BestFit, BestFitOptions, Block, Event, MemoryStats, OwnerId, Request, Trace, VirtualSegments};
+use plimsoll_core::allocator::{
+    AllocationTrace, Allocator, BestFit, BestFitOptions, Block, Event, MemoryStats, OwnerId, Request, VirtualSegments,
+};
 use pytorch::CachingAllocator;
 
 /// Alignment of the CPU, pages of the host and of a GPU.
@@ -52,7 +54,7 @@ fn main() -> Result<(), plimsoll::Error> {
 }
 
 /// Number of blocks, and peak of live bytes as they were requested.
-fn size(trace: &Trace) -> (usize, u64) {
+fn size(trace: &AllocationTrace) -> (usize, u64) {
     let (mut sizes, mut live, mut peak) = (Vec::new(), 0, 0);
     for event in &trace.events {
         match event {
@@ -68,7 +70,7 @@ fn size(trace: &Trace) -> (usize, u64) {
 }
 
 /// The statistics after a replay, and what each step gave back after the first two.
-fn replay(trace: &Trace, segments: VirtualSegments) -> (MemoryStats, Bytes) {
+fn replay(trace: &AllocationTrace, segments: VirtualSegments) -> (MemoryStats, Bytes) {
     let allocator = BestFit::new(segments, BestFitOptions::default()).expect("no limit");
     let owner = OwnerId::named("trace");
     let mut blocks: Vec<Option<Block>> = Vec::new();
@@ -87,7 +89,7 @@ fn replay(trace: &Trace, segments: VirtualSegments) -> (MemoryStats, Bytes) {
     (stats, per_step)
 }
 
-fn model(trace: &Trace, expandable: bool) -> Bytes {
+fn model(trace: &AllocationTrace, expandable: bool) -> Bytes {
     let (mut model, mut blocks) = (CachingAllocator::new(expandable), 0);
     for event in &trace.events {
         match event {

@@ -2,7 +2,7 @@
 
 use plimsoll::zoo::{self, Options};
 use plimsoll::{OutputLosses, RunSpec};
-use plimsoll_core::allocator::{Event, Trace};
+use plimsoll_core::allocator::{AllocationTrace, Event};
 use plimsoll_core::graph::{Graph, NodeId, ValueId};
 use plimsoll_core::{Bytes, Op};
 use std::collections::HashMap;
@@ -45,7 +45,7 @@ pub fn step(name: &str, rows: usize) -> Result<Graph, plimsoll::Error> {
 
 /// Weights and optimizer state first, then steps with alternating rows. In a step, the batch is allocated first, each
 /// result when it is computed, and each is freed after its last use. Updates write to the states.
-pub fn trace(graph: &Graph, rows: [usize; 2]) -> Trace {
+pub fn trace(graph: &Graph, rows: [usize; 2]) -> AllocationTrace {
     let mut writer = Writer::default();
     for state in graph.states() {
         writer.allocate(state.ty.bytes(0));
@@ -57,7 +57,7 @@ pub fn trace(graph: &Graph, rows: [usize; 2]) -> Trace {
 }
 
 /// The trace up to the end of a step: states are never freed, and every step ends with no other block live.
-pub fn first_steps(trace: &Trace, steps: usize) -> Trace {
+pub fn first_steps(trace: &AllocationTrace, steps: usize) -> AllocationTrace {
     let allocations = trace.events.iter().filter(|event| matches!(event, Event::Allocate(_))).count();
     let mut freed = vec![false; allocations];
     for event in &trace.events {
@@ -83,12 +83,12 @@ pub fn first_steps(trace: &Trace, steps: usize) -> Trace {
             break;
         }
     }
-    Trace { events: trace.events[..end].to_vec() }
+    AllocationTrace { events: trace.events[..end].to_vec() }
 }
 
 #[derive(Default)]
 struct Writer {
-    trace: Trace,
+    trace: AllocationTrace,
     blocks: u32,
 }
 

@@ -1,7 +1,7 @@
 //! Free blocks in bins by size: exact sizes up to 32 units, then 32 bins per power of two. The last bin holds the free
 //! blocks at the end of growing segments, which are used only if no other fits.
 
-use super::heap::{NONE, Node};
+use super::heap::{AddressRange, NONE};
 
 /// Bins per power of two, and number of exact bins.
 const STEPS: u64 = 32;
@@ -38,7 +38,7 @@ impl Bins {
         Bins { heads: vec![NONE; BINS + 1], words: [0; WORDS], summary: 0 }
     }
 
-    pub fn insert(&mut self, nodes: &mut [Node], id: u32, bin: u16) {
+    pub fn insert(&mut self, nodes: &mut [AddressRange], id: u32, bin: u16) {
         let node = &mut nodes[id as usize];
         node.bin = bin;
         let bin = usize::from(bin);
@@ -54,8 +54,8 @@ impl Bins {
         self.heads[bin] = id;
     }
 
-    pub fn remove(&mut self, nodes: &mut [Node], id: u32) {
-        let Node { bin_prev, bin_next, bin, .. } = nodes[id as usize];
+    pub fn remove(&mut self, nodes: &mut [AddressRange], id: u32) {
+        let AddressRange { bin_prev, bin_next, bin, .. } = nodes[id as usize];
         if bin_next != NONE {
             nodes[bin_next as usize].bin_prev = bin_prev;
         }
@@ -74,7 +74,7 @@ impl Bins {
     }
 
     /// The smallest free block of at least `size` bytes, of `units` units; among equal ones that at the lowest address.
-    pub fn best(&self, nodes: &[Node], size: u64, units: u64) -> Option<u32> {
+    pub fn best(&self, nodes: &[AddressRange], size: u64, units: u64) -> Option<u32> {
         let own = usize::from(bin(units));
         // Blocks of the request's own bin may be smaller than it.
         let found = self.best_of(nodes, self.heads[own], size);
@@ -82,14 +82,14 @@ impl Bins {
     }
 
     /// The size of the largest free block.
-    pub fn largest(&self, nodes: &[Node]) -> u64 {
+    pub fn largest(&self, nodes: &[AddressRange]) -> u64 {
         let largest = |bin: usize| self.list(nodes, bin).map(|id| nodes[id as usize].size).max().unwrap_or(0);
         let highest = self.occupied().find(|bin| *bin != usize::from(LAST)).map_or(0, largest);
         highest.max(largest(usize::from(LAST)))
     }
 
     /// All free blocks, those of the highest bin first.
-    pub fn descending<'a>(&'a self, nodes: &'a [Node]) -> impl Iterator<Item = u32> + 'a {
+    pub fn descending<'a>(&'a self, nodes: &'a [AddressRange]) -> impl Iterator<Item = u32> + 'a {
         self.occupied().flat_map(move |bin| self.list(nodes, bin))
     }
 
@@ -99,12 +99,12 @@ impl Bins {
         words.flat_map(move |word| (0..64).rev().filter(move |bit| self.words[word] >> bit & 1 == 1).map(move |bit| word * 64 + bit))
     }
 
-    fn list<'a>(&self, nodes: &'a [Node], bin: usize) -> impl Iterator<Item = u32> + use<'a> {
+    fn list<'a>(&self, nodes: &'a [AddressRange], bin: usize) -> impl Iterator<Item = u32> + use<'a> {
         let head = Some(self.heads[bin]).filter(|id| *id != NONE);
         std::iter::successors(head, |id| Some(nodes[*id as usize].bin_next).filter(|id| *id != NONE))
     }
 
-    fn best_of(&self, nodes: &[Node], head: u32, size: u64) -> Option<u32> {
+    fn best_of(&self, nodes: &[AddressRange], head: u32, size: u64) -> Option<u32> {
         let (mut best, mut best_key) = (None, (u64::MAX, u32::MAX, u64::MAX));
         let mut id = head;
         for _ in 0..LOOKED_AT {

@@ -1,15 +1,15 @@
 //! Compaction: live blocks slide to the front of their segments, so that free memory is in one piece.
 
-use super::heap::{Heap, NONE, State};
-use super::{Inner, Source};
+use super::heap::{Heap, NONE, RangeState};
+use super::{BestFitState, Source};
 use crate::Bytes;
 use crate::allocator::accounts::Accounts;
-use crate::allocator::{BlockRange, Move, SegmentId};
+use crate::allocator::{BlockRange, Relocation, SegmentId};
 use std::ops::Range;
 
-impl Inner {
+impl BestFitState {
     /// Moves blocks to lower addresses. Returns the bytes of the moves that `copy` made.
-    pub(super) fn compact(&mut self, copy: &mut dyn FnMut(&Move) -> bool) -> u64 {
+    pub(super) fn compact(&mut self, copy: &mut dyn FnMut(&Relocation) -> bool) -> u64 {
         let before = self.accounts.reserved;
         let mut moved = 0;
         for lane in 0..self.heaps.len() {
@@ -23,7 +23,7 @@ impl Inner {
                     last = Some(id);
                 }
             }
-            let Inner { heaps, accounts, source, .. } = self;
+            let BestFitState { heaps, accounts, source, .. } = self;
             let mut given = 0;
             // As above: what is not given back is still in the account.
             let _ = heaps[lane].give_back_isolated(&mut *source.segments, &mut |bytes| {
@@ -46,8 +46,8 @@ impl Inner {
     }
 
     /// Moves a block to the start of the free addresses before it. Its place stays as it is if there is no memory for that.
-    fn slide(&mut self, lane: usize, id: u32, copy: &mut dyn FnMut(&Move) -> bool) -> bool {
-        let Inner { heaps, accounts, source, limit, .. } = self;
+    fn slide(&mut self, lane: usize, id: u32, copy: &mut dyn FnMut(&Relocation) -> bool) -> bool {
+        let BestFitState { heaps, accounts, source, limit, .. } = self;
         let heap = &mut heaps[lane];
         if !provide(heap, accounts, source, *limit, id) {
             return false;
@@ -55,7 +55,7 @@ impl Inner {
         let node = heap.node(id);
         let (block, from, front) = (heap.id(id), node.range(), heap.first_of_run(node.prev));
         let to = BlockRange { offset: Bytes(heap.node(front).offset), ..from };
-        let copied = copy(&Move { block, from, to });
+        let copied = copy(&Relocation { block, from, to });
         if copied {
             heap.exchange(id);
         }
@@ -94,7 +94,7 @@ impl Heap {
         };
         while id != NONE {
             let node = self.node(id);
-            if node.state == State::Used && node.prev != NONE && self.node(node.prev).state != State::Used {
+            if node.state == RangeState::Used && node.prev != NONE && self.node(node.prev).state != RangeState::Used {
                 return Some(id);
             }
             id = node.next;
@@ -139,7 +139,7 @@ impl Heap {
         if self.node(id).prev == NONE {
             self.set_first(id);
         }
-        let merged = self.merge(front, State::Free);
+        let merged = self.merge(front, RangeState::Free);
         self.bin(merged);
     }
 }

@@ -10,7 +10,7 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// What a range of addresses is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum RangeState {
     /// A live block.
     Used,
     /// Memory that no block uses. In a bin; no neighbour is free, too.
@@ -22,7 +22,7 @@ pub(super) enum State {
 }
 
 /// A range of addresses. Those of a segment are linked in the order of their offsets and leave none out.
-pub(super) struct Node {
+pub(super) struct AddressRange {
     pub offset: u64,
     pub size: u64,
     pub segment: u32,
@@ -30,7 +30,7 @@ pub(super) struct Node {
     pub bin_next: u32,
     pub prev: u32,
     pub next: u32,
-    pub state: State,
+    pub state: RangeState,
     /// The bin of a free block.
     pub bin: u16,
     /// Counts the blocks that this node was, so that each has its own id.
@@ -40,18 +40,18 @@ pub(super) struct Node {
     location: &'static Location<'static>,
 }
 
-pub(super) struct Segment {
+pub(super) struct HeapSegment {
     pub first: u32,
     pub size: u64,
     pub committed: u64,
 }
 
 pub(super) struct Heap {
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<AddressRange>,
     vacant: u32,
     pub bare: u32,
     pub bins: Bins,
-    pub segments: Vec<Option<Segment>>,
+    pub segments: Vec<Option<HeapSegment>>,
     /// Logarithm of the alignment.
     unit: u32,
     /// If set, memory is committed on demand in multiples of this size.
@@ -81,13 +81,13 @@ impl Heap {
     /// A block in reserved memory, if one fits.
     pub fn allocate(&mut self, request: &Request, size: u64) -> Option<(u64, BlockRange)> {
         let found = self.bins.best(&self.nodes, size, size >> self.unit)?;
-        let Node { offset, segment, prev, size: all, .. } = self.nodes[found as usize];
+        let AddressRange { offset, segment, prev, size: all, .. } = self.nodes[found as usize];
         if all == size {
             self.unbin(found);
             return Some(self.use_node(found, request));
         }
         // The rest stays where it is in the lists, if its bin does.
-        let block = self.new_node(segment, offset, size, State::Used);
+        let block = self.new_node(segment, offset, size, RangeState::Used);
         self.link(prev, block);
         self.link(block, found);
         if prev == NONE {
@@ -103,11 +103,12 @@ impl Heap {
     /// Frees a block. Returns its owner, its requested bytes and its size; none if there is no such block.
     pub fn free(&mut self, id: u64) -> Option<(OwnerId, u64, u64)> {
         let index = index_of(id);
-        let node = self.nodes.get_mut(index as usize).filter(|node| node.state == State::Used && node.generation == (id >> 32) as u32)?;
+        let node =
+            self.nodes.get_mut(index as usize).filter(|node| node.state == RangeState::Used && node.generation == (id >> 32) as u32)?;
         let freed = (node.owner, node.requested, node.size);
-        node.state = State::Free;
-        let Node { prev, next, offset, size, .. } = *node;
-        let free = |id: u32| id != NONE && self.nodes[id as usize].state == State::Free;
+        node.state = RangeState::Free;
+        let AddressRange { prev, next, offset, size, .. } = *node;
+        let free = |id: u32| id != NONE && self.nodes[id as usize].state == RangeState::Free;
         match (free(prev), free(next)) {
             (false, false) => self.bin(index),
             (true, false) => {
@@ -138,24 +139,24 @@ impl Heap {
     /// The range of a live block.
     pub fn range(&self, id: u64) -> Option<BlockRange> {
         let node = self.nodes.get(index_of(id) as usize)?;
-        (node.state == State::Used && node.generation == (id >> 32) as u32).then(|| node.range())
+        (node.state == RangeState::Used && node.generation == (id >> 32) as u32).then(|| node.range())
     }
 
     /// Adds a segment. Returns its memory: all of it, or none on demand.
     pub fn add(&mut self, opened: Opened) -> u64 {
         let index = opened.id.0 as usize;
         let (state, granule) = match self.granule {
-            Some(granule) => (State::Bare, granule),
-            None => (State::Free, 1 << self.unit),
+            Some(granule) => (RangeState::Bare, granule),
+            None => (RangeState::Free, 1 << self.unit),
         };
         let size = opened.size.0 & !(granule - 1);
-        let committed = if state == State::Bare { 0 } else { size };
+        let committed = if state == RangeState::Bare { 0 } else { size };
         let first = self.new_node(opened.id.0, 0, size, state);
         if index >= self.segments.len() {
             self.segments.resize_with(index + 1, || None);
         }
-        self.segments[index] = Some(Segment { first, size, committed });
-        if state == State::Bare {
+        self.segments[index] = Some(HeapSegment { first, size, committed });
+        if state == RangeState::Bare {
             self.link_bare(first)
         } else {
             self.bin(first)
@@ -172,7 +173,7 @@ impl Heap {
     }
 
     pub fn live(&self) -> impl Iterator<Item = Live> {
-        self.nodes.iter().filter(|node| node.state == State::Used).map(|node| Live {
+        self.nodes.iter().filter(|node| node.state == RangeState::Used).map(|node| Live {
             range: node.range(),
             request: Request { size: Bytes(node.requested), owner: node.owner, location: node.location },
         })
@@ -191,11 +192,11 @@ impl Heap {
         self.segment(id).first = id;
     }
 
-    pub fn node(&self, id: u32) -> &Node {
+    pub fn node(&self, id: u32) -> &AddressRange {
         &self.nodes[id as usize]
     }
 
-    pub fn node_mut(&mut self, id: u32) -> &mut Node {
+    pub fn node_mut(&mut self, id: u32) -> &mut AddressRange {
         &mut self.nodes[id as usize]
     }
 
@@ -209,17 +210,17 @@ impl Heap {
         }
     }
 
-    pub fn segment(&mut self, id: u32) -> &mut Segment {
+    pub fn segment(&mut self, id: u32) -> &mut HeapSegment {
         self.segments[self.nodes[id as usize].segment as usize].as_mut().expect("a node is in an open segment")
     }
 
-    pub fn segment_of(&self, id: u32) -> &Segment {
+    pub fn segment_of(&self, id: u32) -> &HeapSegment {
         self.segments[self.nodes[id as usize].segment as usize].as_ref().expect("a node is in an open segment")
     }
 
     /// Merges a node that is in no list with neighbours of this state.
-    pub fn merge(&mut self, mut id: u32, state: State) -> u32 {
-        let Node { prev, next, .. } = self.nodes[id as usize];
+    pub fn merge(&mut self, mut id: u32, state: RangeState) -> u32 {
+        let AddressRange { prev, next, .. } = self.nodes[id as usize];
         if next != NONE && self.nodes[next as usize].state == state {
             self.unlist(next);
             self.absorb_next(id);
@@ -233,12 +234,12 @@ impl Heap {
     }
 
     fn unlist(&mut self, id: u32) {
-        if self.nodes[id as usize].state == State::Free { self.unbin(id) } else { self.unlink_bare(id) }
+        if self.nodes[id as usize].state == RangeState::Free { self.unbin(id) } else { self.unlink_bare(id) }
     }
 
     fn absorb_next(&mut self, id: u32) {
         let next = self.nodes[id as usize].next;
-        let Node { size, next: after, .. } = self.nodes[next as usize];
+        let AddressRange { size, next: after, .. } = self.nodes[next as usize];
         self.nodes[id as usize].size += size;
         self.link(id, after);
         self.discard(next);
@@ -246,7 +247,7 @@ impl Heap {
 
     /// Splits a node that is in no list at `size` bytes. The second part, which is returned, has the same state.
     pub fn split(&mut self, id: u32, size: u64) -> u32 {
-        let Node { offset, size: all, segment, next, state, .. } = self.nodes[id as usize];
+        let AddressRange { offset, size: all, segment, next, state, .. } = self.nodes[id as usize];
         let rest = self.new_node(segment, offset + size, all - size, state);
         self.nodes[id as usize].size = size;
         self.link(id, rest);
@@ -256,7 +257,7 @@ impl Heap {
 
     pub fn use_node(&mut self, id: u32, request: &Request) -> (u64, BlockRange) {
         let node = &mut self.nodes[id as usize];
-        node.state = State::Used;
+        node.state = RangeState::Used;
         node.generation = node.generation.wrapping_add(1);
         (node.owner, node.requested, node.location) = (request.owner, request.size.0, request.location);
         let range = node.range();
@@ -268,7 +269,7 @@ impl Heap {
         u64::from(self.nodes[index as usize].generation) << 32 | u64::from(self.lane << INDEX_BITS | index)
     }
 
-    fn new_node(&mut self, segment: u32, offset: u64, size: u64, state: State) -> u32 {
+    fn new_node(&mut self, segment: u32, offset: u64, size: u64, state: RangeState) -> u32 {
         if self.vacant != NONE {
             let id = self.vacant;
             let node = &mut self.nodes[id as usize];
@@ -277,7 +278,7 @@ impl Heap {
             return id;
         }
         let id = self.nodes.len() as u32;
-        self.nodes.push(Node {
+        self.nodes.push(AddressRange {
             offset,
             size,
             segment,
@@ -297,7 +298,7 @@ impl Heap {
 
     pub fn discard(&mut self, id: u32) {
         let node = &mut self.nodes[id as usize];
-        node.state = State::Vacant;
+        node.state = RangeState::Vacant;
         node.next = self.vacant;
         self.vacant = id;
     }
@@ -320,7 +321,7 @@ impl Heap {
         let node = &self.nodes[id as usize];
         let last = node.next != NONE && {
             let next = &self.nodes[node.next as usize];
-            next.state == State::Bare && next.next == NONE
+            next.state == RangeState::Bare && next.next == NONE
         };
         if last { bins::LAST } else { bins::bin(node.size >> self.unit) }
     }
@@ -339,7 +340,7 @@ impl Heap {
     }
 
     pub fn unlink_bare(&mut self, id: u32) {
-        let Node { bin_prev, bin_next, .. } = self.nodes[id as usize];
+        let AddressRange { bin_prev, bin_next, .. } = self.nodes[id as usize];
         if bin_prev == NONE {
             self.bare = bin_next;
         } else {
@@ -351,7 +352,7 @@ impl Heap {
     }
 }
 
-impl Node {
+impl AddressRange {
     pub fn end(&self) -> u64 {
         self.offset + self.size
     }
@@ -373,14 +374,14 @@ impl Heap {
                 assert_eq!((node.segment as usize, node.prev, node.offset), (index, before, offset));
                 assert!(node.size > 0 && node.size.is_multiple_of(1 << self.unit));
                 let state_before = (before != NONE).then(|| self.nodes[before as usize].state);
-                assert!(node.state == State::Used || state_before != Some(node.state), "neighbours were not merged");
+                assert!(node.state == RangeState::Used || state_before != Some(node.state), "neighbours were not merged");
                 match node.state {
-                    State::Used => live += 1,
-                    State::Free => free.push(id),
-                    State::Bare => bare.push(id),
-                    State::Vacant => panic!("a vacant node is linked"),
+                    RangeState::Used => live += 1,
+                    RangeState::Free => free.push(id),
+                    RangeState::Bare => bare.push(id),
+                    RangeState::Vacant => panic!("a vacant node is linked"),
                 }
-                committed += if node.state == State::Bare { 0 } else { node.size };
+                committed += if node.state == RangeState::Bare { 0 } else { node.size };
                 (before, offset, id) = (id, node.end(), node.next);
             }
             assert_eq!((offset, committed), (segment.size, segment.committed));

@@ -6,7 +6,7 @@ mod heap;
 mod pages;
 
 use super::accounts::{Accounts, Live};
-use super::{Allocator, AllocatorError, AllocatorId, Block, BlockRange, MemoryStats, Move, OverLimit, Request, Segments, Snapshot};
+use super::{Allocator, AllocatorError, AllocatorId, Block, BlockRange, MemoryStats, OverLimit, Relocation, Request, Segments, Snapshot};
 use crate::base::budget::{Ledger, Owner, Reservation};
 use crate::{Bytes, DeviceError};
 use heap::{Heap, lane_of};
@@ -81,10 +81,10 @@ pub struct BestFit {
     alignment: u64,
     /// Number of compactions so far: since then, blocks may have moved.
     compactions: AtomicU32,
-    inner: Mutex<Inner>,
+    inner: Mutex<BestFitState>,
 }
 
-struct Inner {
+struct BestFitState {
     /// One, or one per lane.
     heaps: Vec<Heap>,
     accounts: Accounts,
@@ -141,7 +141,7 @@ impl BestFit {
         let on_demand = granule.is_some();
         let lanes = if on_demand { LANES.len() + 1 } else { 1 };
         let heaps = (0..lanes).map(|lane| Heap::new(alignment, granule, lane as u32)).collect();
-        let mut inner = Inner { heaps, accounts: Accounts::new(), source, limit, slack: options.slack, alignment, on_demand };
+        let mut inner = BestFitState { heaps, accounts: Accounts::new(), source, limit, slack: options.slack, alignment, on_demand };
         if let (true, None, Some(limit)) = (options.at_once, granule, limit) {
             inner.open(limit & !(alignment - 1))?;
         }
@@ -149,7 +149,7 @@ impl BestFit {
     }
 
     /// The books are consistent between method calls even if a holder panicked, so a poisoned lock is ignored.
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, BestFitState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -204,19 +204,19 @@ impl Allocator for BestFit {
     fn give_back(&self) -> Result<Bytes, AllocatorError> {
         let mut inner = self.lock();
         let given = inner.give_back(u64::MAX, None)?;
-        let Inner { heaps, source, .. } = &mut *inner;
+        let BestFitState { heaps, source, .. } = &mut *inner;
         heaps.iter_mut().for_each(|heap| heap.close_empty(&mut *source.segments));
         Ok(Bytes(given))
     }
 
-    fn compact(&self, copy: &mut dyn FnMut(&Move) -> bool) -> Bytes {
+    fn compact(&self, copy: &mut dyn FnMut(&Relocation) -> bool) -> Bytes {
         let mut inner = self.lock();
         self.compactions.fetch_add(1, Release);
         Bytes(inner.compact(copy))
     }
 }
 
-impl Inner {
+impl BestFitState {
     fn stats(&self) -> MemoryStats {
         MemoryStats {
             limit: self.limit.map(Bytes),
@@ -263,7 +263,7 @@ impl Inner {
     /// Commits memory for a block where the fewest bytes are needed.
     fn grow_in_place(&mut self, request: &Request, size: u64) -> Result<(u64, BlockRange), AllocatorError> {
         let target = self.target(size);
-        let excess = |inner: &Inner, placement: &Placement| (inner.accounts.reserved + placement.commit).saturating_sub(target);
+        let excess = |inner: &BestFitState, placement: &Placement| (inner.accounts.reserved + placement.commit).saturating_sub(target);
         let placement = self.placement(size)?;
         if excess(self, &placement) > 0 {
             self.give_back(excess(self, &placement), Some(&placement))?;
@@ -300,7 +300,7 @@ impl Inner {
 
     fn commit(&mut self, placement: &Placement, request: &Request) -> Result<(u64, BlockRange), AllocatorError> {
         let lane = self.lane(placement.size);
-        let Inner { heaps, accounts, source, .. } = self;
+        let BestFitState { heaps, accounts, source, .. } = self;
         source.take(placement.commit)?;
         let mut missing = placement.commit;
         let placed = heaps[lane].place(placement, request, &mut *source.segments, &mut |bytes| {
@@ -351,7 +351,7 @@ impl Inner {
     }
 
     fn give_back(&mut self, wanted: u64, keep: Option<&Placement>) -> Result<u64, AllocatorError> {
-        let Inner { heaps, accounts, source, .. } = self;
+        let BestFitState { heaps, accounts, source, .. } = self;
         let mut given = 0;
         for heap in heaps.iter_mut().rev() {
             let before = given;

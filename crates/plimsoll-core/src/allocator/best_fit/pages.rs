@@ -1,6 +1,6 @@
 //! Which addresses have memory: committing it where that takes little, and giving it back.
 
-use super::heap::{Heap, NONE, Segment, State};
+use super::heap::{Heap, HeapSegment, NONE, RangeState};
 use crate::DeviceError;
 use crate::allocator::{BlockRange, Request, SegmentId, Segments};
 use std::ops::Range;
@@ -153,7 +153,7 @@ impl Heap {
     pub fn give_back_isolated(&mut self, segments: &mut dyn Segments, returned: &mut dyn FnMut(u64)) -> Result<(), DeviceError> {
         let isolated = |id: &u32| {
             let prev = self.nodes[*id as usize].prev;
-            prev != NONE && self.nodes[prev as usize].state == State::Bare
+            prev != NONE && self.nodes[prev as usize].state == RangeState::Bare
         };
         let found: Vec<u32> = self.bins.descending(&self.nodes).filter(isolated).collect();
         for id in found {
@@ -181,7 +181,7 @@ impl Heap {
     /// Closes segments on demand that have no memory. Their addresses are all they hold.
     pub fn close_empty(&mut self, segments: &mut dyn Segments) {
         for index in 0..self.segments.len() {
-            if let Some(Segment { first, committed: 0, .. }) = self.segments[index] {
+            if let Some(HeapSegment { first, committed: 0, .. }) = self.segments[index] {
                 self.unlink_bare(first);
                 self.discard(first);
                 self.segments[index] = None;
@@ -204,7 +204,7 @@ impl Heap {
     pub fn first_of_run(&self, mut id: u32) -> u32 {
         loop {
             let prev = self.nodes[id as usize].prev;
-            if prev == NONE || self.nodes[prev as usize].state == State::Used {
+            if prev == NONE || self.nodes[prev as usize].state == RangeState::Used {
                 return id;
             }
             id = prev;
@@ -215,7 +215,7 @@ impl Heap {
     fn run(&self, id: u32) -> Range<u64> {
         let start = self.nodes[self.first_of_run(id) as usize].offset;
         let mut last = &self.nodes[id as usize];
-        while last.next != NONE && self.nodes[last.next as usize].state != State::Used {
+        while last.next != NONE && self.nodes[last.next as usize].state != RangeState::Used {
             last = &self.nodes[last.next as usize];
         }
         start..last.end()
@@ -230,7 +230,7 @@ impl Heap {
             let end = range.end;
             move |(_, node)| node.offset < end
         });
-        nodes.filter(move |(_, node)| node.state == State::Bare && node.end() > range.start).map(move |(id, node)| {
+        nodes.filter(move |(_, node)| node.state == RangeState::Bare && node.end() > range.start).map(move |(id, node)| {
             // Both ends of a bare node are multiples of the granule.
             let start = node.offset.max(range.start & !(granule - 1));
             (id, start..node.end().min(range.end.next_multiple_of(granule)))
@@ -250,8 +250,8 @@ impl Heap {
             let rest = self.split(middle, range.end - range.start);
             self.link_bare(rest);
         }
-        self.nodes[middle as usize].state = State::Free;
-        let merged = self.merge(middle, State::Free);
+        self.nodes[middle as usize].state = RangeState::Free;
+        let merged = self.merge(middle, RangeState::Free);
         self.bin(merged);
         merged
     }
@@ -268,9 +268,9 @@ impl Heap {
         if self.nodes[middle as usize].end() > range.end {
             rest = Some(self.split(middle, range.end - range.start));
         }
-        self.nodes[middle as usize].state = State::Bare;
+        self.nodes[middle as usize].state = RangeState::Bare;
         // Its free neighbours are in no list yet, but none is without memory.
-        let merged = self.merge(middle, State::Bare);
+        let merged = self.merge(middle, RangeState::Bare);
         self.link_bare(merged);
         front.into_iter().chain(rest).for_each(|part| self.bin(part));
     }

@@ -382,7 +382,7 @@ impl Contents {
         self.0[range.offset.get()..][..range.size.get()].iter().all(|byte| *byte == pattern)
     }
 
-    fn copy(&mut self, block: &Move) {
+    fn copy(&mut self, block: &Relocation) {
         for (from, to, size) in block.copies() {
             assert!(from.0.abs_diff(to.0) >= size.0, "copies do not overlap");
             self.0.copy_within(from.get()..(from + size).get(), to.get());

@@ -19,7 +19,7 @@ use sections::{Partition, parts};
 
 /// A buffer of `size` bytes that is live from step `first` to step `last`, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct BufferInterval {
     /// The first step.
     pub first: u32,
     /// The last step.
@@ -81,25 +81,25 @@ pub struct Solution {
 /// Assigns offsets such that blocks with overlapping lifetimes do not overlap in memory.
 ///
 /// ```
-/// use plimsoll_core::{Bytes, plan::{Block, assign}};
-/// let a = Block { first: 0, last: 1, size: Bytes(64) };
-/// let b = Block { first: 2, last: 3, size: Bytes(64) };
+/// use plimsoll_core::{Bytes, plan::{BufferInterval, assign}};
+/// let a = BufferInterval { first: 0, last: 1, size: Bytes(64) };
+/// let b = BufferInterval { first: 2, last: 3, size: Bytes(64) };
 /// assert_eq!(assign(&[a, b]).size, Bytes(64), "the second takes the place of the first");
 /// ```
-pub fn assign(blocks: &[Block]) -> Layout {
+pub fn assign(blocks: &[BufferInterval]) -> Layout {
     solve(blocks, Goal::Smallest, PackingEffort::default()).layout
 }
 
 /// Assigns offsets for a goal within the given effort. Always returns a layout: the smallest one found.
 ///
 /// ```
-/// use plimsoll_core::{Bytes, plan::{Block, PackingEffort, Goal, solve}};
-/// let blocks = [Block { first: 0, last: 1, size: Bytes(64) }, Block { first: 1, last: 2, size: Bytes(32) }];
+/// use plimsoll_core::{Bytes, plan::{BufferInterval, PackingEffort, Goal, solve}};
+/// let blocks = [BufferInterval { first: 0, last: 1, size: Bytes(64) }, BufferInterval { first: 1, last: 2, size: Bytes(32) }];
 /// let solution = solve(&blocks, Goal::Within(Bytes(80)), PackingEffort::default());
 /// assert_eq!(solution.layout.size, Bytes(96), "both live in step 1");
 /// assert!(solution.proven, "and nothing within 80 bytes exists");
 /// ```
-pub fn solve(blocks: &[Block], goal: Goal, effort: PackingEffort<'_>) -> Solution {
+pub fn solve(blocks: &[BufferInterval], goal: Goal, effort: PackingEffort<'_>) -> Solution {
     let steps = blocks.iter().map(|block| block.last as usize + 1).max().unwrap_or(0);
     let (_, lower_bound) = peak(blocks.iter().map(|b| (b.first, b.last, b.size)), steps);
     let unit = sections::unit(blocks);

@@ -1,6 +1,6 @@
 //! Compresses time into sections and partitions blocks into independent sets.
 
-use super::Block;
+use super::BufferInterval;
 
 /// A block in search coordinates: sections instead of steps, units instead of bytes.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ pub(super) struct Partition {
 }
 
 /// The greatest common divisor of all sizes.
-pub(super) fn unit(blocks: &[Block]) -> u64 {
+pub(super) fn unit(blocks: &[BufferInterval]) -> u64 {
     let divide = |mut a: u64, mut b: u64| {
         while b > 0 {
             (a, b) = (b, a % b);
@@ -40,7 +40,7 @@ pub(super) fn unit(blocks: &[Block]) -> u64 {
 ///
 /// Only steps at which a block starts after another has ended matter: blocks that overlap at any step also overlap at
 /// such a step. A partition therefore has at most as many sections as blocks, and often far fewer than steps.
-pub(super) fn parts(blocks: &[Block], unit: u64) -> Vec<Partition> {
+pub(super) fn parts(blocks: &[BufferInterval], unit: u64) -> Vec<Partition> {
     let mut order: Vec<usize> = (0..blocks.len()).filter(|i| blocks[*i].size.0 > 0).collect();
     order.sort_by_key(|i| (blocks[*i].first, *i));
     let mut ends: Vec<u32> = order.iter().map(|i| blocks[*i].last).collect();

@@ -4,7 +4,7 @@
 mod fuse;
 mod rewrite;
 
-use super::{Block, Goal, InOrder, PackingEffort, ScheduledGraph, in_order, liveness, nearly, solve};
+use super::{BufferInterval, Goal, InOrder, PackingEffort, ScheduledGraph, in_order, liveness, nearly, solve};
 use crate::Bytes;
 use crate::ir::graph::{ConcatStrategy, Graph, GraphError, NodeId, ValueId};
 use crate::ir::op::Op;
@@ -91,7 +91,7 @@ fn packs(found: &InOrder, rows: usize, device: &dyn Target) -> bool {
     let alignment = device.capabilities().alignment;
     let workspace = |node: NodeId| device.workspace(graph, graph.node(node), rows).align_up(alignment.0);
     let live = liveness::buffers(graph, order, rows, alignment, &workspace);
-    let blocks: Vec<Block> = live.buffers.iter().map(|b| Block { first: b.first, last: b.last, size: b.size }).collect();
+    let blocks: Vec<BufferInterval> = live.buffers.iter().map(|b| BufferInterval { first: b.first, last: b.last, size: b.size }).collect();
     let near = nearly(found.peak);
     solve(&blocks, Goal::Within(near), PackingEffort::default()).layout.size <= near
 }

@@ -13,7 +13,7 @@ pub(super) mod simulate;
 mod starts;
 pub(super) mod write;
 
-use super::arena::{Block, Layout};
+use super::arena::{BufferInterval, Layout};
 use super::{Plan, Program, Resident, as_written, backing, modest, nearly_tight, place_states, placed, schedule};
 use crate::Bytes;
 use crate::ir::graph::{Graph, GraphError, Node, NodeId};
@@ -207,7 +207,7 @@ fn fit_from(
     let smallest = search::squeeze(&problem, 0, 0, effort.0 / 4);
     let mut unbound = sequenced(&graph, &smallest.sequence, rows, limit, cost_model);
     unbound.limit = None;
-    let packing: &dyn Fn(&[Block]) -> Layout = if effort.is_short() { &|blocks| modest(blocks, limit) } else { &nearly_tight };
+    let packing: &dyn Fn(&[BufferInterval]) -> Layout = if effort.is_short() { &|blocks| modest(blocks, limit) } else { &nearly_tight };
     let program = placed(Role::Step, unbound, rows, device, &states, packing)?;
     if program.arena > limit {
         let least = least_joined.map_or(program.arena, |joined| joined.min(program.arena));
