@@ -33,7 +33,7 @@ fn peak(program: &Value) -> u64 {
 
 fn trained(name: &str) -> Sandbox {
     let sandbox = Sandbox::new(name);
-    sandbox.succeed(&["train", "--epochs", "3", "--host-memory", "64MiB", "--out", "run", "--quiet"]);
+    sandbox.succeed(&["train", "--epochs", "3", "--host-memory", "32MiB", "--out", "run", "--quiet"]);
     sandbox
 }
 
@@ -117,14 +117,14 @@ fn names_are_data_and_never_markup() {
 #[test]
 fn plans_have_reports_too_and_two_stand_side_by_side() {
     let sandbox = trained("report-plans");
-    sandbox.succeed(&["plan", "--epochs", "3", "--host-memory", "64MiB", "--out", "plan.json", "--quiet"]);
+    sandbox.succeed(&["plan", "--epochs", "3", "--host-memory", "32MiB", "--out", "plan.json", "--quiet"]);
     sandbox.succeed(&["report", "run", "plan.json", "--out", "both.html"]);
     let both = data(&sandbox.path("both.html"));
     let [run, plan] = [0, 1].map(|i| &both["runs"][i]);
     assert_eq!(run["memory"], plan["memory"], "buffers with types, ops with FLOPs, and layers");
     assert_eq!(plan["memory"]["layers"][0], json!(["conv2d", "conv2d", "[B, 8, 8, 16]", 160, 0]));
     assert_eq!((&run["name"], &plan["name"]), (&json!("run"), &json!("plan")));
-    sandbox.succeed(&["plan", "--epochs", "3", "--host-memory", "64MiB", "--report", "planned.html", "--quiet"]);
+    sandbox.succeed(&["plan", "--epochs", "3", "--host-memory", "32MiB", "--report", "planned.html", "--quiet"]);
     assert_eq!(data(&sandbox.path("planned.html"))["runs"][0]["memory"], run["memory"], "`plan --report` shows the same");
     sandbox.succeed(&["report", "run", "--curve", "--out", "curve.html", "--quiet"]);
     let curve = &data(&sandbox.path("curve.html"))["runs"][0]["curve"];
@@ -135,7 +135,7 @@ fn plans_have_reports_too_and_two_stand_side_by_side() {
 #[test]
 fn a_plan_without_its_configuration_says_what_is_not_known() {
     let sandbox = Sandbox::new("report-unknown");
-    sandbox.succeed(&["plan", "--host-memory", "64MiB", "--out", "plan.json", "--quiet"]);
+    sandbox.succeed(&["plan", "--host-memory", "32MiB", "--out", "plan.json", "--quiet"]);
     let mut file = read(&sandbox.path("plan.json"));
     file["configuration"] = json!("[data]\nsource = \"csv\"\npath = \"moved.csv\"\n[model]\nzoo = \"mlp\"\n");
     sandbox.write("moved.json", file.to_string());
@@ -339,12 +339,12 @@ fn a_browser_opens_every_kind_of_page() {
         return;
     };
     let (axe, sandbox) = (axe(), trained("report-pages"));
-    sandbox.succeed(&["plan", "--epochs", "3", "--host-memory", "64MiB", "--out", "plan.json", "--quiet"]);
+    sandbox.succeed(&["plan", "--epochs", "3", "--host-memory", "32MiB", "--out", "plan.json", "--quiet"]);
     sandbox.succeed(&["report", "plan.json", "--quiet"]);
     sandbox.succeed(&["report", "run", "plan.json", "--out", "both.html", "--quiet"]);
     sandbox.succeed(&["report", "run", "--curve", "--out", "curve.html", "--quiet"]);
     sandbox.fail(&["plan", "--allow", "none", "--batch", "256", "--host-memory", "6MiB", "--report", "refused.html"]);
-    let profile = sandbox.json(&["profile", "--steps", "4", "--host-memory", "64MiB", "--report", "profile.html", "--json"]);
+    let profile = sandbox.json(&["profile", "--steps", "4", "--host-memory", "32MiB", "--report", "profile.html", "--json"]);
     let flags = ["--device", "cuda:0", "--device-profile", "h200", "--device-memory", "4GiB", "--host-memory", "16GiB"];
     sandbox.succeed(&[&["plan", "--zoo", "resnet18", "--batch", "8", "--report", "gpu.html", "--quiet"][..], &flags].concat());
     let see = |page: &str| {
