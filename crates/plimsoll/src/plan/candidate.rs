@@ -2,6 +2,7 @@
 
 use super::alternatives::{graphs, variants, ways};
 use super::loads::Loads;
+use super::page_tables::page_tables;
 use super::pipelines::pipelines;
 use super::split::planned_graphs;
 use super::{Budgets, Request};
@@ -199,7 +200,11 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
         graphs.for_each(|(_, size)| *size += GAPS_OF_SEARCH);
         least += GAPS_OF_SEARCH;
     }
-    let planning = request.machine.process + request.programs.planning_heap(&planned, compared(request))?;
+    let tables = page_tables(least);
+    fixed.push((Owner::PageTables, tables));
+    least += tables;
+    let heap = request.programs.planning_heap(&planned, compared(request))?;
+    let planning = request.machine.process + heap + page_tables(heap);
     if planning > least {
         fixed.push((Owner::Planning, planning - least));
         least = planning;
@@ -221,7 +226,8 @@ pub(crate) fn is_as_specified(plan: &Plan) -> bool {
 /// Host memory of a search, if the largest plans that are compared have this many nodes, for micro-batches of this many rows.
 pub(super) fn planning(request: &Request<'_>, planned: u64, micro_batch: usize) -> Result<Bytes> {
     let planned = PlannedRun { nodes: planned, accumulates: micro_batch < request.batch, as_specified: None };
-    Ok(request.machine.process + request.programs.planning_heap(&planned, compared(request))?)
+    let heap = request.programs.planning_heap(&planned, compared(request))?;
+    Ok(request.machine.process + heap + page_tables(heap))
 }
 
 /// The run as specified, in its largest micro-batches. Without recomputation there is no smaller layout of it than the tightest.

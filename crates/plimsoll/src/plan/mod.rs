@@ -12,6 +12,7 @@ mod least;
 mod loads;
 mod machine;
 mod offload;
+mod page_tables;
 mod parallel;
 mod pipelines;
 mod planning_memory;

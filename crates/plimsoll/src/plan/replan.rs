@@ -1,6 +1,7 @@
 //! Replanning: for less memory than was planned for, and for a fit that continues in allocated memory.
 
 use super::candidate::{checkpoint_owner, history_owner, model_file_owner};
+use super::page_tables::{beside_page_tables, page_tables, state_page_tables};
 use super::pipelines::pipelines;
 use super::statement::sorted;
 use super::{DataSummary, Machine, RunPlan};
@@ -102,14 +103,15 @@ impl RunPlan {
     /// The plan of a fit that continues in the memory of this plan: programs and arena are unchanged, the pipelines
     /// share the rest.
     pub(crate) fn continued(&self, spec: &RunSpec, data: &DataSummary) -> Result<RunPlan> {
-        let planned_again = [Owner::Pipeline, Owner::Checkpoint, Owner::ModelFile, Owner::History, Owner::Planning];
+        let planned_again = [Owner::Pipeline, Owner::Checkpoint, Owner::ModelFile, Owner::History, Owner::Planning, Owner::PageTables];
         let stays = |(owner, _): &&(Owner, Bytes)| !planned_again.contains(owner);
         let mut owners: Vec<(Owner, Bytes)> = self.owners.iter().filter(stays).cloned().collect();
         owners.extend(checkpoint_owner(spec, self.memory.states.len()));
         owners.extend(model_file_owner(spec));
         owners.extend(history_owner(spec, &self.interface));
         let fixed: Bytes = owners.iter().map(|(_, size)| *size).sum();
-        let minimum = fixed + pipelines(data, self.feed_rows, None)?.minimum;
+        let least = pipelines(data, self.feed_rows, None)?.minimum;
+        let minimum = fixed + least + page_tables(fixed + least);
         if minimum > self.host_budget {
             return Err(Error::Infeasible(Box::new(Infeasible {
                 space: HOST.to_string(),
@@ -126,8 +128,10 @@ impl RunPlan {
                 smallest: None,
             })));
         }
-        let pipelines = pipelines(data, self.feed_rows, Some(self.host_budget - fixed))?;
+        let left = least + beside_page_tables(self.host_budget - minimum);
+        let pipelines = pipelines(data, self.feed_rows, Some(left))?;
         owners.push((Owner::Pipeline, pipelines.total()));
+        state_page_tables(&mut owners);
         Ok(RunPlan {
             owners: sorted(&owners),
             pipeline_stages: pipelines.stages,

@@ -2,6 +2,7 @@
 
 use super::alternatives::ways;
 use super::candidate::{Candidate, loads};
+use super::page_tables::{beside_page_tables, state_page_tables};
 use super::pipelines::{Pipelines, pipelines};
 use super::{Budgets, DeviceBudget, Request, RunPlan};
 use crate::allow::Permission;
@@ -15,7 +16,10 @@ use std::sync::Arc;
 pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candidate, minimum: &Candidate) -> Result<RunPlan> {
     let fixed: Bytes = candidate.fixed.iter().map(|(_, size)| *size).sum();
     let left = match request.spec.count {
-        Count::Everything => Some(budgets.host - fixed),
+        Count::Everything => {
+            let least = pipelines(request.data, candidate.feed_rows, None)?.minimum;
+            Some(least + beside_page_tables(budgets.host - fixed - least))
+        }
         Count::WeightsAndActivations => None,
     };
     let pipeline = pipelines(request.data, candidate.feed_rows, left)?;
@@ -91,6 +95,7 @@ pub(super) fn owners(request: &Request<'_>, candidate: &Candidate, pipeline: &Pi
     let mut owners = candidate.fixed.clone();
     if request.spec.count == Count::Everything {
         owners.push((Owner::Pipeline, pipeline.total()));
+        state_page_tables(&mut owners);
     }
     sorted(&owners)
 }

@@ -125,17 +125,25 @@ pub(super) fn derive(
         let gaps = if without_search.is_some() { 0 } else { GAPS_OF_SEARCH.0 };
         insert(&mut host, "graphs", gaps)?;
         let run = add(run, gaps)?;
-        let planning = add(process, without_search.map_or(proven.planning, |(heap, _)| heap))?;
+        let run = add(run, page_tables(run))?;
+        let planning = without_search.map_or(proven.planning, |(heap, _)| heap);
+        let planning = add(process, add(planning, page_tables(planning))?)?;
         if planning > run {
             insert(&mut host, "planning", planning - run)?;
         }
         minimum_host = add(add(process, assumptions.thread_stacks_bytes)?, unavoidable)?;
-        let held = total(&host)?;
-        let rest = host_budget.checked_sub(held);
-        let rest =
-            rest.ok_or_else(|| untrue(format!("it takes {held} bytes without its input pipelines, and the budget is {host_budget}")))?;
+        // Planning has page tables of its own, and ends before the run allocates.
+        let beyond = planning.saturating_sub(run);
+        let least = pipelines::minimum(&subject.data, feed_rows)?;
+        let held = add(total(&host)?, least)? - beyond;
+        let taken = add(held, add(page_tables(held), beyond)?)?;
+        let spare = host_budget.checked_sub(taken);
+        let spare = spare.ok_or_else(|| untrue(format!("it takes {taken} bytes at least, and the budget is {host_budget}")))?;
+        let rest = add(least, spare.saturating_sub(page_tables(spare)))?;
         pipeline = pipelines::stages(&subject.data, feed_rows, Some(rest))?;
         insert(&mut host, "pipeline", pipeline.iter().try_fold(0, |sum, (_, size)| add(sum, *size))?)?;
+        let held = total(&host)? - beyond;
+        insert(&mut host, "page tables", page_tables(held))?;
     }
     host.retain(|_, size| *size > 0);
     on_device.iter_mut().for_each(|owners| owners.retain(|_, size| *size > 0));
@@ -209,6 +217,11 @@ pub(super) fn derive(
         "plan_ms": duration(stated, "plan_ms")?,
     });
     Ok(Statement { document, host_peak, host_budget, device_peak })
+}
+
+/// Bytes of the kernel's page tables for memory of a process: an entry of 8 bytes for each page of 4 KiB.
+fn page_tables(memory: u64) -> u64 {
+    8 * memory.div_ceil(4096)
 }
 
 /// The resident memory and the arena by owner: states by theirs, buffers by their kind at the first step with the

@@ -39,6 +39,8 @@ pub enum Owner {
     Process,
     /// Stacks of the computing threads.
     ThreadStacks,
+    /// Page tables of the kernel, which count for the control group of the process.
+    PageTables,
     /// Graphs, plans and loaded programs.
     Graphs,
     /// Buffers for writing checkpoints.
@@ -92,6 +94,7 @@ impl fmt::Display for Owner {
             Owner::Offload => "offload",
             Owner::Process => "process",
             Owner::ThreadStacks => "thread stacks",
+            Owner::PageTables => "page tables",
             Owner::Graphs => "graphs",
             Owner::Checkpoint => "checkpoint",
             Owner::ModelFile => "model file",
