@@ -28,9 +28,10 @@ pub struct Predict {
     #[arg(long, value_name = "FILE")]
     input: Vec<PathBuf>,
 
-    /// Output: .csv with class and probability of every row, .npy with all outputs, or a folder for masks as PNG
+    /// Output: .csv with class and probability of every row, .npy with all outputs, or a folder for masks as PNG [default: the table
+    /// on standard output]
     #[arg(long, value_name = "FILE")]
-    out: PathBuf,
+    out: Option<PathBuf>,
 
     /// Most likely classes per row
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -51,8 +52,11 @@ impl Command for Predict {
 
 /// The predictions in files, written as they come.
 fn predict(args: &Predict) -> Result<()> {
-    let path = &args.out;
+    let printed = Path::new("-");
+    let path = args.out.as_deref().unwrap_or(printed);
     let format = match path.extension().and_then(|extension| extension.to_str()) {
+        _ if path == printed && args.trained.json => bail!("the document of --json is on standard output; name a file with --out"),
+        _ if path == printed => Format::Printed,
         Some("npy") => Format::Array,
         Some("csv") => Format::Table,
         None => Format::Masks,
@@ -64,16 +68,21 @@ fn predict(args: &Predict) -> Result<()> {
     }
     // Tried before anything is computed. An earlier file stays until the new one is complete.
     let probe = match format {
-        Format::Masks => fs::create_dir_all(path).map(|()| path.join(".writable")),
-        _ => Ok(beside(path)),
+        Format::Printed => Ok(None),
+        Format::Masks => fs::create_dir_all(path).map(|()| Some(path.join(".writable"))),
+        Format::Array | Format::Table => Ok(Some(beside(path))),
     };
-    let probe = probe.and_then(|probe| File::create(&probe).map(|_| probe)).with_context(|| format!("cannot write {}", path.display()))?;
+    let probe = probe.and_then(|probe| probe.map(|probe| File::create(&probe).map(|_| probe)).transpose());
+    let probe = probe.with_context(|| format!("cannot write {}", path.display()))?;
     let mut writer = Writer { path, format, top: args.top as usize, table: Table::default(), outs: Vec::new() };
     let predicted = writer.run(args, inputs);
     let complete = predicted.and_then(|done| writer.outs.iter_mut().try_for_each(Out::finish).map(|()| done));
     let renamed = complete.and_then(|done| writer.outs.iter().try_for_each(Out::rename).map(|()| done));
-    writer.outs.iter().flat_map(Out::temporary).chain([&probe]).for_each(|path| drop(fs::remove_file(path)));
+    writer.outs.iter().flat_map(Out::temporary).chain(&probe).for_each(|path| drop(fs::remove_file(path)));
     let (rows, fitted) = renamed?;
+    if format == Format::Printed {
+        return Ok(());
+    }
     report(args, &rows, &writer.outs, &fitted)
 }
 

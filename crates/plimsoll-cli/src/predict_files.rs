@@ -5,6 +5,7 @@ use plimsoll::{OutputKind, Predicted, binary, top, write_mask};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 /// What is written.
@@ -14,6 +15,8 @@ pub enum Format {
     Array,
     /// A .csv file.
     Table,
+    /// The same on standard output.
+    Printed,
     /// A folder of masks.
     Masks,
 }
@@ -118,7 +121,7 @@ impl Out {
     /// A file, with the result's name in its own if there are several.
     pub fn new(path: &Path, output: &Predicted, kind: OutputKind, several: bool, format: Format) -> Out {
         let path = match (several, format) {
-            (false, _) => path.to_path_buf(),
+            (false, _) | (_, Format::Printed) => path.to_path_buf(),
             (true, Format::Masks) => path.join(output.name.replace('/', "-")),
             (true, _) => {
                 let (stem, extension) = (path.file_stem().unwrap_or_default(), if format == Format::Table { "csv" } else { "npy" });
@@ -127,12 +130,29 @@ impl Out {
         };
         let (name, shape, temporary) = (output.name.clone(), output.shape.clone(), beside(&path));
         let mut out = Out { name, file: None, path, temporary, kind, format, rows: 0, shape, failed: None };
-        out.failed = out.create().err();
+        out.failed = if several && format == Format::Printed {
+            Some(anyhow::anyhow!("the model has several outputs, which are a table each; name a file with --out"))
+        } else {
+            out.create().err()
+        };
         out
     }
 
+    /// Where it goes, as text.
+    fn place(&self) -> String {
+        match self.format {
+            Format::Printed => "standard output".to_string(),
+            _ => self.path.display().to_string(),
+        }
+    }
+
+    /// Whether it has a name of its own until it is complete.
+    fn is_renamed(&self) -> bool {
+        matches!(self.format, Format::Array | Format::Table)
+    }
+
     fn create(&mut self) -> Result<()> {
-        let cannot = || format!("cannot write {}", self.path.display());
+        let cannot = || format!("cannot write {}", self.place());
         match (self.format, self.kind, &self.shape[..]) {
             (Format::Masks, OutputKind::Classes { .. }, [_, _, _]) => std::fs::create_dir_all(&self.path).with_context(cannot)?,
             (Format::Masks, ..) => {
@@ -142,6 +162,10 @@ impl Out {
                     self.shape
                 )
             }
+            (Format::Printed, ..) => {
+                let stdout = io::stdout().as_fd().try_clone_to_owned().with_context(cannot)?;
+                self.file = Some(BufWriter::new(File::from(stdout)));
+            }
             _ => self.file = Some(BufWriter::new(File::create(&self.temporary).with_context(cannot)?)),
         }
         Ok(())
@@ -149,7 +173,7 @@ impl Out {
 
     /// The file that is left if the command ends early.
     pub fn temporary(&self) -> Option<&PathBuf> {
-        (self.format != Format::Masks).then_some(&self.temporary)
+        self.is_renamed().then_some(&self.temporary)
     }
 
     /// After an error nothing more is written; it is reported at the end.
@@ -170,17 +194,18 @@ impl Out {
         row_name: &dyn Fn(u64) -> String,
     ) -> Result<()> {
         let per_row: usize = self.shape.iter().product();
-        let cannot = || format!("cannot write {}", self.path.display());
+        let place = self.place();
+        let cannot = || format!("cannot write {place}");
         let Some(file) = file else { return self.masks(values, first_row, row_name) };
         if self.rows == 0 {
             match self.format {
-                Format::Table => writeln!(file, "{}", table.header(self.kind, per_row)).with_context(cannot)?,
+                Format::Table | Format::Printed => writeln!(file, "{}", table.header(self.kind, per_row)).with_context(cannot)?,
                 _ => file.write_all(&[0; Out::HEADER]).with_context(cannot)?,
             }
         }
         let mut scratch = vec![0.0; per_row];
         for (at, row) in values.chunks_exact(per_row.max(1)).enumerate() {
-            if self.format == Format::Table {
+            if self.format != Format::Array {
                 scratch.copy_from_slice(row);
                 let line = table.row(self.kind, &row_name(first_row + at as u64), &mut scratch);
                 writeln!(file, "{line}").with_context(cannot)?;
@@ -210,7 +235,7 @@ impl Out {
             return Err(failed);
         }
         match self.file.take() {
-            Some(mut file) => self.end(&mut file).with_context(|| format!("cannot write {}", self.path.display())),
+            Some(mut file) => self.end(&mut file).with_context(|| format!("cannot write {}", self.place())),
             None => Ok(()),
         }
     }
@@ -227,11 +252,11 @@ impl Out {
             file.write_all(&header)?;
         }
         file.flush()?;
-        file.get_ref().sync_all()
+        if self.format == Format::Printed { Ok(()) } else { file.get_ref().sync_all() }
     }
 
     pub fn rename(&self) -> Result<()> {
-        if self.format == Format::Masks {
+        if !self.is_renamed() {
             return Ok(());
         }
         std::fs::rename(&self.temporary, &self.path).with_context(|| format!("cannot write {}", self.path.display()))

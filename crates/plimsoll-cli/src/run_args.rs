@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct RunArgs {
-    /// Configuration of the run (TOML), or a model (.keras, .h5, .onnx) on synthetic data [default: the embedded digits]
+    /// Configuration of the run (TOML), the folder of a run, or a model (.keras, .h5, .onnx) on synthetic data [default: the embedded
+    /// digits]
     pub config: Option<PathBuf>,
 
     /// Network of the zoo on synthetic data, instead of a configuration (see `plimsoll zoo`)
@@ -115,6 +116,13 @@ impl RunArgs {
         let mut config = match (&self.zoo, self.config.as_deref().or(own)) {
             (Some(name), _) => Config::zoo(name)?,
             (None, Some(path)) if Config::is_model_file(path) => Config::imported(path)?,
+            // A run folder has its configuration.
+            (None, Some(path)) if path.is_dir() => match RunFolder::config_in(path) {
+                Some(file) => Config::read(&file)?,
+                None => {
+                    anyhow::bail!("{} is a folder without a config.toml; name a configuration, a model or a run folder", path.display())
+                }
+            },
             (None, Some(path)) => Config::read(path)?,
             (None, None) => Config::digits(),
         };

@@ -52,6 +52,8 @@ fn images_are_predicted_as_they_are_evaluated() {
     assert_eq!(std::fs::read(sandbox.path("new.npy")).unwrap(), std::fs::read(sandbox.path("held-out.npy")).unwrap());
     sandbox.succeed(&["predict", "run", "photos/", "--out", "p.csv", "--top", "2"]);
     let table = std::fs::read_to_string(sandbox.path("p.csv")).unwrap();
+    let printed = command().args(["predict", "run", "photos/", "--top", "2"]).current_dir(sandbox.path(".")).output().unwrap();
+    assert_eq!(String::from_utf8(printed.stdout).unwrap(), table, "the table is printed where no file is named");
     let mut lines = table.lines();
     assert_eq!(lines.next(), Some("file,class,probability,class_2,probability_2"));
     let right = lines.clone().filter(|line| line.split(',').next().unwrap().contains(line.split(',').nth(1).unwrap())).count();
@@ -96,6 +98,8 @@ fn images_are_predicted_as_they_are_evaluated() {
         (&["predict", "run", "photos", "--rows", "training", "--out", "p.csv"], "`--rows` chooses rows of the run"),
         (&["predict", "run", "photos", "--out", "masks"], "masks are for models that predict a class per pixel"),
         (&["predict", "run", "run", "--out", "p.csv"], "run has no images in it"),
+        (&["predict", "run", "photos", "--json"], "the document of --json is on standard output; name a file with --out"),
+        (&["plan", "photos", "--inference"], "photos is a folder without a config.toml"),
     ] {
         let (_, error) = sandbox.fail(arguments);
         assert!(error.contains(part), "{error}");
