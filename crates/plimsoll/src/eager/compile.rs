@@ -5,7 +5,7 @@ use super::error::{Error, Result};
 use super::placement;
 use super::programs::{Program, write_results};
 use super::tensor::{Data, Tensor};
-use super::trace::{self, Traced};
+use super::trace::{self, Gradients};
 use plimsoll_core::allocator::OwnerId;
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::passes::optimize;
@@ -92,8 +92,10 @@ pub fn compile_with_state(
         None => Context::current()?,
     };
     let mut results = 0;
-    let Traced { graph, captured } = trace::trace(
-        Graph::new(),
+    let mut graph = Graph::new();
+    let captured = trace::trace(
+        &mut graph,
+        Gradients::OfTapes,
         |graph| {
             let mut values = Vec::new();
             for (i, tensor) in state.iter().enumerate() {

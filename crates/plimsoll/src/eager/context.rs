@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A device for eager code, with a byte limit for its tensors. Cheap to clone.
 ///
@@ -51,6 +51,9 @@ thread_local! {
     static CURRENT: RefCell<Vec<Context>> = const { RefCell::new(Vec::new()) };
 }
 
+/// All contexts of the process that may still be in use.
+static ALL: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
 /// The default context of each device.
 static DEFAULTS: Mutex<BTreeMap<String, Context>> = Mutex::new(BTreeMap::new());
 
@@ -67,7 +70,11 @@ impl Context {
         let heap = Heap::new(Arc::clone(&device), limit)?;
         let workspace = OwnerId::named("workspace");
         let programs = Programs::default();
-        Ok(Context(Arc::new(Shared { name, device, heap, workspace, programs, seed: 0, draws: AtomicU32::new(0) })))
+        let shared = Arc::new(Shared { name, device, heap, workspace, programs, seed: 0, draws: AtomicU32::new(0) });
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|context| context.strong_count() > 0);
+        all.push(Arc::downgrade(&shared));
+        Ok(Context(shared))
     }
 
     /// A context on the CPU with this many threads.
@@ -95,6 +102,12 @@ impl Context {
         let context = Context::new(device, Limit::Bytes(Bytes(available.0 / 100 * DEFAULT_SHARE)))?;
         known.insert(name, context.clone());
         Ok(context)
+    }
+
+    /// All contexts of the process.
+    pub(super) fn all() -> Vec<Context> {
+        let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(|context| context.upgrade().map(Context)).collect()
     }
 
     /// The context of this thread: that of the innermost scope, or the CPU.
@@ -177,6 +190,11 @@ impl Context {
 
     pub(super) fn programs(&self) -> &Programs {
         &self.0.programs
+    }
+
+    /// Differs from that of every other context that is in use.
+    pub(super) fn id(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
     }
 
     pub(super) fn is(&self, other: &Context) -> bool {

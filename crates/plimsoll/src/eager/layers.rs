@@ -131,16 +131,24 @@ impl Tensor {
         Ok(apply_many(&call, &[self, keys, values], &[], Location::caller())?.swap_remove(0))
     }
 
-    /// The mean cross-entropy of logits `[rows, classes]` (the receiver) and class IDs in `i32` or `u8`.
+    /// The mean cross-entropy of logits `[rows, classes]` (the receiver) and class IDs in `i32`, `u8` or `bool`.
     ///
     /// # Errors
     /// If the shapes do not go together.
     #[track_caller]
     pub fn cross_entropy(&self, labels: &Tensor) -> Result<Tensor> {
-        if !matches!(labels.dtype(), DType::I32 | DType::U8) {
-            return invalid("cross_entropy", format!("takes class IDs in i32 or u8, but got {}", labels.ty()));
-        }
+        expect_class_ids("cross_entropy", labels)?;
         apply(Call::Composite(Composite::CrossEntropy), &[self, labels])
+    }
+
+    /// The cross-entropy of each row, as PyTorch's with `reduction="none"`.
+    ///
+    /// # Errors
+    /// If the shapes do not go together.
+    #[track_caller]
+    pub fn cross_entropy_rows(&self, labels: &Tensor) -> Result<Tensor> {
+        expect_class_ids("cross_entropy_rows", labels)?;
+        apply(Call::Composite(Composite::CrossEntropyRows), &[self, labels])
     }
 
     /// The mean squared error.
@@ -159,5 +167,12 @@ impl Tensor {
     #[track_caller]
     pub fn binary_cross_entropy(&self, labels: &Tensor) -> Result<Tensor> {
         self.softplus()?.sub(&self.mul(labels)?)?.mean()
+    }
+}
+
+fn expect_class_ids(op: &'static str, labels: &Tensor) -> Result<()> {
+    match labels.dtype() {
+        DType::I32 | DType::U8 | DType::Bool => Ok(()),
+        _ => invalid(op, format!("takes class IDs in i32, u8 or bool, but got {}", labels.ty())),
     }
 }
