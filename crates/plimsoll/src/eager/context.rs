@@ -4,7 +4,7 @@ use super::error::Result;
 use super::heap::Heap;
 use super::programs::{Program, Programs};
 use crate::{DeviceSpec, system};
-use plimsoll_core::allocator::{Block, Limit, MemoryStats, OwnerId, Snapshot};
+use plimsoll_core::allocator::{Allocator, AllocatorError, Block, DeviceSegments, Limit, MemoryStats, OwnerId, Snapshot};
 use plimsoll_core::device::{Device, RunBuffers};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::{Bytes, TensorType};
@@ -66,8 +66,33 @@ impl Context {
     /// # Errors
     /// If the device cannot reserve memory.
     pub fn new(device: Arc<dyn Device>, limit: Limit) -> Result<Context> {
+        let allocator = Heap::best_fit(&*device, limit);
+        Context::with_allocator(device, allocator)
+    }
+
+    /// A context whose tensors are blocks of an allocator of your own. The function gets the memory of the device.
+    ///
+    /// ```
+    /// use plimsoll::eager::{Context, Tensor};
+    /// use plimsoll::{Bytes, CpuDevice};
+    /// use plimsoll_core::allocator::{BestFit, BestFitOptions, Limit};
+    /// use std::sync::Arc;
+    /// let options = BestFitOptions { limit: Limit::Bytes(Bytes::mib(8)), slack: f64::INFINITY, ..BestFitOptions::default() };
+    /// let context = Context::with_allocator(Arc::new(CpuDevice::new(1)?), |memory| Ok(Arc::new(BestFit::new(memory, options)?)))?;
+    /// let kept = context.scope(|| Tensor::ones([1024]))?;
+    /// assert_eq!(context.in_use(), Bytes::kib(4));
+    /// # drop(kept);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the device cannot reserve memory, or the function fails.
+    pub fn with_allocator(
+        device: Arc<dyn Device>,
+        allocator: impl FnOnce(DeviceSegments) -> Result<Arc<dyn Allocator>, AllocatorError>,
+    ) -> Result<Context> {
         let name = device.name();
-        let heap = Heap::new(Arc::clone(&device), limit)?;
+        let heap = Heap::new(Arc::clone(&device), allocator)?;
         let workspace = OwnerId::named("workspace");
         let programs = Programs::default();
         let shared = Arc::new(Shared { name, device, heap, workspace, programs, seed: 0, draws: AtomicU32::new(0) });
