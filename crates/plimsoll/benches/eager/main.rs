@@ -1,26 +1,47 @@
-//! Overhead of eager ops, and of eager training steps against compiled ones.
+//! Overhead of eager ops, and eager training steps against compiled ones, in time and peak memory.
 //!
 //! ```text
-//! cargo bench -p plimsoll --bench eager
+//! cargo bench -p plimsoll --bench eager                      overhead on the CPU, then every network
+//! cargo bench -p plimsoll --bench eager -- ops               overhead only
+//! cargo bench -p plimsoll --bench eager -- mlp resnet18      these networks
+//! cargo bench -p plimsoll --bench eager -- step mlp          one line of a network's eager step, for rivals/eager_compare.py
+//! cargo bench -p plimsoll --bench eager -- cuda:0            overhead of enqueueing and networks on a GPU
 //! ```
+//!
+//! `THREADS` sets the number of threads, 1 by default.
 
-use plimsoll::Bytes;
-use plimsoll::eager::{Context, Result, Tape, Tensor, compile_with_state, value_and_grad};
-use std::time::Instant;
+mod networks;
 
-/// Rounds of a measurement; the median counts. Rounds are short, so that most of them are not interrupted.
+use networks::{NAMES, Network, network};
+use plimsoll::eager::{Context, Limit, Result, Tape, Tensor, compile_with_state, value_and_grad};
+use plimsoll::{Bytes, DeviceSpec, open_device, probe};
+use std::time::{Duration, Instant};
+
+/// Rounds of a short measurement; the median counts. Rounds are short, so that most of them are not interrupted.
 const ROUNDS: usize = 401;
+/// Training steps of a network are repeated this long, eager and compiled ones in turns.
+const SPAN: Duration = Duration::from_secs(6);
 
 fn main() -> Result<()> {
-    Context::cpu(1, Bytes::gib(1))?.scope(ops)?;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    for threads in if threads > 1 { vec![1, threads] } else { vec![1] } {
-        Context::cpu(threads, Bytes::gib(2))?.scope(|| mlp(threads))?;
+    let asked: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
+    let threads = std::env::var("THREADS").ok().and_then(|threads| threads.parse().ok()).unwrap_or(1);
+    let cpu = || Context::cpu(threads, Bytes::gib(4));
+    match &asked[..] {
+        ["step", name] => cpu()?.scope(|| step_alone(name)),
+        ["ops"] => cpu()?.scope(ops),
+        ["cuda:0"] => on_gpu(),
+        names => {
+            if names.is_empty() {
+                cpu()?.scope(ops)?;
+            }
+            let all = if names.is_empty() { &NAMES[..] } else { names };
+            all.iter().try_for_each(|name| cpu()?.scope(|| compare(name, threads)))
+        }
     }
-    Ok(())
 }
 
-/// The median seconds of a call, repeated `times` in each round.
+/// The median seconds of a call, repeated `times` in each of some rounds.
 fn seconds(times: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut rounds = Vec::with_capacity(ROUNDS);
     for _ in 0..ROUNDS {
@@ -30,68 +51,128 @@ fn seconds(times: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
         }
         rounds.push(begin.elapsed().as_secs_f64() / times as f64);
     }
-    rounds.sort_by(f64::total_cmp);
-    Ok(rounds[ROUNDS / 2])
+    Ok(median(rounds))
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn report(name: &str, seconds: f64) {
+    println!("{name:<44} {:>9.3} µs", 1e6 * seconds);
 }
 
 fn ops() -> Result<()> {
     let (x, y) = (Tensor::arange(8)?, Tensor::ones([8])?);
-    let report = |name: &str, seconds: f64| println!("{name:<44} {:>9.3} µs", 1e6 * seconds);
     report("add of 8 numbers", seconds(200, || x.add(&y).map(drop))?);
     report("add of 8 numbers and a number", seconds(200, || x.add_scalar(1.0).map(drop))?);
     report("reshape", seconds(200, || x.reshape([2, 4]).map(drop))?);
-    let taped = || {
-        let tape = Tape::new();
-        tape.watch(&x);
-        for _ in 0..100 {
-            drop(x.mul(&y)?);
-        }
-        Ok(())
+    let taped = |op: fn(&Tensor, &Tensor) -> Result<Tensor>| {
+        seconds(2, || {
+            let tape = Tape::new();
+            tape.watch(&x);
+            (0..100).try_for_each(|_| op(&x, &y).map(drop))
+        })
     };
-    report("mul of 8 numbers on a tape", seconds(2, taped)? / 100.0);
+    report("add of 8 numbers on a tape", taped(Tensor::add)? / 100.0);
+    report("mul of 8 numbers on a tape", taped(Tensor::mul)? / 100.0);
     Ok(())
 }
 
-/// A step of a network of three layers on 64 rows of 784 numbers.
-fn mlp(threads: usize) -> Result<()> {
-    const ROWS: usize = 64;
-    let x = Tensor::uniform([ROWS, 784])?;
-    let labels: Vec<i32> = (0..ROWS).map(|i| (i % 10) as i32).collect();
-    let labels = Tensor::from_slice(&labels, [ROWS])?;
-    let sizes = [784, 256, 128, 10];
-    let mut state = Vec::new();
-    for pair in sizes.windows(2) {
-        state.push(Tensor::normal([pair[0], pair[1]])?.mul_scalar((2.0 / pair[0] as f32).sqrt())?);
-        state.push(Tensor::zeros([pair[1]])?);
+/// New parameters and the loss of a training step.
+fn step(network: &Network, state: &[Tensor], batch: &[Tensor]) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
+    let (loss, gradients) = value_and_grad(|p: &[Tensor]| (network.loss)(p, batch))(state)?;
+    let mut updated = Vec::with_capacity(state.len());
+    for (parameter, gradient) in state.iter().zip(gradients) {
+        updated.push(parameter.sub(&gradient.mul_scalar(0.01)?)?);
     }
-    let step = |state: &[Tensor], batch: &[Tensor]| {
-        let loss = |p: &[Tensor]| {
-            let mut hidden = batch[0].clone();
-            for (i, layer) in p.chunks(2).enumerate() {
-                hidden = hidden.matmul(&layer[0])?.add(&layer[1])?;
-                if i < 2 {
-                    hidden = hidden.relu()?;
-                }
-            }
-            hidden.cross_entropy(&batch[1])
-        };
-        let (loss, gradients) = value_and_grad(loss)(state)?;
-        let updated = state.iter().zip(&gradients).map(|(p, g)| p - &(g * 0.01)?).collect::<Result<Vec<_>>>()?;
-        Ok((updated, vec![loss]))
-    };
-    let compiled = compile_with_state(step, &state.iter().collect::<Vec<_>>(), &[&x, &labels], Bytes::mib(64))?;
-    let planned = seconds(1, || compiled.run(&[&x, &labels]).map(drop))?;
-    let batch = [x.clone(), labels.clone()];
-    let eager = seconds(1, || {
-        state = step(&state, &batch)?.0;
-        Ok(())
-    })?;
+    Ok((updated, vec![loss]))
+}
+
+/// Eager steps by themselves, so that the peak of the process is theirs.
+fn step_alone(name: &str) -> Result<()> {
+    let resident = plimsoll::system::resident();
+    let network = network(name)?;
+    let mut state = network.parameters.clone();
+    let (mut times, start) = (Vec::new(), Instant::now());
+    let mut loss = 0.0;
+    while times.len() < 3 || start.elapsed() < SPAN / 2 {
+        let begin = Instant::now();
+        let (updated, losses) = step(&network, &state, &network.batch)?;
+        state = updated;
+        loss = losses[0].item::<f32>()?;
+        times.push(begin.elapsed().as_secs_f64());
+    }
+    let grown = plimsoll::system::peak_resident().0.saturating_sub(resident.0);
+    println!("plimsoll {name} {:.3} ms {:.1} MiB loss {loss:.4}", 1e3 * median(times), grown as f64 / (1 << 20) as f64);
+    Ok(())
+}
+
+/// Eager and compiled steps in turns.
+fn compare(name: &str, threads: usize) -> Result<()> {
+    let network = network(name)?;
+    let parameters: Vec<&Tensor> = network.parameters.iter().collect();
+    let batch: Vec<&Tensor> = network.batch.iter().collect();
+    let compiled = compile_with_state(|state, batch| step(&network, state, batch), &parameters, &batch, Bytes::gib(2))?;
+    let mut state = network.parameters.clone();
+    let (mut eager, mut planned, start) = (Vec::new(), Vec::new(), Instant::now());
+    while eager.len() < 5 || start.elapsed() < SPAN {
+        let begin = Instant::now();
+        let (updated, losses) = step(&network, &state, &network.batch)?;
+        state = updated;
+        losses[0].item::<f32>()?;
+        let middle = Instant::now();
+        compiled.run(&batch)?[0].item::<f32>()?;
+        eager.push((middle - begin).as_secs_f64());
+        planned.push(middle.elapsed().as_secs_f64());
+    }
+    let (eager, planned) = (median(eager), median(planned));
+    let stats = network.parameters[0].context()?.stats();
     println!(
-        "training step of the mlp, {threads} threads: eager {:.3} ms, compiled {:.3} ms, ratio {:.2}; compiled peak {}",
+        "training step of {}, {threads} threads: eager {:.3} ms, compiled {:.3} ms, ratio {:.2}; peak of both {}, compiled {}",
+        network.name,
         1e3 * eager,
         1e3 * planned,
         eager / planned,
+        stats.peak,
         compiled.peak()
     );
     Ok(())
+}
+
+/// The overhead of enqueueing an op, and training steps, on the first GPU.
+fn on_gpu() -> Result<()> {
+    if let Some(obstacle) = probe().obstacle() {
+        println!("not run on a GPU: {obstacle}");
+        return Ok(());
+    }
+    let gpu = Context::new(open_device(DeviceSpec::Cuda(0))?, Limit::Bytes(Bytes::gib(8)))?;
+    gpu.scope(|| {
+        let (x, y) = (Tensor::arange(8)?, Tensor::ones([8])?);
+        let (a, b) = (Tensor::uniform([64, 64])?, Tensor::uniform([64, 64])?);
+        // Fewer per round than the driver queues, and waited for between rounds.
+        let enqueue = |op: &dyn Fn() -> Result<Tensor>| -> Result<f64> {
+            drop(op()?);
+            let mut rounds = Vec::new();
+            for _ in 0..ROUNDS {
+                x.to_vec::<f32>()?;
+                let begin = Instant::now();
+                for _ in 0..200 {
+                    drop(op()?);
+                }
+                rounds.push(begin.elapsed().as_secs_f64() / 200.0);
+            }
+            Ok(median(rounds))
+        };
+        report("enqueue add of 8 numbers", enqueue(&|| x.add(&y))?);
+        report("enqueue add of 8 numbers and a number", enqueue(&|| x.add_scalar(1.0))?);
+        report("enqueue sum of 8 numbers", enqueue(&|| x.sum())?);
+        report("enqueue product of 64×64", enqueue(&|| a.matmul(&b))?);
+        let tape = Tape::new();
+        tape.watch(&x);
+        report("enqueue add of 8 numbers on a tape", enqueue(&|| x.add(&y))?);
+        drop(tape);
+        NAMES.iter().try_for_each(|name| compare(name, 0))
+    })
 }

@@ -17,6 +17,11 @@ pub(super) enum Composite {
     Softmax(usize),
     /// Its logarithm.
     LogSoftmax(usize),
+    /// Normalization over all axes but the last, with a gain and a bias.
+    BatchNorm(
+        /// The bits of epsilon.
+        u32,
+    ),
     /// Normalization along the last axis, with a gain and a bias.
     LayerNorm(
         /// The bits of epsilon.
@@ -41,6 +46,7 @@ impl Composite {
             Composite::Variance(_) => "var",
             Composite::Softmax(_) => "softmax",
             Composite::LogSoftmax(_) => "log_softmax",
+            Composite::BatchNorm(_) => "batch_norm",
             Composite::LayerNorm(_) => "layer_norm",
             Composite::CrossEntropy => "cross_entropy",
             Composite::CrossEntropyRows => "cross_entropy_rows",
@@ -67,11 +73,13 @@ impl Composite {
                 over_broadcast(g, Expr::build(|e| e.unary(Unary::Exp, e.input(0))), &[shifted], dtype)?
             }
             Composite::LogSoftmax(axis) => log_softmax(g, x, *axis, dtype)?,
-            Composite::LayerNorm(epsilon) => {
-                let Some(last) = g.shape(x).rank().checked_sub(1) else { return Err(g.error("layer_norm expects at least one axis")) };
-                let center = mean(g, x, &[last])?;
+            Composite::BatchNorm(epsilon) | Composite::LayerNorm(epsilon) => {
+                let Some(last) = g.shape(x).rank().checked_sub(1) else { return Err(g.error("expects at least one axis")) };
+                let over_rows = matches!(self, Composite::BatchNorm(_));
+                let axes: Vec<usize> = if over_rows { (0..last).collect() } else { vec![last] };
+                let center = mean(g, x, &axes)?;
                 let squares = over_broadcast(g, Expr::build(|e| square(e, e.sub(e.input(0), e.input(1)))), &[x, center], DType::F32)?;
-                let variance = mean(g, squares, &[last])?;
+                let variance = mean(g, squares, &axes)?;
                 let normalized = Expr::build(|e| {
                     let scale = e.unary(Unary::Sqrt, e.add(e.input(2), e.constant(f32::from_bits(*epsilon))));
                     let unit = e.div(e.sub(e.input(0), e.input(1)), scale);

@@ -119,6 +119,16 @@ impl Tensor {
         apply(Call::Composite(Composite::LayerNorm(epsilon.to_bits())), &[self, gain, bias])
     }
 
+    /// Normalized over all axes but the last, as batch normalization of images is in training, then multiplied by a gain
+    /// and shifted by a bias of one number per channel.
+    ///
+    /// # Errors
+    /// If the shapes do not go together.
+    #[track_caller]
+    pub fn batch_norm(&self, gain: &Tensor, bias: &Tensor, epsilon: f32) -> Result<Tensor> {
+        apply(Call::Composite(Composite::BatchNorm(epsilon.to_bits())), &[self, gain, bias])
+    }
+
     /// Multi-head attention of queries (the receiver), keys and values `[batch, length, heads · depth]`.
     ///
     /// # Errors
