@@ -17,6 +17,7 @@ pub fn numbers(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f64> + '_ {
 pub(crate) fn all_numbers(dtype: DType, bytes: &[u8], holds: impl Fn(f64) -> bool) -> bool {
     match dtype {
         DType::U8 => all_of(DType::U8, bytes, holds),
+        DType::Bool => all_of(DType::Bool, bytes, holds),
         DType::I32 => all_of(DType::I32, bytes, holds),
         DType::I64 => all_of(DType::I64, bytes, holds),
         DType::F16 => all_of(DType::F16, bytes, holds),
@@ -35,7 +36,7 @@ fn all_of(dtype: DType, bytes: &[u8], holds: impl Fn(f64) -> bool) -> bool {
 #[inline(always)]
 fn number(dtype: DType, element: &[u8]) -> f64 {
     match (dtype, element) {
-        (DType::U8, &[byte]) => f64::from(byte),
+        (DType::U8 | DType::Bool, &[byte]) => f64::from(byte),
         (DType::I32, &[a, b, c, d]) => f64::from(i32::from_ne_bytes([a, b, c, d])),
         (DType::F32, &[a, b, c, d]) => f64::from(f32::from_ne_bytes([a, b, c, d])),
         (DType::F16, &[a, b]) => f64::from(f16_to_f32(u16::from_ne_bytes([a, b]))),
@@ -52,7 +53,7 @@ pub(crate) fn round_to(dtype: DType, value: f64) -> f64 {
         DType::F32 => f64::from(value as f32),
         DType::F16 => round_to_half(value, 10, -14, 65504.0),
         DType::BF16 => round_to_half(value, 7, -126, 3.389_531_389_251_535_5e38),
-        DType::F64 | DType::I32 | DType::I64 | DType::U8 => value,
+        DType::F64 | DType::I32 | DType::I64 | DType::U8 | DType::Bool => value,
     }
 }
 

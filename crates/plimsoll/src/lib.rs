@@ -87,7 +87,7 @@ pub use generate::{Generator, Sampling};
 pub use history::{Epoch, History, WeightSparsity};
 pub use import::{Imported, ImportedInput, import};
 pub use infeasible::{Infeasible, PipelineInfeasible, PlanningInfeasible};
-pub use loss::{Loss, Objective};
+pub use loss::{CustomRows, Loss, Objective, RowFunction};
 pub use metrics::{Metric, Scores};
 pub use numerics::Numerics;
 pub use output_kind::{OutputKind, binary, top};

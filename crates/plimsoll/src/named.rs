@@ -31,6 +31,24 @@ macro_rules! named {
             }
         }
     };
+    // With a variant that code supplies, whose name is its own.
+    ($type:ident, $custom:ident {
+        $($name:literal => $variant:ident $(($($value:expr),+))? $({ $($field:ident: $number:expr),+ })?),+ $(,)?
+    }) => {
+        impl $type {
+            /// All built-in values by name, with their default numbers.
+            pub const NAMES: &'static [(&'static str, $type)] =
+                &[$(($name, $type::$variant $(($($value),+))? $({ $($field: $number),+ })?)),+];
+
+            /// The name in configurations and reports.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $($type::$variant { .. } => $name,)+
+                    $type::$custom(own) => own.name(),
+                }
+            }
+        }
+    };
 }
 
 pub(crate) use named;

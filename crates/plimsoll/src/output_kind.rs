@@ -42,7 +42,7 @@ impl OutputKind {
         let names: Vec<&str> = outputs.iter().map(|(name, _)| name.as_str()).collect();
         let losses = losses.of(&names)?;
         let kinds = losses.iter().zip(outputs).zip(activations).map(|((loss, (_, shape)), activation)| {
-            let loss = loss.objective.loss;
+            let loss = &loss.objective.loss;
             match shape.last() {
                 Some(&count) if loss.is_categorical() && count > 1 => {
                     OutputKind::Classes { count, logits: *activation != Some(Activation::Softmax) }

@@ -215,7 +215,7 @@ impl<'a> Reader<'a> {
     }
 
     /// One of several words.
-    pub fn choice<T: Copy>(&self, key: &'static str, names: &[(&'static str, T)]) -> Result<Option<T>> {
+    pub fn choice<T: Clone>(&self, key: &'static str, names: &[(&'static str, T)]) -> Result<Option<T>> {
         self.note(key, None, Some(choices(names)));
         let Some(word) = self.text(key)? else { return Ok(None) };
         choose(&self.name(key), word, names).map(Some)
@@ -309,7 +309,7 @@ impl<'a> Reader<'a> {
     }
 
     /// One of several names, or that of the default.
-    pub fn choice_or<T: Copy>(&self, key: &'static str, names: &[(&'static str, T)], default: &'static str) -> Result<T> {
+    pub fn choice_or<T: Clone>(&self, key: &'static str, names: &[(&'static str, T)], default: &'static str) -> Result<T> {
         self.note(key, Some(format!("\"{default}\"")), Some(choices(names)));
         choose(&self.name(key), self.text(key)?.unwrap_or(default), names)
     }
@@ -359,9 +359,9 @@ fn float(number: f32) -> String {
 }
 
 /// One of several words, by its name.
-pub(crate) fn choose<T: Copy>(key: &str, word: &str, names: &[(&'static str, T)]) -> Result<T> {
+pub(crate) fn choose<T: Clone>(key: &str, word: &str, names: &[(&'static str, T)]) -> Result<T> {
     if let Some((_, value)) = names.iter().find(|(name, _)| *name == word) {
-        return Ok(*value);
+        return Ok(value.clone());
     }
     let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
     let hint = did_you_mean(word, &known);

@@ -90,6 +90,7 @@ fn dtype_name(dtype: DType) -> &'static str {
         DType::I32 => "I32",
         DType::I64 => "I64",
         DType::U8 => "U8",
+        DType::Bool => "BOOL",
     }
 }
 

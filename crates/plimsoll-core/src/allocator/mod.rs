@@ -20,6 +20,7 @@ mod planned;
 mod segments;
 mod snapshot;
 mod stats;
+mod sync;
 mod system;
 mod trace;
 

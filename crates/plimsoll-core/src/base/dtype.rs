@@ -21,6 +21,8 @@ pub enum DType {
     I64,
     /// Unsigned byte: pixels, pooling positions, masks.
     U8,
+    /// A byte that is zero or one: the result of a comparison in eager code.
+    Bool,
 }
 
 impl DType {
@@ -30,7 +32,7 @@ impl DType {
             DType::F64 | DType::I64 => 8,
             DType::F32 | DType::I32 => 4,
             DType::F16 | DType::BF16 => 2,
-            DType::U8 => 1,
+            DType::U8 | DType::Bool => 1,
         }
     }
 
@@ -51,17 +53,19 @@ impl DType {
             DType::F32 => f64::from(f32::EPSILON),
             DType::F16 => 1.0 / 1024.0,
             DType::BF16 => 1.0 / 128.0,
-            DType::I32 | DType::I64 | DType::U8 => 0.0,
+            DType::I32 | DType::I64 | DType::U8 | DType::Bool => 0.0,
         }
     }
 
-    /// Rounds a number to the type: to nearest, ties to even. Integers truncate toward zero and saturate.
+    /// Rounds a number to the type: to nearest, ties to even. Integers truncate toward zero and saturate; anything but
+    /// zero is true.
     ///
     /// ```
     /// use plimsoll_core::DType;
     /// assert_eq!(DType::BF16.stored(0.3), 0.30078125);
     /// assert_eq!(DType::F16.stored(1e6), f64::INFINITY);
     /// assert_eq!(DType::U8.stored(-1.5), 0.0);
+    /// assert_eq!(DType::Bool.stored(-0.5), 1.0);
     /// ```
     pub fn stored(self, x: f64) -> f64 {
         match self {
@@ -73,6 +77,7 @@ impl DType {
             DType::I32 => f64::from(x as i32),
             DType::I64 => x as i64 as f64,
             DType::U8 => f64::from(x as u8),
+            DType::Bool => f64::from(x != 0.0),
         }
     }
 
@@ -86,6 +91,7 @@ impl DType {
             DType::I32 => "i32",
             DType::I64 => "i64",
             DType::U8 => "u8",
+            DType::Bool => "bool",
         }
     }
 }

@@ -9,7 +9,7 @@ pub fn encode(dtype: DType, elements: &[f64]) -> Vec<u8> {
         DType::F16 => half(*x).to_ne_bytes().to_vec(),
         DType::BF16 => ((*x as f32).to_bits().div_euclid(1 << 16) as u16).to_ne_bytes().to_vec(),
         DType::I32 => (*x as i32).to_ne_bytes().to_vec(),
-        DType::U8 => vec![*x as u8],
+        DType::U8 | DType::Bool => vec![*x as u8],
         other => unreachable!("the table has no tensors of {other}"),
     };
     elements.iter().flat_map(bytes).collect()
@@ -22,7 +22,7 @@ pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
         (DType::F16, &[a, b]) => from_half(u16::from_ne_bytes([a, b])),
         (DType::BF16, &[a, b]) => f64::from(f32::from_bits(u32::from(u16::from_ne_bytes([a, b])) << 16)),
         (DType::I32, &[a, b, c, d]) => f64::from(i32::from_ne_bytes([a, b, c, d])),
-        (DType::U8, &[byte]) => f64::from(byte),
+        (DType::U8 | DType::Bool, &[byte]) => f64::from(byte),
         (other, _) => unreachable!("the table has no tensors of {other}"),
     };
     bytes.chunks_exact(dtype.size()).map(number).collect()

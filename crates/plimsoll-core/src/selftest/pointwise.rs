@@ -225,6 +225,20 @@ fn shapes_of_results(draw: &mut Draw) -> Result<Vec<Case>, GraphError> {
         let whole = s.graph.cast(scaled, dtype)?;
         cases.push(s.finish_forward(format!("cast to {dtype}"), &[whole])?);
     }
+    let mut s = Stage::new(draw);
+    let shape = s.batch_shape(2);
+    let mask = s.integers(DType::Bool, shape.clone(), 2);
+    let a = s.operand(shape.clone(), Domain::Any)?;
+    let masked = Expr::build(|e| e.select(e.input(0), e.input(1), e.constant(-1.0)));
+    let y = s.graph.pointwise(masked, &[mask, a])?;
+    cases.push(s.finish("select by a mask in bool", &[y])?);
+
+    let mut s = Stage::new(draw);
+    let other = s.integers(DType::Bool, shape.clone(), 2);
+    let bytes = s.integers(DType::U8, shape.clone(), 3);
+    let set = Expr::build(|e| e.binary(Binary::Max, e.input(0), e.mul(e.input(1), e.constant(-0.25))));
+    let either = s.graph.pointwise_many(set, &[other, bytes], shape, vec![DType::Bool])?;
+    cases.push(s.finish_forward("masks in bool from bool and bytes", &either)?);
     for op in [Binary::Max, Binary::Min, Binary::Less, Binary::Equal] {
         let mut s = Stage::new(draw);
         s.with_nan = true;

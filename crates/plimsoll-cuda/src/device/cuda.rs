@@ -11,14 +11,17 @@ use crate::libraries::injected::InjectedFault;
 use crate::libraries::kernel_cache::KernelCache;
 use crate::libraries::nvrtc::Compiler;
 use crate::libraries::probe;
-use crate::program::{self, CudaProgram};
+use crate::program::{self, CudaExecutable, CudaProgram};
+use crate::runtime::arguments::SharedArguments;
 use crate::runtime::memory::{CudaMemory, DeviceBuffer};
 use crate::runtime::offload::PinnedStore;
 use crate::runtime::staging::PinnedSlot;
 use crate::runtime::start_times::StartTimes;
 use crate::runtime::state::{DeviceState, lock};
 use plimsoll_core::budget::SlotMemory;
-use plimsoll_core::device::{BackingStore, Device, DeviceError, Diagnostics, Loaded, Memory, MemoryInfo, StepMemory, check_load};
+use plimsoll_core::device::{
+    BackingStore, Device, DeviceError, Diagnostics, Executable, Loaded, Memory, MemoryInfo, StepMemory, check_load,
+};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::SliceWrite;
 use plimsoll_core::plan::{Capabilities, CheckedPlan, CostModel, Footprint, Overhead, Plan, Target};
@@ -34,6 +37,8 @@ pub struct CudaDevice {
     model: String,
     total: Bytes,
     overhead: Overhead,
+    /// Scalars of programs whose memory is given for every run.
+    arguments: SharedArguments,
     /// Threads that load the compiler, and compile what a program will need.
     compiling: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -98,7 +103,14 @@ impl CudaDevice {
         let compiler = Arc::clone(&shared.compiler);
         // While a run is planned. Where no thread can be started, the first module takes longer.
         let compiling = in_background(move || compiler.warm_up());
-        Ok(CudaDevice { shared: Arc::new(shared), overhead, model, total, compiling: Mutex::new(compiling.into_iter().collect()) })
+        Ok(CudaDevice {
+            shared: Arc::new(shared),
+            overhead,
+            arguments: SharedArguments::default(),
+            model,
+            total,
+            compiling: Mutex::new(compiling.into_iter().collect()),
+        })
     }
 
     /// Selects the implementations of convolutions and of attention.
@@ -202,6 +214,11 @@ impl Device for CudaDevice {
     fn load(&self, plan: &CheckedPlan, role: Role, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {
         check_load(self, plan, rows)?;
         Ok(Box::new(CudaProgram::load(&self.shared, plan, plan.expect_program(role), rows, memory)?))
+    }
+
+    fn executable(&self, plan: &CheckedPlan, role: Role) -> Result<Box<dyn Executable>, DeviceError> {
+        check_load(self, plan, plan.rows)?;
+        Ok(Box::new(CudaExecutable::new(&self.shared, &self.arguments, plan, role)?))
     }
 }
 

@@ -130,6 +130,7 @@ fn type_name(dtype: DType) -> &'static str {
         DType::I32 => "int",
         DType::I64 => "long long",
         DType::U8 => "unsigned char",
+        DType::Bool => "bool",
     }
 }
 

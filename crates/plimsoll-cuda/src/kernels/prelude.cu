@@ -12,6 +12,7 @@ __device__ __forceinline__ float load(double x) { return (float)x; }
 __device__ __forceinline__ float load(int x) { return (float)x; }
 __device__ __forceinline__ float load(long long x) { return (float)x; }
 __device__ __forceinline__ float load(unsigned char x) { return (float)x; }
+__device__ __forceinline__ float load(bool x) { return x ? 1.0f : 0.0f; }
 __device__ __forceinline__ float load(brain x) { return number((unsigned)x.bits << 16); }
 __device__ __forceinline__ float load(half x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits)); return y; }
 __device__ __forceinline__ void store(float* to, float x) { *to = x; }
@@ -19,6 +20,7 @@ __device__ __forceinline__ void store(double* to, float x) { *to = x; }
 __device__ __forceinline__ void store(int* to, float x) { *to = is_nan(x) ? 0 : __float2int_rz(x); }
 __device__ __forceinline__ void store(long long* to, float x) { *to = is_nan(x) ? 0 : __float2ll_rz(x); }
 __device__ __forceinline__ void store(unsigned char* to, float x) { *to = x >= 255.0f ? 255 : x > 0.0f ? (unsigned char)x : 0; }
+__device__ __forceinline__ void store(bool* to, float x) { *to = x != 0.0f; }
 __device__ __forceinline__ void store(half* to, float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to->bits) : "f"(x)); }
 __device__ __forceinline__ void store(brain* to, float x) {
 #if __CUDA_ARCH__ >= 800

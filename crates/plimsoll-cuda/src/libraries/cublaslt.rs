@@ -148,15 +148,21 @@ impl Matmul {
 
     /// The library's rows are our columns, to which it adds a vector.
     fn add_bias(&mut self, address: u64) -> Option<()> {
-        use sys::cublasLtMatmulDescAttributes_t::{CUBLASLT_MATMUL_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_EPILOGUE};
+        use sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_EPILOGUE;
         let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32;
-        // SAFETY: this value owns the descriptor; the attributes are a 32-bit number and a pointer.
-        unsafe {
-            let attribute = (&raw const epilogue).cast();
-            result::set_matmul_desc_attribute(self.description, CUBLASLT_MATMUL_DESC_EPILOGUE, attribute, size_of_val(&epilogue)).ok()?;
-            let attribute = (&raw const address).cast();
-            result::set_matmul_desc_attribute(self.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, attribute, size_of_val(&address)).ok()
-        }
+        let attribute = (&raw const epilogue).cast();
+        // SAFETY: this value owns the descriptor; the attribute is a 32-bit number.
+        unsafe { result::set_matmul_desc_attribute(self.description, CUBLASLT_MATMUL_DESC_EPILOGUE, attribute, size_of_val(&epilogue)) }
+            .ok()?;
+        self.set_bias(address).ok()
+    }
+
+    /// Moves the row that is added, of a product that adds one.
+    pub fn set_bias(&mut self, address: u64) -> Result<(), String> {
+        let (name, attribute) = (sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, (&raw const address).cast());
+        // SAFETY: this value owns the descriptor; the attribute is a pointer.
+        unsafe { result::set_matmul_desc_attribute(self.description, name, attribute, size_of_val(&address)) }
+            .map_err(|error| format!("the address of a bias was refused: {error:?}"))
     }
 
     fn transpose(&self, transpose_a: bool, transpose_b: bool) -> Option<()> {

@@ -7,35 +7,43 @@ use super::lower::{CudnnConvOp, LoweredOp, MatmulStep};
 use super::tuning::Tuner;
 use crate::kernels::{Argument, Kernel};
 use crate::libraries::cublaslt::{Matmul, MatmulRequest};
+use crate::libraries::cudnn::ConvRequest;
 use crate::libraries::driver::Module;
 use crate::libraries::kernel_cache::Compiled;
 use crate::libraries::nvrtc::{Compilation, KERNELS_PER_MODULE, LONG_KERNEL, ModuleSource};
+use crate::runtime::memory::DeviceBuffer;
 use crate::runtime::staging::StagingRing;
 use crate::runtime::state::{DeviceState, lock};
 use plimsoll_core::{Bytes, ValueId};
 use std::collections::{HashMap, HashSet};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// Collects the sources of all kernels of a program; equal kernels are shared.
 pub(super) struct Assembly<'a> {
-    pub shared: &'a DeviceState,
-    pub addresses: &'a Addresses<'a>,
-    pub staging_ring: &'a Mutex<StagingRing>,
+    shared: &'a Arc<DeviceState>,
+    addresses: &'a Addresses<'a>,
+    /// None if the memory is given for every run.
+    staging_ring: Option<&'a Mutex<StagingRing>>,
     /// The scope of the current node, for kernel names.
     pub scope: &'a str,
     /// The kernels so far, by their source without a name: their module and their place in it.
-    pub kernels: HashMap<String, (usize, usize)>,
+    kernels: HashMap<String, (usize, usize)>,
     /// Their names.
-    pub names: HashSet<String>,
+    names: HashSet<String>,
     /// The module that is being assembled, and its number; complete ones are being compiled.
-    pub source: ModuleSource,
-    pub number: usize,
+    source: ModuleSource,
+    number: usize,
     /// Number of modules.
-    pub modules: usize,
-    pub compilation: Compilation,
+    modules: usize,
+    compilation: Compilation,
     /// Selects the algorithms of libraries.
     pub tuner: Tuner<'a>,
+    /// Where convolutions are tried, if the memory is given for every run.
+    scratch: Option<DeviceBuffer>,
 }
+
+/// An address with the alignment of all planned ones, for requests that no run reads.
+const ALIGNED: u64 = 256;
 
 /// A stream operation whose kernel is not compiled yet.
 pub(super) enum UnlinkedOp {
@@ -53,7 +61,52 @@ pub(super) fn algorithm_of(steps: &[UnlinkedOp]) -> &'static str {
     }
 }
 
-impl Assembly<'_> {
+impl<'a> Assembly<'a> {
+    /// An empty one. Without a staging ring, the memory is given for every run.
+    pub fn new(
+        shared: &'a Arc<DeviceState>,
+        addresses: &'a Addresses<'a>,
+        staging_ring: Option<&'a Mutex<StagingRing>>,
+        tuner: Tuner<'a>,
+    ) -> Assembly<'a> {
+        Assembly {
+            shared,
+            addresses,
+            staging_ring,
+            scope: "",
+            kernels: HashMap::new(),
+            names: HashSet::new(),
+            source: ModuleSource::default(),
+            number: 0,
+            modules: 0,
+            compilation: Compilation::new(&shared.compiler),
+            tuner,
+            scratch: None,
+        }
+    }
+
+    /// The address of an argument while the program is loaded; some aligned one if that is not known.
+    fn now(&self, address: Address) -> u64 {
+        self.staging_ring.map_or(ALIGNED, |staging_ring| resolve(address, &lock(staging_ring), 0))
+    }
+
+    /// Addresses in memory of its own at which a convolution can be tried.
+    fn scratch(&mut self, request: &ConvRequest, workspace: usize) -> Result<[u64; 4], String> {
+        let sizes = [request.tensors()[0], request.tensors()[1], request.tensors()[2], workspace];
+        let mut offset = 0;
+        let offsets = sizes.map(|size| {
+            offset += size.next_multiple_of(ALIGNED as usize) as u64;
+            offset - size.next_multiple_of(ALIGNED as usize) as u64
+        });
+        if self.scratch.as_ref().is_none_or(|scratch| scratch.size < offset) {
+            self.scratch = None;
+            let memory = DeviceBuffer::new(self.shared, Bytes(offset)).map_err(|error| format!("could not be tried: {error}"))?;
+            self.scratch = Some(memory);
+        }
+        let start = self.scratch.as_ref().map_or(0, |scratch| scratch.start);
+        Ok(offsets.map(|offset| start + offset))
+    }
+
     pub fn resolve(
         &mut self,
         work: LoweredOp,
@@ -68,7 +121,8 @@ impl Assembly<'_> {
             LoweredOp::Matmul { steps, bias_at, taken, fallback } => {
                 let library = self.shared.products.as_ref().expect("products are only made where the library is");
                 // A bias is always a copy in the workspace.
-                let bias = |request: &MatmulRequest| request.bias.then(|| self.addresses.arena.0 + offset.0 + bias_at);
+                let bias_address = self.addresses.argument(Argument::WorkspaceAt(bias_at as usize), inputs, outputs, offset)?;
+                let bias = |request: &MatmulRequest| request.bias.then(|| self.now(bias_address));
                 let make = |step: &MatmulStep| match step {
                     MatmulStep::Kernel(_) => Some(None),
                     MatmulStep::Product(request, ..) => {
@@ -93,20 +147,18 @@ impl Assembly<'_> {
                 for ((step, product), addresses) in steps.iter().zip(products).zip(addresses) {
                     ops.push(match (step, product, addresses) {
                         (MatmulStep::Product(request, ..), Some(mut product), Some(([a, b, c], onto))) => {
-                            let now = {
-                                let staging_ring = lock(self.staging_ring);
-                                [a, b, c, scratch].map(|address| resolve(address, &staging_ring, 0))
-                            };
-                            let added = onto.map(|onto| resolve(onto, &lock(self.staging_ring), 0));
+                            let now = [a, b, c, scratch].map(|address| self.now(address));
+                            let added = onto.map(|onto| self.now(onto));
                             let text = request.text(onto.is_some(), workspace.get() - taken as usize);
                             let (stream, [a_now, b_now, c_now, scratch_now]) = (&self.shared.compute, now);
                             self.tuner.matmul(&mut product, &text, c_now, |product| {
                                 // SAFETY: the locations are the plan's, inside of memory that this program keeps alive.
                                 // The tuner runs it only if the results are in the arena, whose contents are dead
-                                // between steps.
+                                // between steps. A program whose memory is given has an empty one here.
                                 unsafe { product.run([a_now, b_now, c_now], added, scratch_now, stream) }
                             });
-                            UnlinkedOp::Ready(StreamOp::Matmul { product: Box::new(product), a, b, c, onto, workspace: scratch })
+                            let bias = (request.bias && self.staging_ring.is_none()).then_some(bias_address);
+                            UnlinkedOp::Ready(StreamOp::Matmul { product: Box::new(product), a, b, c, bias, onto, workspace: scratch })
                         }
                         (MatmulStep::Kernel(kernel), ..) => self.launch(kernel, inputs, outputs, offset)?,
                         _ => unreachable!("every product has addresses"),
@@ -123,13 +175,15 @@ impl Assembly<'_> {
                 for (address, argument) in addresses.iter_mut().zip([image, kernel, result, behind]) {
                     *address = self.addresses.argument(argument, inputs, outputs, offset)?;
                 }
-                let now = {
-                    let staging_ring = lock(self.staging_ring);
-                    addresses.map(|address| resolve(address, &staging_ring, 0))
+                let left = workspace.get() - taken as usize;
+                let now = match self.staging_ring {
+                    Some(_) => Ok(addresses.map(|address| self.now(address))),
+                    None => self.scratch(&request, left),
                 };
-                // SAFETY: the locations are the plan's, inside of memory that this program keeps alive. Only steps
-                // write to the arena, and its contents are dead between steps.
-                let find = || unsafe { self.tuner.convolution(dnn, &request, workspace.get() - taken as usize, now) };
+                // SAFETY: the locations are the plan's, inside of memory that this program keeps alive, or scratch memory
+                // of these sizes, which is freed after all work. Only steps write to the arena, and its contents are dead
+                // between steps.
+                let find = || now.and_then(|now| unsafe { self.tuner.convolution(dnn, &request, left, now) });
                 match self.shared.start_times.time("cudnn_algorithms", find) {
                     Err(refusal) => {
                         self.shared.took(&format!("generated because cuDNN {refusal}"));

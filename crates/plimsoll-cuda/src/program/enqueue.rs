@@ -6,6 +6,7 @@ use crate::libraries::driver::launch;
 use crate::libraries::faults::is_of_kernel;
 use crate::libraries::injected::UNMAPPED;
 use crate::runtime::staging::StagingRing;
+use crate::runtime::state::DeviceState;
 use plimsoll_core::device::DeviceError;
 
 impl CudaProgram {
@@ -66,37 +67,52 @@ impl CudaProgram {
         slot: usize,
     ) -> Result<(), DeviceError> {
         let at = |address: Address| resolve(address, staging_ring, slot);
-        let stream = &self.shared.compute;
-        let failed = |what: String| {
-            let what = format!("{}: {what}", instruction.name);
-            DeviceError::Failed { device: self.shared.context.name(), what }
-        };
+        let faulty = self.shared.fault.as_ref().filter(|_| self.loss.is_some()).and_then(|fault| fault.op_in(self.count));
+        let faulty = faulty.is_some_and(|op| instruction.name.split(' ').next() == Some(op));
         for step in &instruction.steps {
-            match step {
-                StreamOp::Launch { function, grid, threads, arguments } => {
-                    let mut arguments: Vec<u64> = arguments.iter().map(|address| at(*address)).collect();
-                    if let Some(fault) = &self.shared.fault
-                        && self.loss.is_some()
-                        && fault.op_in(self.count).is_some_and(|op| instruction.name.split(' ').next() == Some(op))
-                    {
-                        arguments.fill(UNMAPPED);
-                    }
-                    // SAFETY: the kernel was generated for these arguments, whose locations are planned and were
-                    // checked by `load`; module and memory are kept alive until the program is dropped, which
-                    // synchronizes.
-                    unsafe { launch(*function, *grid, *threads, &mut arguments, stream) }
-                        .map_err(|error| self.shared.context.failed(&format!("launching {}", instruction.name), error))?;
-                }
-                StreamOp::Matmul { product, a, b, c, onto, workspace } => {
-                    // SAFETY: as above; the plan reserves the workspace that the product was created with.
-                    unsafe { product.run([at(*a), at(*b), at(*c)], onto.map(at), at(*workspace), stream) }.map_err(failed)?;
-                }
-                StreamOp::Convolution { convolution, addresses } => {
-                    // SAFETY: as above; the library's stream is this one.
-                    unsafe { convolution.run(addresses.map(at)) }.map_err(failed)?;
-                }
-            }
+            // SAFETY: all locations are planned and were checked by `load`; module and memory are kept alive until the
+            // program is dropped, which synchronizes.
+            unsafe { step.enqueue(&self.shared, &instruction.name, |address| if faulty { UNMAPPED } else { at(address) }) }?;
         }
         Ok(())
+    }
+}
+
+impl StreamOp {
+    /// Whether it reads a scalar or draws random numbers.
+    pub(super) fn reads_slot(&self) -> bool {
+        let is_slot = |address: &Address| matches!(address, Address::Slot(_));
+        match self {
+            StreamOp::Launch { arguments, .. } => arguments.iter().any(is_slot),
+            StreamOp::Matmul { a, b, c, onto, .. } => [a, b, c].into_iter().chain(onto).any(is_slot),
+            StreamOp::Convolution { addresses, .. } => addresses.iter().any(is_slot),
+        }
+    }
+
+    /// Enqueues it in the compute stream, with `at` as the address of an argument.
+    ///
+    /// # Safety
+    ///
+    /// The addresses are those of the program's plan, inside of memory that is valid until the stream has executed the
+    /// operation, and so are the kernels.
+    pub(super) unsafe fn enqueue(&self, shared: &DeviceState, name: &str, at: impl Fn(Address) -> u64) -> Result<(), DeviceError> {
+        let stream = &shared.compute;
+        let failed = |what: String| DeviceError::Failed { device: shared.context.name(), what: format!("{name}: {what}") };
+        match self {
+            StreamOp::Launch { function, grid, threads, arguments } => {
+                let mut arguments: Vec<u64> = arguments.iter().map(|address| at(*address)).collect();
+                // SAFETY: the kernel was generated for these arguments; the rest is guaranteed by the caller.
+                unsafe { launch(*function, *grid, *threads, &mut arguments, stream) }
+                    .map_err(|error| shared.context.failed(&format!("launching {name}"), error))
+            }
+            StreamOp::Matmul { product, a, b, c, onto, workspace, .. } => {
+                // SAFETY: guaranteed by the caller; the plan reserves the workspace that the product was created with.
+                unsafe { product.run([at(*a), at(*b), at(*c)], onto.map(&at), at(*workspace), stream) }.map_err(failed)
+            }
+            StreamOp::Convolution { convolution, addresses } => {
+                // SAFETY: guaranteed by the caller; the library's stream is this one.
+                unsafe { convolution.run(addresses.map(&at)) }.map_err(failed)
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@
 mod address;
 mod assembly;
 mod enqueue;
+mod executable;
 mod groups;
 mod lower;
 mod lower_attention;
@@ -15,6 +16,7 @@ mod sources;
 mod timing;
 mod tuning;
 
+pub(crate) use executable::CudaExecutable;
 pub(crate) use lower::{fuses_slice_write, workspace};
 pub(crate) use lower_attention::attention_modules;
 pub(crate) use lower_convolution::wants_cudnn;
@@ -25,12 +27,11 @@ use crate::libraries::cublaslt::Matmul;
 use crate::libraries::cudnn::Convolution;
 use crate::libraries::driver::{CudaGraph, Module};
 use crate::libraries::kernel_cache::Compiled;
-use crate::libraries::nvrtc::{Compilation, ModuleSource};
 use crate::runtime::memory::{CudaMemory, DeviceBuffer};
 use crate::runtime::offload::OffloadCopies;
 use crate::runtime::staging::{RunId, StagingRing};
 use crate::runtime::state::{DeviceState, lock};
-use address::{Address, Addresses, resolve};
+use address::{Address, Addresses, ProgramMemory, resolve};
 use assembly::{Assembly, algorithm_of};
 use cudarc::driver::{result, sys};
 use lower::{Lowering, guarding_loss, report};
@@ -41,7 +42,6 @@ use plimsoll_core::graph::Node;
 use plimsoll_core::plan::offload::{Overlap, renewed_in_place};
 use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, NodeId, Op, ValueId};
-use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -98,6 +98,8 @@ enum StreamOp {
         a: Address,
         b: Address,
         c: Address,
+        /// The row that is added, where its address differs between runs.
+        bias: Option<Address>,
         /// The matrix that the product is added to.
         onto: Option<Address>,
         workspace: Address,
@@ -188,26 +190,17 @@ impl CudaProgram {
         let header = staging.header(graph, plan.rows).get();
         let addresses = Addresses {
             lowering: &lowering,
-            resident: (resident.start, resident.size),
-            arena: (arena.start, arena.size),
-            columns: &offsets,
-            header,
-            scalars: staging.scalars(graph, plan.rows).get(),
-            non_finite_flag: lock(&staging_ring).non_finite_flag,
+            memory: ProgramMemory::Bound {
+                resident: (resident.start, resident.size),
+                arena: (arena.start, arena.size),
+                columns: &offsets,
+                header,
+                scalars: staging.scalars(graph, plan.rows).get(),
+                non_finite_flag: lock(&staging_ring).non_finite_flag,
+            },
         };
-        let mut assembly = Assembly {
-            shared,
-            addresses: &addresses,
-            staging_ring: &staging_ring,
-            scope: "",
-            kernels: HashMap::new(),
-            names: HashSet::new(),
-            source: ModuleSource::default(),
-            number: 0,
-            modules: 0,
-            compilation: Compilation::new(&shared.compiler),
-            tuner: Tuner::new(shared, (arena.start, arena.size)),
-        };
+        let tuner = Tuner::new(shared, (arena.start, arena.size));
+        let mut assembly = Assembly::new(shared, &addresses, Some(&staging_ring), tuner);
         let asked = program.order.iter().filter(|id| asks_library(&graph.node(**id).op)).count();
         let mut answered = 0;
         let mut pending = Vec::new();

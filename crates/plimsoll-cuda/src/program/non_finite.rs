@@ -24,6 +24,6 @@ pub(super) fn any_non_finite(dtype: DType, bytes: &[u8]) -> bool {
         DType::BF16 => half(0x7f80),
         DType::F32 => bytes.chunks_exact(4).any(|b| !f32::from_ne_bytes([b[0], b[1], b[2], b[3]]).is_finite()),
         DType::F64 => bytes.chunks_exact(8).any(|b| !f64::from_ne_bytes(b.try_into().expect("eight bytes")).is_finite()),
-        DType::I32 | DType::I64 | DType::U8 => false,
+        DType::I32 | DType::I64 | DType::U8 | DType::Bool => false,
     }
 }

@@ -39,6 +39,11 @@ impl DeviceBuffer {
         Ok(slab)
     }
 
+    /// Whether it is memory of this GPU.
+    pub fn is_of(&self, shared: &Arc<DeviceState>) -> bool {
+        Arc::ptr_eq(&self.shared, shared)
+    }
+
     /// The staging ring of the programs in this memory.
     pub fn staging_ring(&self, staging: &Staging) -> Result<Arc<Mutex<StagingRing>>, DeviceError> {
         if let Some(stage) = self.staging_ring.get() {

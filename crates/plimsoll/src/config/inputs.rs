@@ -52,7 +52,7 @@ impl Config {
         }
         let synthetic = super::data::synthetic_rows(&root)?.is_some();
         if let Some(network) = network.filter(|_| synthetic && !keys.loss_given) {
-            spec.losses = OutputLosses::Only(network.loss.into());
+            spec.losses = OutputLosses::Only(network.loss.clone().into());
         }
         spec.model = match keys.quantize {
             Some(quantize) => model.quantize(quantize)?,

@@ -220,7 +220,7 @@ impl Config {
                     ));
                 };
                 if !keys.loss_given {
-                    spec.losses = OutputLosses::Only(network.loss.into());
+                    spec.losses = OutputLosses::Only(network.loss.clone().into());
                 }
                 (network.synthetic(rows.unwrap_or(1))?.batch(keys.batch.unwrap_or(32)), None)
             }

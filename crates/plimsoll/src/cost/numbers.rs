@@ -42,6 +42,7 @@ pub(super) fn integers(dtype: DType, bytes: usize, bound: u32) -> Vec<u8> {
     match dtype {
         DType::I32 => (0..bytes.div_ceil(4)).flat_map(|i| number(i).to_ne_bytes()).collect(),
         DType::U8 => (0..bytes).map(|i| (number(i) & 0xff) as u8).collect(),
+        DType::Bool => (0..bytes).map(|i| (number(i) & 1) as u8).collect(),
         _ => vec![0; bytes],
     }
 }

@@ -1,4 +1,4 @@
-//! Elementwise ops: arithmetic with broadcasting, comparisons, functions.
+//! Elementwise ops: arithmetic with broadcasting, functions.
 
 use super::call::Call;
 use super::dispatch::{apply, apply_with};
@@ -9,7 +9,7 @@ use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::{DType, Shape};
 
 /// Refuses operands that arithmetic in single precision would round.
-fn expect_real(op: &'static str, operands: &[&Tensor]) -> Result<()> {
+pub(super) fn expect_real(op: &'static str, operands: &[&Tensor]) -> Result<()> {
     match operands.iter().find(|operand| !operand.dtype().is_float()) {
         Some(operand) => {
             invalid(op, format!("arithmetic is in single precision, but an operand is {}; convert it with `to_dtype` first", operand.ty()))
@@ -102,42 +102,6 @@ binary! {
     minimum, minimum_scalar: Min;
 }
 
-macro_rules! compare {
-    ($($(#[$doc:meta])* $name:ident, $scalar:ident: $op:ident;)*) => {
-        impl Tensor {$(
-            $(#[$doc])*
-            /// The result is a mask of ones and zeros in `u8`.
-            ///
-            /// Integers are compared in single precision, which is exact up to 16,777,216.
-            ///
-            /// # Errors
-            /// If the shapes do not broadcast, or the memory does not suffice.
-            #[track_caller]
-            pub fn $name(&self, other: &Tensor) -> Result<Tensor> {
-                apply(Call::Compare(Binary::$op), &[self, other])
-            }
-
-            /// The same with a number.
-            ///
-            /// # Errors
-            /// If the memory does not suffice.
-            #[track_caller]
-            pub fn $scalar(&self, number: f32) -> Result<Tensor> {
-                apply_with(Call::CompareScalar(Binary::$op), &[self], &[number])
-            }
-        )*}
-    };
-}
-
-compare! {
-    /// Whether `x < y`.
-    lt, lt_scalar: Less;
-    /// Whether `x ≤ y`.
-    le, le_scalar: LessEq;
-    /// Whether `x = y`.
-    eq, eq_scalar: Equal;
-}
-
 impl Tensor {
     /// `number - x`.
     ///
@@ -190,43 +154,6 @@ impl Tensor {
             e.binary(Binary::Min, above, e.constant(high))
         });
         apply(Call::Map("clamp", clamped), &[self])
-    }
-
-    /// `x` where the mask is not zero, `other` elsewhere. The mask is the receiver.
-    ///
-    /// ```
-    /// use plimsoll::eager::Tensor;
-    /// let x = Tensor::from_slice(&[-1.0, 2.0], [2])?;
-    /// let positive = x.gt_scalar(0.0)?.select(&x, &x.zeros_like()?)?;
-    /// assert_eq!(positive.to_vec::<f32>()?, [0.0, 2.0]);
-    /// # Ok::<(), plimsoll::eager::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// If the shapes do not broadcast, or the memory does not suffice.
-    #[track_caller]
-    pub fn select(&self, x: &Tensor, other: &Tensor) -> Result<Tensor> {
-        expect_real("where", &[x, other])?;
-        apply(Call::Select, &[self, x, other])
-    }
-
-    /// Whether `x > number`, as a mask.
-    ///
-    /// # Errors
-    /// If the memory does not suffice.
-    #[track_caller]
-    pub fn gt_scalar(&self, number: f32) -> Result<Tensor> {
-        let greater = Expr::build(|e| e.binary(Binary::Less, e.constant(number), e.input(0)));
-        apply(Call::Mask("gt", greater), &[self])
-    }
-
-    /// Whether `x > y`, as a mask.
-    ///
-    /// # Errors
-    /// As [`Tensor::lt`].
-    #[track_caller]
-    pub fn gt(&self, other: &Tensor) -> Result<Tensor> {
-        other.lt(self)
     }
 
     /// Broadcasts to a shape, as arithmetic does.

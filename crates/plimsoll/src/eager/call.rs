@@ -24,6 +24,8 @@ pub(super) enum Call {
     Compare(Binary),
     /// A comparison with a number.
     CompareScalar(Binary),
+    /// The same, with the number first.
+    ScalarCompare(Binary),
     /// The second where the first is not zero, otherwise the third.
     Select,
     /// An expression of every element.
@@ -80,6 +82,8 @@ impl Call {
             Call::Binary(op) | Call::WithScalar(op) | Call::ScalarWith(op) | Call::Compare(op) | Call::CompareScalar(op) => {
                 binary_name(*op)
             }
+            Call::ScalarCompare(Binary::Less) => "gt",
+            Call::ScalarCompare(_) => "ge",
             Call::Select => "where",
             Call::Map(name, _) | Call::Mask(name, _) | Call::Function(name, _) => name,
             Call::Cast(_) => "to_dtype",
@@ -114,6 +118,9 @@ impl Call {
             Call::CompareScalar(op) => {
                 one(over_broadcast(g, Expr::build(|e| e.binary(*op, e.input(0), e.input(1))), &[inputs[0], scalars[0]], MASK))
             }
+            Call::ScalarCompare(op) => {
+                one(over_broadcast(g, Expr::build(|e| e.binary(*op, e.input(1), e.input(0))), &[inputs[0], scalars[0]], MASK))
+            }
             Call::Select => {
                 let dtype = promoted(&inputs[1..].iter().map(|value| g.ty(*value).dtype).collect::<Vec<_>>());
                 one(over_broadcast(g, Expr::build(|e| e.select(e.input(0), e.input(1), e.input(2))), inputs, dtype))
@@ -147,7 +154,7 @@ impl Call {
 }
 
 /// The type of masks.
-pub(super) const MASK: DType = DType::U8;
+pub(super) const MASK: DType = DType::Bool;
 
 /// The type of a result of real operands: theirs, or single precision if they differ.
 pub(super) fn promoted(dtypes: &[DType]) -> DType {

@@ -5,7 +5,7 @@ use super::error::{Error, Result};
 use super::placement;
 use super::programs::{Program, write_results};
 use super::tensor::{Data, Tensor};
-use super::trace::{self, Traced};
+use super::trace::{self, Gradients};
 use plimsoll_core::allocator::OwnerId;
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::passes::optimize;
@@ -92,8 +92,10 @@ pub fn compile_with_state(
         None => Context::current()?,
     };
     let mut results = 0;
-    let Traced { graph, captured } = trace::trace(
-        Graph::new(),
+    let mut graph = Graph::new();
+    let captured = trace::trace(
+        &mut graph,
+        Gradients::OfTapes,
         |graph| {
             let mut values = Vec::new();
             for (i, tensor) in state.iter().enumerate() {
@@ -144,10 +146,10 @@ fn planned(graph: Graph, context: &Context, budget: Bytes) -> Result<CheckedPlan
     let device = context.device();
     let graph = optimize(&graph)?;
     let plan = layout(&[(Role::Step, graph.clone())], 1, device)?;
-    if plan.total() <= budget {
+    if bytes_of_run(&plan) <= budget {
         return Ok(CheckedPlan::new(plan)?);
     }
-    let states = plan.resident;
+    let states = Bytes(bytes_of_run(&plan).0 - plan.arena.0);
     let limit = Bytes(budget.0.saturating_sub(states.0));
     match fit(&graph, 1, device, limit, &*device.cost_model(), Effort::default()) {
         Ok(sequenced) if states <= budget => Ok(CheckedPlan::new(layout_sequenced(vec![(Role::Step, sequenced)], 1, device)?)?),
@@ -155,6 +157,12 @@ fn planned(graph: Graph, context: &Context, budget: Bytes) -> Result<CheckedPlan
         Err(FitError::TooSmall { least, .. }) => Err(Error::Infeasible { budget, least: states + least, states, arena: least }),
         Err(FitError::Graph(error)) => Err(error.into()),
     }
+}
+
+/// Bytes of state, results and arena. A staging ring, which plans for a GPU have behind the states, is not used: arguments
+/// are on the device.
+fn bytes_of_run(plan: &Plan) -> Bytes {
+    plan.staging.map_or(plan.resident, |staging| staging.offset) + plan.arena
 }
 
 impl Compiled {
@@ -210,7 +218,7 @@ impl Compiled {
     /// Bytes of a run, exactly: state, results and arena. Arguments and captured tensors come on top; they are the
     /// caller's.
     pub fn peak(&self) -> Bytes {
-        self.plan.total()
+        bytes_of_run(&self.plan)
     }
 
     /// The plan, which passed the checker.

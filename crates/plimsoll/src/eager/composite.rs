@@ -17,6 +17,11 @@ pub(super) enum Composite {
     Softmax(usize),
     /// Its logarithm.
     LogSoftmax(usize),
+    /// Normalization over all axes but the last, with a gain and a bias.
+    BatchNorm(
+        /// The bits of epsilon.
+        u32,
+    ),
     /// Normalization along the last axis, with a gain and a bias.
     LayerNorm(
         /// The bits of epsilon.
@@ -24,6 +29,8 @@ pub(super) enum Composite {
     ),
     /// The mean of the rows' cross-entropies, from logits and class IDs.
     CrossEntropy,
+    /// The cross-entropy of each row.
+    CrossEntropyRows,
     /// Class IDs as rows of zeros and a one.
     OneHot(usize),
     /// A tensor of more than two dimensions times a matrix.
@@ -39,8 +46,10 @@ impl Composite {
             Composite::Variance(_) => "var",
             Composite::Softmax(_) => "softmax",
             Composite::LogSoftmax(_) => "log_softmax",
+            Composite::BatchNorm(_) => "batch_norm",
             Composite::LayerNorm(_) => "layer_norm",
             Composite::CrossEntropy => "cross_entropy",
+            Composite::CrossEntropyRows => "cross_entropy_rows",
             Composite::OneHot(_) => "one_hot",
             Composite::MatMulRows => "matmul",
         }
@@ -64,11 +73,13 @@ impl Composite {
                 over_broadcast(g, Expr::build(|e| e.unary(Unary::Exp, e.input(0))), &[shifted], dtype)?
             }
             Composite::LogSoftmax(axis) => log_softmax(g, x, *axis, dtype)?,
-            Composite::LayerNorm(epsilon) => {
-                let Some(last) = g.shape(x).rank().checked_sub(1) else { return Err(g.error("layer_norm expects at least one axis")) };
-                let center = mean(g, x, &[last])?;
+            Composite::BatchNorm(epsilon) | Composite::LayerNorm(epsilon) => {
+                let Some(last) = g.shape(x).rank().checked_sub(1) else { return Err(g.error("expects at least one axis")) };
+                let over_rows = matches!(self, Composite::BatchNorm(_));
+                let axes: Vec<usize> = if over_rows { (0..last).collect() } else { vec![last] };
+                let center = mean(g, x, &axes)?;
                 let squares = over_broadcast(g, Expr::build(|e| square(e, e.sub(e.input(0), e.input(1)))), &[x, center], DType::F32)?;
-                let variance = mean(g, squares, &[last])?;
+                let variance = mean(g, squares, &axes)?;
                 let normalized = Expr::build(|e| {
                     let scale = e.unary(Unary::Sqrt, e.add(e.input(2), e.constant(f32::from_bits(*epsilon))));
                     let unit = e.div(e.sub(e.input(0), e.input(1)), scale);
@@ -76,7 +87,19 @@ impl Composite {
                 });
                 over_broadcast(g, normalized, &[x, center, variance, inputs[1], inputs[2]], dtype)?
             }
-            Composite::CrossEntropy => cross_entropy(g, x, inputs[1])?,
+            Composite::CrossEntropy => {
+                let loss = cross_entropy(g, x, inputs[1])?;
+                let Some(count) = g.shape(loss).dims()[0].as_fixed() else {
+                    return Err(g.error("the mean depends on the batch; use `cross_entropy_rows`"));
+                };
+                let sum = g.sum(loss)?;
+                g.map(sum, |e, sum| e.mul(sum, e.constant(1.0 / count as f32)))?
+            }
+            Composite::CrossEntropyRows => {
+                let loss = cross_entropy(g, x, inputs[1])?;
+                let rows = g.shape(loss).dims()[0];
+                g.reshape(loss, Shape::new([rows]))?
+            }
             Composite::OneHot(classes) => one_hot(g, x, *classes)?,
             Composite::MatMulRows => {
                 let shape = g.shape(x).clone();
@@ -101,7 +124,7 @@ fn square(e: &plimsoll_core::expr::ExprBuilder, x: plimsoll_core::expr::TermId) 
 fn mean(g: &mut Graph, x: ValueId, axes: &[usize]) -> Result<ValueId, GraphError> {
     let dims = g.shape(x).dims();
     let Some(extents) = axes.iter().map(|axis| dims.get(*axis)?.as_fixed()).collect::<Option<Vec<usize>>>() else {
-        return Err(g.error(format!("the mean along axes {axes:?} of {} depends on the batch; sum it instead", g.shape(x))));
+        return Err(g.error(format!("the mean along axes {axes:?} of {} depends on the batch; leave axis 0 out", g.shape(x))));
     };
     let count: usize = extents.iter().product();
     let sum = g.reduce(Reduction::Sum, x, axes)?;
@@ -113,29 +136,27 @@ fn log_softmax(g: &mut Graph, x: ValueId, axis: usize, dtype: DType) -> Result<V
     over_broadcast(g, Expr::build(|e| e.sub(e.input(0), e.input(1))), &[x, total], dtype)
 }
 
-/// The mean over rows of `logsumexp(logits) - logits[label]`.
+/// `logsumexp(logits) - logits[label]` of each row, `[rows, 1]`.
 fn cross_entropy(g: &mut Graph, logits: ValueId, labels: ValueId) -> Result<ValueId, GraphError> {
     let (shape, of) = (g.shape(logits).clone(), g.shape(labels).clone());
     let [rows, classes] = shape.dims() else {
         return Err(g.error(format!("takes logits [rows, classes], but got the shape {shape}")));
     };
-    let (Some(classes), Some(count)) = (classes.as_fixed(), rows.as_fixed()) else {
-        return Err(g.error(format!("takes logits of a fixed number of rows and classes, but got the shape {shape}")));
-    };
-    if of.dims() != [*rows] {
+    if classes.as_fixed().is_none() {
+        return Err(g.error(format!("takes logits of a fixed number of classes, but got the shape {shape}")));
+    }
+    if of.elements() != *rows {
         return Err(g.error(format!("takes a class ID for each of the {rows} rows, but got labels {of}")));
     }
     let total = g.reduce(Reduction::LogSumExp, logits, &[1])?;
-    let ids = g.reshape(labels, Shape::fixed([count, 1]))?;
+    let ids = g.reshape(labels, Shape::new([*rows, 1.into()]))?;
     let chosen = Expr::build(|e| {
         let own = e.binary(Binary::Equal, e.coordinate(1), e.input(1));
         e.select(own, e.input(0), e.constant(0.0))
     });
-    let picked = g.pointwise_many(chosen, &[logits, ids], Shape::fixed([count, classes]), vec![DType::F32])?[0];
+    let picked = g.pointwise_many(chosen, &[logits, ids], shape.clone(), vec![DType::F32])?[0];
     let own = g.reduce(Reduction::Sum, picked, &[1])?;
-    let loss = g.binary(Binary::Sub, total, own)?;
-    let sum = g.sum(loss)?;
-    g.map(sum, |e, sum| e.mul(sum, e.constant(1.0 / count as f32)))
+    g.binary(Binary::Sub, total, own)
 }
 
 fn one_hot(g: &mut Graph, ids: ValueId, classes: usize) -> Result<ValueId, GraphError> {

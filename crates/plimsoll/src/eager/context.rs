@@ -4,7 +4,7 @@ use super::error::Result;
 use super::heap::Heap;
 use super::programs::{Program, Programs};
 use crate::{DeviceSpec, system};
-use plimsoll_core::allocator::{Block, Limit, MemoryStats, OwnerId, Snapshot};
+use plimsoll_core::allocator::{Allocator, AllocatorError, Block, DeviceSegments, Limit, MemoryStats, OwnerId, Snapshot};
 use plimsoll_core::device::{Device, RunBuffers};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::{Bytes, TensorType};
@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A device for eager code, with a byte limit for its tensors. Cheap to clone.
 ///
@@ -51,6 +51,9 @@ thread_local! {
     static CURRENT: RefCell<Vec<Context>> = const { RefCell::new(Vec::new()) };
 }
 
+/// All contexts of the process that may still be in use.
+static ALL: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
 /// The default context of each device.
 static DEFAULTS: Mutex<BTreeMap<String, Context>> = Mutex::new(BTreeMap::new());
 
@@ -63,11 +66,40 @@ impl Context {
     /// # Errors
     /// If the device cannot reserve memory.
     pub fn new(device: Arc<dyn Device>, limit: Limit) -> Result<Context> {
+        let allocator = Heap::best_fit(&*device, limit);
+        Context::with_allocator(device, allocator)
+    }
+
+    /// A context whose tensors are blocks of an allocator of your own. The function gets the memory of the device.
+    ///
+    /// ```
+    /// use plimsoll::eager::{Context, Tensor};
+    /// use plimsoll::{Bytes, CpuDevice};
+    /// use plimsoll_core::allocator::{BestFit, BestFitOptions, Limit};
+    /// use std::sync::Arc;
+    /// let options = BestFitOptions { limit: Limit::Bytes(Bytes::mib(8)), slack: f64::INFINITY, ..BestFitOptions::default() };
+    /// let context = Context::with_allocator(Arc::new(CpuDevice::new(1)?), |memory| Ok(Arc::new(BestFit::new(memory, options)?)))?;
+    /// let kept = context.scope(|| Tensor::ones([1024]))?;
+    /// assert_eq!(context.in_use(), Bytes::kib(4));
+    /// # drop(kept);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the device cannot reserve memory, or the function fails.
+    pub fn with_allocator(
+        device: Arc<dyn Device>,
+        allocator: impl FnOnce(DeviceSegments) -> Result<Arc<dyn Allocator>, AllocatorError>,
+    ) -> Result<Context> {
         let name = device.name();
-        let heap = Heap::new(Arc::clone(&device), limit)?;
+        let heap = Heap::new(Arc::clone(&device), allocator)?;
         let workspace = OwnerId::named("workspace");
         let programs = Programs::default();
-        Ok(Context(Arc::new(Shared { name, device, heap, workspace, programs, seed: 0, draws: AtomicU32::new(0) })))
+        let shared = Arc::new(Shared { name, device, heap, workspace, programs, seed: 0, draws: AtomicU32::new(0) });
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|context| context.strong_count() > 0);
+        all.push(Arc::downgrade(&shared));
+        Ok(Context(shared))
     }
 
     /// A context on the CPU with this many threads.
@@ -95,6 +127,12 @@ impl Context {
         let context = Context::new(device, Limit::Bytes(Bytes(available.0 / 100 * DEFAULT_SHARE)))?;
         known.insert(name, context.clone());
         Ok(context)
+    }
+
+    /// All contexts of the process.
+    pub(super) fn all() -> Vec<Context> {
+        let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(|context| context.upgrade().map(Context)).collect()
     }
 
     /// The context of this thread: that of the innermost scope, or the CPU.
@@ -177,6 +215,11 @@ impl Context {
 
     pub(super) fn programs(&self) -> &Programs {
         &self.0.programs
+    }
+
+    /// Differs from that of every other context that is in use.
+    pub(super) fn id(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
     }
 
     pub(super) fn is(&self, other: &Context) -> bool {

@@ -39,6 +39,7 @@ impl Tensor {
         match self.dtype() {
             DType::I32 => text(self, |value: i32| value.to_string()),
             DType::U8 => text(self, |value: u8| value.to_string()),
+            DType::Bool => text(self, |value: bool| value.to_string()),
             _ => text(self, |value: f32| format!("{value:.4}")),
         }
     }

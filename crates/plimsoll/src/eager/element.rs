@@ -20,6 +20,7 @@ mod sealed {
     impl Sealed for f32 {}
     impl Sealed for i32 {}
     impl Sealed for u8 {}
+    impl Sealed for bool {}
 }
 
 impl Element for f32 {
@@ -60,5 +61,17 @@ impl Element for u8 {
 
     fn read(stored: DType, bytes: &[u8]) -> Option<Vec<u8>> {
         (stored == DType::U8).then(|| bytes.to_vec())
+    }
+}
+
+impl Element for bool {
+    const DTYPE: DType = DType::Bool;
+
+    fn write(values: &[bool]) -> Vec<u8> {
+        values.iter().map(|value| u8::from(*value)).collect()
+    }
+
+    fn read(stored: DType, bytes: &[u8]) -> Option<Vec<bool>> {
+        (stored == DType::Bool).then(|| bytes.iter().map(|byte| *byte != 0).collect())
     }
 }

@@ -51,9 +51,7 @@ pub enum Error {
     #[error(transparent)]
     Allocator(AllocatorError),
     /// Values that are not known while a closure is traced.
-    #[error(
-        "{0}: while `compile` traces a closure, tensors have shapes but no values; compute with tensors, or do this outside of the closure"
-    )]
+    #[error("{0}: while a closure is traced, tensors have shapes but no values; compute with tensors, or do this outside of the closure")]
     Traced(&'static str),
     /// A traced tensor outlived its closure.
     #[error("{0}: a tensor from inside of a traced closure has no values; return it from the closure instead")]

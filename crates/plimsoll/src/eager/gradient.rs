@@ -4,6 +4,7 @@ use super::error::{Result, invalid};
 use super::record::{self, CustomBackward};
 use super::tape::Tape;
 use super::tensor::Tensor;
+use super::trace;
 use std::panic::Location;
 use std::rc::Rc;
 
@@ -49,7 +50,9 @@ pub fn value_and_grad(loss: impl Fn(&[Tensor]) -> Result<Tensor>) -> impl Fn(&[T
 /// ```
 #[track_caller]
 pub fn stop_gradient(x: &Tensor) -> Tensor {
-    x.alias(x.ty().clone(), Location::caller())
+    let made = Location::caller();
+    let stopped = if trace::is_differentiated_later() { trace::stopped(x, made) } else { None };
+    stopped.unwrap_or_else(|| x.alias(x.ty().clone(), made))
 }
 
 /// Calls a function whose gradient is given: `backward` maps the gradients of its results to those of its inputs.
@@ -66,7 +69,8 @@ pub fn stop_gradient(x: &Tensor) -> Tensor {
 /// ```
 ///
 /// # Errors
-/// Those of the function. A gradient of another shape than its input is refused.
+/// Those of the function. A gradient of another shape than its input is refused, and so is a call in a layer, loss or
+/// metric of a [`Trainer`](crate::Trainer), which the graph of the model differentiates.
 #[track_caller]
 pub fn custom_gradient(
     inputs: &[&Tensor],
@@ -74,6 +78,10 @@ pub fn custom_gradient(
     backward: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + 'static,
 ) -> Result<Vec<Tensor>> {
     let made = Location::caller();
+    if trace::is_differentiated_later() {
+        let what = "a model differentiates its graph, which has the gradients of ops only; write it with ops and `stop_gradient`";
+        return invalid("custom_gradient", what);
+    }
     let inputs: Vec<Tensor> = inputs.iter().map(|input| (*input).clone()).collect();
     // Aliases, so that a result that is an input is a tensor of its own.
     let outputs: Vec<Tensor> = record::paused(|| forward(&inputs))?.iter().map(|output| output.alias(output.ty().clone(), made)).collect();

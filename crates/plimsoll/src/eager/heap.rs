@@ -1,4 +1,4 @@
-//! The memory of a device for eager tensors: a best-fit allocator within a byte limit.
+//! The memory of a device for eager tensors: an allocator within a byte limit, best-fit unless another is supplied.
 
 use super::error::{Error, Result};
 use super::short::Short;
@@ -13,17 +13,31 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub(super) struct Heap {
     name: String,
     segments: DeviceSegments,
-    allocator: BestFit,
+    allocator: Arc<dyn Allocator>,
     /// Held for writing while blocks move.
     moving: RwLock<()>,
 }
 
 impl Heap {
-    pub fn new(device: Arc<dyn Device>, limit: Limit) -> Result<Heap> {
+    /// With the allocator that a function makes over the device's memory.
+    pub fn new(
+        device: Arc<dyn Device>,
+        allocator: impl FnOnce(DeviceSegments) -> Result<Arc<dyn Allocator>, AllocatorError>,
+    ) -> Result<Heap> {
         let name = device.name();
         let segments = DeviceSegments::new(device)?;
-        let allocator = BestFit::new(segments.clone(), BestFitOptions { limit, ..BestFitOptions::default() }).map_err(refused)?;
+        let allocator = allocator(segments.clone()).map_err(refused)?;
         Ok(Heap { name, segments, allocator, moving: RwLock::new(()) })
+    }
+
+    /// The usual allocator.
+    pub fn best_fit(
+        device: &dyn Device,
+        limit: Limit,
+    ) -> impl FnOnce(DeviceSegments) -> Result<Arc<dyn Allocator>, AllocatorError> + use<> {
+        // To free memory of a GPU waits for all of its work: nothing is given back before the limit is reached.
+        let slack = if device.memory_info().is_some() { f64::INFINITY } else { BestFitOptions::default().slack };
+        move |segments| Ok(Arc::new(BestFit::new(segments, BestFitOptions { limit, slack, ..BestFitOptions::default() })?))
     }
 
     pub fn stats(&self) -> MemoryStats {

@@ -119,6 +119,16 @@ impl Tensor {
         apply(Call::Composite(Composite::LayerNorm(epsilon.to_bits())), &[self, gain, bias])
     }
 
+    /// Normalized over all axes but the last, as batch normalization of images is in training, then multiplied by a gain
+    /// and shifted by a bias of one number per channel.
+    ///
+    /// # Errors
+    /// If the shapes do not go together.
+    #[track_caller]
+    pub fn batch_norm(&self, gain: &Tensor, bias: &Tensor, epsilon: f32) -> Result<Tensor> {
+        apply(Call::Composite(Composite::BatchNorm(epsilon.to_bits())), &[self, gain, bias])
+    }
+
     /// Multi-head attention of queries (the receiver), keys and values `[batch, length, heads · depth]`.
     ///
     /// # Errors
@@ -131,16 +141,24 @@ impl Tensor {
         Ok(apply_many(&call, &[self, keys, values], &[], Location::caller())?.swap_remove(0))
     }
 
-    /// The mean cross-entropy of logits `[rows, classes]` (the receiver) and class IDs in `i32` or `u8`.
+    /// The mean cross-entropy of logits `[rows, classes]` (the receiver) and class IDs in `i32`, `u8` or `bool`.
     ///
     /// # Errors
     /// If the shapes do not go together.
     #[track_caller]
     pub fn cross_entropy(&self, labels: &Tensor) -> Result<Tensor> {
-        if !matches!(labels.dtype(), DType::I32 | DType::U8) {
-            return invalid("cross_entropy", format!("takes class IDs in i32 or u8, but got {}", labels.ty()));
-        }
+        expect_class_ids("cross_entropy", labels)?;
         apply(Call::Composite(Composite::CrossEntropy), &[self, labels])
+    }
+
+    /// The cross-entropy of each row, as PyTorch's with `reduction="none"`.
+    ///
+    /// # Errors
+    /// If the shapes do not go together.
+    #[track_caller]
+    pub fn cross_entropy_rows(&self, labels: &Tensor) -> Result<Tensor> {
+        expect_class_ids("cross_entropy_rows", labels)?;
+        apply(Call::Composite(Composite::CrossEntropyRows), &[self, labels])
     }
 
     /// The mean squared error.
@@ -159,5 +177,12 @@ impl Tensor {
     #[track_caller]
     pub fn binary_cross_entropy(&self, labels: &Tensor) -> Result<Tensor> {
         self.softplus()?.sub(&self.mul(labels)?)?.mean()
+    }
+}
+
+fn expect_class_ids(op: &'static str, labels: &Tensor) -> Result<()> {
+    match labels.dtype() {
+        DType::I32 | DType::U8 | DType::Bool => Ok(()),
+        _ => invalid(op, format!("takes class IDs in i32, u8 or bool, but got {}", labels.ty())),
     }
 }

@@ -11,11 +11,11 @@
 //!
 //! 1. `error`, `hash`, `short`, `element`;
 //! 2. `composite`, `call`: ops as pieces of graphs; `programs`: compiled ops and gradients;
-//! 3. `heap`, `context`: memory and where ops run; `tensor`;
+//! 3. `heap`, `context`: memory and where ops run; `tensor`; `leaks`: what grows between the epochs of a `Trainer`;
 //! 4. `placement`, `trace`, `record`: device scopes and logs, and what traces and tapes see of an op; `dispatch`: the
 //!    one way in;
-//! 5. `create`, `arithmetic`, `movement`, `reduce`, `layers`, `display`: methods of tensors;
-//! 6. `tape`, `gradient`, `compile`.
+//! 5. `create`, `arithmetic`, `masks`, `movement`, `reduce`, `layers`, `display`: methods of tensors;
+//! 6. `tape`, `gradient`, `compile`, `custom`: layers, losses, metrics and optimizers of a `Trainer`.
 
 mod arithmetic;
 mod call;
@@ -23,6 +23,7 @@ mod compile;
 mod composite;
 mod context;
 mod create;
+mod custom;
 mod dispatch;
 mod display;
 mod element;
@@ -31,6 +32,8 @@ mod gradient;
 mod hash;
 mod heap;
 mod layers;
+mod leaks;
+mod masks;
 mod movement;
 mod placement;
 mod programs;
@@ -43,10 +46,12 @@ mod trace;
 
 pub use compile::{Compiled, compile, compile_with_state};
 pub use context::Context;
+pub use custom::{CustomLayer, CustomOptimizer, LayerCall, UpdateCall};
 pub use element::Element;
 pub use error::{Error, Result};
 pub use gradient::{custom_gradient, grad, stop_gradient, value_and_grad};
 pub use layers::Padding;
+pub(crate) use leaks::LeakWatch;
 pub use placement::{Placement, device, log_placement};
 pub use plimsoll_core::DType;
 pub use plimsoll_core::allocator::{Growth, Limit, MemoryStats, Snapshot};

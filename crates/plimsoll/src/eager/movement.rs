@@ -162,8 +162,8 @@ impl Tensor {
     /// If these are no integers.
     #[track_caller]
     pub fn one_hot(&self, classes: usize) -> Result<Tensor> {
-        if !matches!(self.dtype(), DType::I32 | DType::U8) {
-            return invalid("one_hot", format!("takes class IDs in i32 or u8, but got {}", self.ty()));
+        if !matches!(self.dtype(), DType::I32 | DType::U8 | DType::Bool) {
+            return invalid("one_hot", format!("takes class IDs in i32, u8 or bool, but got {}", self.ty()));
         }
         apply(Call::Composite(Composite::OneHot(classes)), &[self])
     }

@@ -8,19 +8,22 @@ use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// Who differentiates a trace.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gradients {
+    /// Tapes, inside of the closure.
+    OfTapes,
+    /// The graph that it becomes part of, later.
+    OfTheGraph,
+}
+
 /// A graph under construction.
 struct Trace {
     id: u64,
     graph: Graph,
+    gradients: Gradients,
     /// Tensors from outside of the closure, each an argument of the graph.
     captured: Vec<(Tensor, ValueId)>,
-}
-
-/// A traced graph.
-pub(super) struct Traced {
-    pub graph: Graph,
-    /// Tensors from outside of the closure, in the order of the graph's last columns.
-    pub captured: Vec<Tensor>,
 }
 
 thread_local! {
@@ -34,33 +37,41 @@ pub(super) fn is_active() -> bool {
     CURRENT.with_borrow(Option::is_some)
 }
 
-/// Runs a closure whose ops are added to a graph. It gets the values that `declare` adds as tensors.
+/// Whether the graph differentiates what is traced on this thread, so that tapes do not see the whole function.
+pub(super) fn is_differentiated_later() -> bool {
+    CURRENT.with_borrow(|trace| trace.as_ref().is_some_and(|trace| trace.gradients == Gradients::OfTheGraph))
+}
+
+/// Runs a closure whose ops are added to a graph. It gets the values that `declare` adds as tensors. Returns the tensors
+/// from outside of the closure, in the order of the graph's last columns.
 pub(super) fn trace<R>(
-    graph: Graph,
+    graph: &mut Graph,
+    gradients: Gradients,
     declare: impl FnOnce(&mut Graph) -> Result<Vec<ValueId>>,
     body: impl FnOnce(&[Tensor]) -> Result<R>,
     finish: impl FnOnce(&mut Graph, R, &dyn Fn(&Tensor) -> Option<ValueId>) -> Result<()>,
-) -> Result<Traced> {
-    /// Ends the trace also when the closure panics.
-    struct End;
-    impl Drop for End {
+) -> Result<Vec<Tensor>> {
+    /// Ends the trace and puts the graph back, also when the closure fails or panics.
+    struct End<'a>(&'a mut Graph);
+    impl Drop for End<'_> {
         fn drop(&mut self) {
-            CURRENT.set(None);
+            if let Some(trace) = CURRENT.take() {
+                *self.0 = trace.graph;
+            }
         }
     }
     if is_active() {
         return Err(Error::Invalid {
             op: "compile",
-            what: "a closure that is traced cannot compile another one; compile it before".to_string(),
+            what: "a closure that is traced cannot compile another one, or contain a model; compile it before".to_string(),
         });
     }
-    let mut graph = graph;
-    let values = declare(&mut graph)?;
+    let values = declare(graph)?;
     let id = IDS.fetch_add(1, Relaxed);
     let made = Location::caller();
     let arguments: Vec<Tensor> = values.iter().map(|value| Tensor::new(graph.ty(*value).clone(), Data::Traced(id, *value), made)).collect();
-    CURRENT.set(Some(Trace { id, graph, captured: Vec::new() }));
-    let end = End;
+    CURRENT.set(Some(Trace { id, graph: std::mem::take(graph), gradients, captured: Vec::new() }));
+    let _end = End(graph);
     let result = body(&arguments)?;
     // A result may be a tensor from outside.
     CURRENT.with_borrow_mut(|trace| {
@@ -74,19 +85,17 @@ pub(super) fn trace<R>(
                 .find(|(known, _)| known.memory_id() == tensor.memory_id() && known.ty() == tensor.ty())
                 .map(|(_, value)| *value),
         };
-        finish(&mut graph, result, &value_of)?;
+        let finished = finish(&mut graph, result, &value_of);
         trace.graph = graph;
-        Ok::<(), Error>(())
-    })?;
-    let Trace { graph, captured, .. } = CURRENT.take().expect("set above");
-    drop(end);
-    Ok(Traced { graph, captured: captured.into_iter().map(|(tensor, _)| tensor).collect() })
+        finished?;
+        Ok(std::mem::take(&mut trace.captured).into_iter().map(|(tensor, _)| tensor).collect())
+    })
 }
 
 /// Adds a call to the graph, and returns its results. Tensors from outside of the closure become arguments.
 pub(super) fn add(call: &Call, inputs: &[&Tensor], scalars: &[f32], made: &'static Location<'static>) -> Result<Vec<Tensor>> {
     CURRENT.with_borrow_mut(|trace| {
-        let Trace { id, graph, captured } = trace.as_mut().expect("asked before");
+        let Trace { id, graph, captured, .. } = trace.as_mut().expect("asked before");
         let values: Vec<ValueId> = inputs.iter().map(|input| value(*id, graph, captured, input, call.name())).collect::<Result<_>>()?;
         let scalars: Vec<ValueId> = scalars.iter().map(|scalar| graph.full(*scalar, Shape::scalar())).collect::<Result<_, _>>()?;
         let outputs = graph.in_scope(call.name(), |g| call.build(g, &values, &scalars))?;
@@ -98,10 +107,20 @@ pub(super) fn add(call: &Call, inputs: &[&Tensor], scalars: &[f32], made: &'stat
     })
 }
 
+/// The tensor as a constant for the gradients of the graph.
+pub(super) fn stopped(tensor: &Tensor, made: &'static Location<'static>) -> Option<Tensor> {
+    CURRENT.with_borrow_mut(|trace| {
+        let Trace { id, graph, .. } = trace.as_mut()?;
+        let (own, value) = tensor.traced()?;
+        let stopped = (own == *id).then(|| graph.stop_gradient(value).ok())??;
+        Some(Tensor::new(tensor.ty().clone(), Data::Traced(*id, stopped), made))
+    })
+}
+
 /// The tensor as a value of the trace, captured if it is from outside.
 pub(super) fn captured(tensor: &Tensor, made: &'static Location<'static>) -> Result<Tensor> {
     CURRENT.with_borrow_mut(|trace| {
-        let Trace { id, graph, captured } = trace.as_mut().expect("asked before");
+        let Trace { id, graph, captured, .. } = trace.as_mut().expect("asked before");
         let value = value(*id, graph, captured, tensor, "capture")?;
         Ok(Tensor::new(tensor.ty().clone(), Data::Traced(*id, value), made))
     })

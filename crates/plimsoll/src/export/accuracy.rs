@@ -49,7 +49,7 @@ pub(super) fn evaluate(network: &TrainedNetwork, file: &Path, options: &ExportOp
         return asked("it has no rows");
     }
     let fit = FitSpec { validation: None, ..FitSpec::default() };
-    let mut trainer = Trainer::from(RunSpec { data: data.rows.clone(), metrics: Some(vec![metric]), fit, test: None, ..spec });
+    let mut trainer = Trainer::from(RunSpec { data: data.rows.clone(), metrics: Some(vec![metric.clone()]), fit, test: None, ..spec });
     trainer.load_weights(match &network.origin {
         Origin::Run { weights, .. } => weights,
         Origin::File(path) => path,

@@ -5,6 +5,7 @@ use super::tensorboard::TensorBoard;
 use super::{Event, FirstBatch, Fit, Validation};
 use crate::callbacks::TrainingControl;
 use crate::checkpoint::{self, Record, Writer};
+use crate::eager::LeakWatch;
 use crate::error::{Error, Result};
 use crate::history::{Epoch, History, MAX_EPOCHS};
 use crate::metrics::Scores;
@@ -56,6 +57,8 @@ struct Training<'r, 'f> {
     /// Whether a position in an epoch says which rows are left.
     in_order: bool,
     past_schedule: bool,
+    /// What eager tensors grew between epochs, because a callback keeps them.
+    leaks: LeakWatch,
     /// Whether a micro-batch has run.
     started: bool,
     start: Instant,
@@ -144,6 +147,7 @@ impl<'r, 'f> Training<'r, 'f> {
             epoch_steps: spec.data.size().map(|rows| rows.div_ceil(plan.batch as u64)),
             in_order: spec.data.is_deterministic(),
             past_schedule: false,
+            leaks: LeakWatch::default(),
             started: false,
             start: Instant::now(),
             trained: (Duration::ZERO, 0),
@@ -260,6 +264,7 @@ impl<'r, 'f> Training<'r, 'f> {
         for callback in &mut self.fit.callbacks {
             self.progress.stopped |= callback.epoch_end(&epoch)? == TrainingControl::Stop;
         }
+        self.warn_leaks();
         let best = self.progress.best.as_mut().map(|best| best.improves(&epoch, 0.0)).transpose()?.unwrap_or(false);
         self.history.push(epoch);
         let ends = self.progress.stopped || self.epochs_left == 0;
@@ -410,6 +415,18 @@ impl<'r, 'f> Training<'r, 'f> {
 
     fn write(&mut self, record: Record, best: bool) -> bool {
         write_checkpoint(&mut self.writer, self.session, self.fit, record, best)
+    }
+
+    /// Warns once of every line whose eager tensors grew since the epoch before.
+    fn warn_leaks(&mut self) {
+        for growth in self.leaks.grown() {
+            let epoch = self.session.epochs;
+            let what = format!(
+                "eager tensors grew in epoch {epoch}: {growth}; a callback that keeps tensors leaks them: drop them, or keep their \
+                 numbers (`to_vec`)"
+            );
+            self.fit.report(&Event::Warning(&what));
+        }
     }
 
     /// Warns once if the run is longer than its schedule.

@@ -14,13 +14,13 @@ const EPSILON: f32 = 1e-7;
 impl Objective {
     /// The elementwise loss, scaled such that the elements of a row sum to the row's loss.
     pub(super) fn elements(&self, g: &mut Graph, prediction: ModelOutput, labels: ValueId) -> Result<ValueId, GraphError> {
-        match self.loss {
+        match &self.loss {
             Loss::MeanSquaredError => mean(g, prediction.output, labels, |e, p, y| {
                 let difference = e.sub(p, y);
                 e.mul(difference, difference)
             }),
             Loss::MeanAbsoluteError => mean(g, prediction.output, labels, |e, p, y| e.unary(Unary::Abs, e.sub(p, y))),
-            Loss::Huber { delta } => mean(g, prediction.output, labels, |e, p, y| huber(e, e.sub(p, y), delta)),
+            Loss::Huber { delta } => mean(g, prediction.output, labels, |e, p, y| huber(e, e.sub(p, y), *delta)),
             Loss::LogCosh => mean(g, prediction.output, labels, |e, p, y| {
                 let difference = e.sub(p, y);
                 let bend = e.unary(Unary::Softplus, e.mul(difference, e.constant(-2.0)));
@@ -38,7 +38,7 @@ impl Objective {
                 mean(g, prediction.logits(Activation::Sigmoid), labels, |e, z, y| binary_entropy(e, z, softened(e, y)))
             }
             Loss::BinaryFocal { alpha, gamma } => {
-                let softened = self.softened_binary();
+                let (alpha, gamma, softened) = (*alpha, *gamma, self.softened_binary());
                 mean(g, prediction.logits(Activation::Sigmoid), labels, |e, z, y| {
                     let (one, y) = (e.constant(1.0), softened(e, y));
                     let both = |yes: TermId, no: TermId| e.add(e.mul(y, yes), e.mul(e.sub(one, y), no));
@@ -51,11 +51,12 @@ impl Objective {
             Loss::SoftmaxCrossEntropy => self.over_classes(g, prediction, labels, |e, entropy, _| entropy(e)),
             Loss::CategoricalFocal { alpha, gamma } => self.over_classes(g, prediction, labels, |e, entropy, log_share| {
                 let missing = e.sub(e.constant(1.0), e.unary(Unary::Exp, log_share));
-                let focus = e.mul(e.binary(Binary::Pow, missing, e.constant(gamma)), e.constant(alpha));
+                let focus = e.mul(e.binary(Binary::Pow, missing, e.constant(*gamma)), e.constant(*alpha));
                 e.mul(focus, entropy(e))
             }),
             Loss::KlDivergence => kl_divergence(g, prediction, labels),
             Loss::Dice => dice(g, prediction, labels),
+            Loss::Custom(function) => function.rows(g, prediction.output, labels),
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod formulas;
 pub(crate) mod labels;
+mod row_function;
 
 use crate::named::named;
 use crate::nn::{Activation, Output};
@@ -13,6 +14,8 @@ use plimsoll_core::shape::{Dim, Shape};
 use plimsoll_core::{DType, Graph, GraphError, ValueId};
 use std::sync::Arc;
 
+pub use row_function::{CustomRows, RowFunction};
+
 /// A loss. The loss of a batch is the mean over its rows. The formulas are those of Keras.
 ///
 /// Methods add label smoothing and weights, which makes an [`Objective`]:
@@ -22,7 +25,9 @@ use std::sync::Arc;
 /// let plain: Objective = Loss::MeanSquaredError.into();
 /// let soft = Loss::SoftmaxCrossEntropy.smoothing(0.1).class_weights([1.0, 5.0]).ignore_class(255);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+///
+/// [`Loss::custom`] makes one from a closure over eager tensors.
+#[derive(Clone, Debug, PartialEq)]
 pub enum Loss {
     /// Mean squared error.
     MeanSquaredError,
@@ -63,6 +68,8 @@ pub enum Loss {
     Hinge,
     /// Poisson loss; the prediction is the rate.
     Poisson,
+    /// A loss that code supplies, such as [`Loss::custom`].
+    Custom(CustomRows),
 }
 
 /// What the predictions of a loss are.
@@ -103,7 +110,7 @@ pub(crate) struct BatchLoss {
     pub counted: Option<ValueId>,
 }
 
-named!(Loss {
+named!(Loss, Custom {
     "mse" => MeanSquaredError,
     "mae" => MeanAbsoluteError,
     "huber" => Huber { delta: 1.0 },
@@ -120,8 +127,8 @@ named!(Loss {
 
 impl Loss {
     /// With the arguments of a table in place of the defaults.
-    pub(crate) fn with_config(self, config: &Reader<'_>) -> crate::error::Result<Loss> {
-        Ok(match self {
+    pub(crate) fn with_config(&self, config: &Reader<'_>) -> crate::error::Result<Loss> {
+        Ok(match *self {
             Loss::Huber { delta } => Loss::Huber { delta: config.non_negative_or("delta", delta)? },
             Loss::CategoricalFocal { alpha, gamma } => {
                 Loss::CategoricalFocal { alpha: config.non_negative_or("alpha", alpha)?, gamma: config.non_negative_or("gamma", gamma)? }
@@ -138,34 +145,39 @@ impl Loss {
             | Loss::BinaryCrossEntropy
             | Loss::Dice
             | Loss::Hinge
-            | Loss::Poisson => self,
+            | Loss::Poisson
+            | Loss::Custom(_) => self.clone(),
         })
     }
 
     /// Whether predictions are over exclusive classes.
-    pub fn is_categorical(self) -> bool {
+    pub fn is_categorical(&self) -> bool {
         matches!(self.family(), Family::CategoricalCrossEntropy | Family::Categorical)
     }
 
     /// Whether predictions are binary.
-    pub fn is_binary(self) -> bool {
+    pub fn is_binary(&self) -> bool {
         matches!(self.family(), Family::BinaryCrossEntropy | Family::Binary)
     }
 
     /// Whether it is a cross-entropy, which takes label smoothing and has the accuracy as default metric.
-    pub(crate) fn is_cross_entropy(self) -> bool {
+    pub(crate) fn is_cross_entropy(&self) -> bool {
         matches!(self.family(), Family::CategoricalCrossEntropy | Family::BinaryCrossEntropy)
     }
 
-    fn family(self) -> Family {
+    fn family(&self) -> Family {
         match self {
             Loss::SoftmaxCrossEntropy | Loss::CategoricalFocal { .. } => Family::CategoricalCrossEntropy,
             Loss::KlDivergence => Family::Categorical,
             Loss::BinaryCrossEntropy | Loss::BinaryFocal { .. } => Family::BinaryCrossEntropy,
             Loss::Hinge => Family::Binary,
-            Loss::MeanSquaredError | Loss::MeanAbsoluteError | Loss::Huber { .. } | Loss::LogCosh | Loss::Dice | Loss::Poisson => {
-                Family::Elementwise
-            }
+            Loss::MeanSquaredError
+            | Loss::MeanAbsoluteError
+            | Loss::Huber { .. }
+            | Loss::LogCosh
+            | Loss::Dice
+            | Loss::Poisson
+            | Loss::Custom(_) => Family::Elementwise,
         }
     }
 
@@ -213,8 +225,8 @@ impl Objective {
     }
 
     /// The loss.
-    pub fn loss(&self) -> Loss {
-        self.loss
+    pub fn loss(&self) -> &Loss {
+        &self.loss
     }
 
     /// The ignored class, if any.
@@ -261,7 +273,7 @@ impl Objective {
     }
 
     fn check(&self, g: &Graph) -> Result<(), GraphError> {
-        let (loss, name) = (self.loss, self.loss.name());
+        let (loss, name) = (&self.loss, self.loss.name());
         if self.smoothing != 0.0 && !loss.is_cross_entropy() {
             return Err(g.error(format!("label smoothing needs a categorical or binary loss, but the loss is {name}")));
         }

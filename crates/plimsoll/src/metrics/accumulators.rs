@@ -72,6 +72,7 @@ impl Accumulators {
                 Metric::Perplexity => (sum("entropy") / predictions).exp(),
                 Metric::MeanAbsoluteError => sum("absolute_error") / numbers,
                 Metric::MeanSquaredError => sum("squared_error") / numbers,
+                Metric::Custom(own) => sum(own.name()) / rows.max(1) as f64,
                 Metric::R2 => {
                     let spread = sum("labels_squared") - sum("labels") * sum("labels") / numbers;
                     1.0 - sum("squared_error") / spread
@@ -231,6 +232,15 @@ pub(crate) fn lower(
             let sum = g.sum(squares)?;
             put(g, "labels_squared", sum);
         }
+    }
+    for metric in metrics {
+        let Metric::Custom(own) = metric else { continue };
+        if metrics.iter().filter(|other| other.name() == own.name()).count() > 1 {
+            return Err(g.error(format!("two metrics are called `{}`; names should be unique", own.name())));
+        }
+        let rows = own.rows(g, prediction.output, labels)?;
+        let sum = g.sum(rows)?;
+        put(g, own.name(), sum);
     }
     Ok(accumulators)
 }

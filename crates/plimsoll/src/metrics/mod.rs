@@ -4,7 +4,7 @@ mod accumulators;
 mod model_metrics;
 mod scores;
 
-use crate::loss::Loss;
+use crate::loss::{CustomRows, Loss};
 use crate::named::named;
 pub(crate) use model_metrics::{LabelledOutput, ModelMetrics};
 pub use scores::Scores;
@@ -16,7 +16,9 @@ pub use scores::Scores;
 /// assert_eq!("top5".parse(), Ok(Metric::TopK(5)));
 /// assert_eq!(Metric::F1.to_string(), "f1");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// [`Metric::custom`] makes one from a closure over eager tensors.
+#[derive(Clone, Debug, PartialEq)]
 pub enum Metric {
     /// The fraction of correct predictions.
     Accuracy,
@@ -38,9 +40,11 @@ pub enum Metric {
     MeanSquaredError,
     /// The coefficient of determination, over all elements.
     R2,
+    /// A metric that code supplies, such as [`Metric::custom`]: the mean over rows.
+    Custom(CustomRows),
 }
 
-named!(Metric {
+named!(Metric, Custom {
     "accuracy" => Accuracy,
     "top5" => TopK(5),
     "precision" => Precision,
@@ -55,15 +59,16 @@ named!(Metric {
 
 impl Metric {
     /// Whether it improves as it decreases.
-    fn lower_is_better(self) -> bool {
+    fn lower_is_better(&self) -> bool {
         match self {
             Metric::Perplexity | Metric::MeanAbsoluteError | Metric::MeanSquaredError => true,
             Metric::Accuracy | Metric::TopK(_) | Metric::Precision | Metric::Recall | Metric::F1 | Metric::MeanIou | Metric::R2 => false,
+            Metric::Custom(own) => falls(own.name()),
         }
     }
 
     /// Whether it is a macro average with counts per class.
-    pub(crate) fn is_per_class(self) -> bool {
+    pub(crate) fn is_per_class(&self) -> bool {
         matches!(self, Metric::Precision | Metric::Recall | Metric::F1 | Metric::MeanIou)
     }
 }
@@ -84,20 +89,25 @@ impl std::str::FromStr for Metric {
         if let Some(k) = word.strip_prefix("top").and_then(|k| k.parse().ok()).filter(|k| *k > 0) {
             return Ok(Metric::TopK(k));
         }
-        Metric::NAMES.iter().find(|(name, _)| *name == word).map(|(_, metric)| *metric).ok_or(())
+        Metric::NAMES.iter().find(|(name, _)| *name == word).map(|(_, metric)| metric.clone()).ok_or(())
     }
+}
+
+/// Whether the name of a metric says that it improves as it decreases.
+fn falls(name: &str) -> bool {
+    name.ends_with("loss") || name.ends_with("error")
 }
 
 /// Whether a monitored metric such as `val_loss` improves as it decreases, judged by its name.
 pub(crate) fn lower_is_better(monitor: &str) -> bool {
     // With several outputs, the output's name and a `_` come first.
     let name = monitor.rsplit('_').next().unwrap_or(monitor);
-    name == "loss" || name.parse().is_ok_and(Metric::lower_is_better)
+    falls(name) || name.parse().is_ok_and(|metric: Metric| metric.lower_is_better())
 }
 
 impl Loss {
     /// The default metrics of a loss.
-    pub fn default_metrics(self) -> Vec<Metric> {
+    pub fn default_metrics(&self) -> Vec<Metric> {
         if self.is_cross_entropy() { vec![Metric::Accuracy] } else { vec![] }
     }
 }

@@ -1,7 +1,10 @@
 //! Memory is given back with the last handle, and the limit holds.
 
-use plimsoll::Bytes;
-use plimsoll::eager::{Context, Error, Result, Tape, Tensor, compile, grad};
+use plimsoll::eager::{Context, Error, MemoryStats, Result, Snapshot, Tape, Tensor, compile, grad};
+use plimsoll::{Bytes, CpuDevice};
+use plimsoll_core::allocator::{Allocator, AllocatorError, BestFit, BestFitOptions, Block, BlockRange, Planned, Recorded, Request};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 #[test]
 fn memory_is_given_back_with_the_last_handle() -> Result<()> {
@@ -113,4 +116,90 @@ fn threads_share_a_context() -> Result<()> {
     assert!(sums.iter().all(|sum| (sum - 64.0).abs() < 1e-3), "{sums:?}");
     assert_eq!(context.in_use(), Bytes::ZERO);
     Ok(())
+}
+
+/// Counts what passes through to another allocator.
+struct Counted {
+    inner: BestFit,
+    allocations: AtomicU64,
+}
+
+impl Allocator for Counted {
+    fn allocate(&self, request: Request) -> std::result::Result<Block, AllocatorError> {
+        self.allocations.fetch_add(1, Relaxed);
+        self.inner.allocate(request)
+    }
+
+    fn free(&self, block: Block) -> std::result::Result<(), AllocatorError> {
+        self.inner.free(block)
+    }
+
+    fn range(&self, block: &Block) -> BlockRange {
+        self.inner.range(block)
+    }
+
+    fn stats(&self) -> MemoryStats {
+        self.inner.stats()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        self.inner.snapshot()
+    }
+}
+
+#[test]
+fn tensors_are_blocks_of_a_supplied_allocator() -> Result<()> {
+    let mut counted = None;
+    let context = Context::with_allocator(Arc::new(CpuDevice::new(1)?), |memory| {
+        let allocator = Arc::new(Counted { inner: BestFit::new(memory, BestFitOptions::default())?, allocations: AtomicU64::new(0) });
+        counted = Some(Arc::clone(&allocator));
+        Ok(allocator)
+    })?;
+    let counted = counted.expect("the context made it");
+    let sum = context.scope(|| Tensor::ones([4])?.add(&Tensor::ones([4])?)?.to_vec::<f32>())?;
+    assert_eq!((sum, counted.allocations.load(Relaxed), context.in_use()), (vec![2.0; 4], 3, Bytes::ZERO));
+    Ok(())
+}
+
+/// A loop that repeats, in an arena that was planned from a recording of its first step: nothing is fragmented, and the
+/// peak is the smallest that the step can have.
+#[test]
+fn a_repeated_step_moves_to_a_planned_arena() -> Result<()> {
+    let device = || -> Result<Arc<CpuDevice>> { Ok(Arc::new(CpuDevice::new(1)?)) };
+    let step = |x: &Tensor| -> Result<Vec<f32>> {
+        let wide = x.matmul(&Tensor::full([64, 512], 0.01)?)?.tanh()?;
+        wide.matmul(&Tensor::full([512, 8], 0.1)?)?.sum_axes(&[0])?.to_vec()
+    };
+    let mut recorded = None;
+    let first = Context::with_allocator(device()?, |memory| {
+        let inner: Arc<dyn Allocator> = Arc::new(BestFit::new(memory, BestFitOptions::default())?);
+        let allocator = Arc::new(Recorded::new(inner));
+        recorded = Some(Arc::clone(&allocator));
+        Ok(allocator)
+    })?;
+    let recorded = recorded.expect("the context made it");
+    let expected = first.scope(|| {
+        let x = Tensor::full([32, 64], 0.5)?;
+        step(&x)?;
+        recorded.start();
+        step(&x)
+    })?;
+    let trace = recorded.finish();
+
+    let mut planned = None;
+    let context = Context::with_allocator(device()?, |memory| {
+        let rest: Arc<dyn Allocator> = Arc::new(BestFit::new(memory.clone(), BestFitOptions::default())?);
+        let allocator = Arc::new(Planned::new(memory, &trace, Some(rest))?);
+        planned = Some(Arc::clone(&allocator));
+        Ok(allocator)
+    })?;
+    let planned = planned.expect("the context made it");
+    context.scope(|| {
+        let x = Tensor::full([32, 64], 0.5)?;
+        for _ in 0..3 {
+            planned.begin();
+            assert_eq!(step(&x)?, expected);
+        }
+        Ok(())
+    })
 }

@@ -64,8 +64,8 @@ fn values_are_not_known_while_a_closure_is_traced() -> Result<()> {
         compile(|t| Ok(vec![f(&t[0])?]), &[&x], Bytes::mib(1)).err().expect("it is refused").to_string()
     };
     let text = error(&|t| Tensor::scalar(t.sum()?.item()?));
-    assert!(text.starts_with("to_vec: while `compile` traces a closure, tensors have shapes but no values"), "{text}");
-    assert!(error(&|_| Tensor::normal([2])).starts_with("normal: while `compile` traces"));
+    assert!(text.starts_with("to_vec: while a closure is traced, tensors have shapes but no values"), "{text}");
+    assert!(error(&|_| Tensor::normal([2])).starts_with("normal: while a closure is traced"));
     let nested = error(&|t| Ok(compile(|t| Ok(t.to_vec()), &[t], Bytes::mib(1))?.run(&[t])?.swap_remove(0)));
     assert!(nested.starts_with("context: a tensor from inside of a traced closure has no values"), "{nested}");
 

@@ -95,6 +95,7 @@ fn gradients_match_finite_differences() {
     check("matmul of rows", &[data(&[2, 2, 3], 8), data(&[3, 2], 6)], |p| p[0].matmul(&p[1]));
     check("layer_norm", &[x, data(&[4], 7), data(&[4], 8)], |p| p[0].layer_norm(&p[1], &p[2], 0.1));
     let image = data(&[1, 4, 4, 2], 9);
+    check("batch_norm", &[image.clone(), data(&[2], 7), data(&[2], 8)], |p| p[0].batch_norm(&p[1], &p[2], 0.1));
     check("conv2d", &[image.clone(), data(&[3, 3, 2, 2], 10)], |p| p[0].conv2d(&p[1], 1, Padding::Same));
     check("grouped conv2d", &[image.clone(), data(&[2, 2, 1, 2], 11)], |p| p[0].conv2d(&p[1], 2, Padding::Valid));
     check("avg_pool2d", std::slice::from_ref(&image), |p| p[0].avg_pool2d(2, 2, Padding::Valid));

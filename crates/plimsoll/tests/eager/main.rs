@@ -3,11 +3,14 @@
 mod accounting;
 mod agreement;
 mod budgets;
+mod custom;
 #[path = "../../../../examples/eager.rs"]
 #[expect(dead_code, reason = "its main is not called")]
 mod example;
 mod gradients;
 mod guide;
+mod leaks;
+mod masks;
 mod ops;
 mod placement;
 

@@ -21,7 +21,7 @@ fn arithmetic_broadcasts() -> Result<()> {
     assert_eq!(numbers(&((&x * &x) + &row)?), [11.0, 24.0, 39.0, 26.0, 45.0, 66.0]);
     assert_eq!(numbers(&x.clamp(2.0, 5.0)?), [2.0, 2.0, 3.0, 4.0, 5.0, 5.0]);
     assert_eq!(numbers(&x.powf(3.0)?)[2], 27.0);
-    assert_eq!(x.le_scalar(3.0)?.to_vec::<u8>()?, [1, 1, 1, 0, 0, 0]);
+    assert_eq!(x.le_scalar(3.0)?.to_vec::<bool>()?, [true, true, true, false, false, false]);
     assert_eq!(numbers(&x.gt_scalar(3.0)?.select(&x, &row)?), [10.0, 20.0, 30.0, 4.0, 5.0, 6.0]);
     Ok(())
 }
@@ -158,7 +158,7 @@ fn what_does_not_go_together_is_refused_by_name() -> Result<()> {
     assert_eq!(text(x.reshape([7])), "reshape: [2, 3] has 6 elements and cannot become [7]");
     assert_eq!(text(x.sum_axes(&[2])), "sum: there is no axis 2 in the shape [2, 3]");
     assert_eq!(text(x.slice(1, 2..5)), "layer `slice`: cannot take 2..5 along axis 1 of [2, 3]");
-    assert_eq!(text(x.cross_entropy(&x)), "cross_entropy: takes class IDs in i32 or u8, but got f32[2, 3]");
+    assert_eq!(text(x.cross_entropy(&x)), "cross_entropy: takes class IDs in i32, u8 or bool, but got f32[2, 3]");
     assert_eq!(text(Tensor::from_slice(&[1.0], [2])), "a tensor f32[2] has 2 elements, but 1 were given");
     assert_eq!(text(x.dropout(1.0)), "dropout: the rate is at least 0 and less than 1, but is 1");
     assert_eq!(x.to_vec::<i32>().unwrap_err().to_string(), "the tensor is f32, but is read as i32; convert it with `to_dtype` first");

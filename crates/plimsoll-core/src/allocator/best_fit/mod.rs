@@ -3,18 +3,20 @@
 mod bins;
 mod compact;
 mod heap;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod pages;
 
 use super::accounts::{Accounts, Live};
+use super::sync::{AtomicU32, Mutex, MutexGuard};
 use super::{Allocator, AllocatorError, AllocatorId, Block, BlockRange, MemoryStats, OverLimit, Relocation, Request, Segments, Snapshot};
 use crate::base::budget::{Ledger, Owner, Reservation};
 use crate::{Bytes, DeviceError};
 use heap::{Heap, lane_of};
 use pages::Placement;
 use std::fmt;
-use std::sync::atomic::AtomicU32;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The limit of the memory that an allocator takes from the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -381,5 +383,5 @@ impl Source {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

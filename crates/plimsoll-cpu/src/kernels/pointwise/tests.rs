@@ -5,7 +5,7 @@ use broadcast::{collapse, offset};
 use plimsoll_core::expr::{Binary, Element as Position, ExprBuilder, TermId, Unary};
 use proptest::prelude::*;
 
-const DTYPES: [DType; 7] = [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U8];
+const DTYPES: [DType; 8] = [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U8, DType::Bool];
 const UNARY: [Unary; 12] = [
     Unary::Neg,
     Unary::Abs,

@@ -48,6 +48,15 @@ impl ConvRequest {
     }
 }
 
+impl ConvRequest {
+    /// Bytes of the image, the filter and the result.
+    pub fn tensors(&self) -> [usize; 3] {
+        let ConvShape { window, groups, image, result } = self.conv;
+        let filter = [window.size.0, window.size.1, image[3] / groups, result[3]];
+        [image, filter, result].map(|extents| extents.iter().product::<usize>() * self.ty.dtype.size())
+    }
+}
+
 /// A convolution with its execution plan.
 pub(crate) struct Convolution {
     handle: Arc<Cudnn>,

@@ -301,5 +301,6 @@ pub(super) fn stored(dtype: DType) -> Stored {
         DType::I32 => Stored::I32,
         DType::I64 => Stored::I64,
         DType::U8 => Stored::U8,
+        DType::Bool => Stored::Bool,
     }
 }
