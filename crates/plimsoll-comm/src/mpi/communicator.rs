@@ -27,22 +27,25 @@ pub(super) struct Library<H: Handle> {
     pub constants: Constants<H>,
     pub timeout: Duration,
     /// Locked during every call: a process makes one at a time.
-    pub state: Mutex<State>,
+    pub state: Mutex<State<H>>,
     /// Memory of communication, once it is measured.
     pub owned: OnceLock<u64>,
 }
 
-pub(super) struct State {
+pub(super) struct State<H: Handle> {
     /// What the library reads and writes. Only this buffer is ever handed to it: a call that is given up after a
     /// timeout may be completed by the library later, and must not write to memory of somebody else.
     staging: Vec<u64>,
+    /// The operation under way, which the library may write to as long.
+    request: Option<Box<H>>,
     /// The first error.
     pub failed: Option<String>,
 }
 
-impl State {
-    pub fn new(bytes: usize) -> State {
-        State { staging: vec![0; bytes / 8], failed: None }
+impl<H: Handle> State<H> {
+    /// A buffer of this size. `none` is the request of no operation.
+    pub fn new(bytes: usize, none: H) -> State<H> {
+        State { staging: vec![0; bytes / 8], request: Some(Box::new(none)), failed: None }
     }
 
     fn address(&mut self) -> *mut c_void {
@@ -60,7 +63,7 @@ impl<H: Handle> Drop for Library<H> {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if state.failed.is_some() || std::thread::panicking() {
             // A call may still be under way.
-            mem::forget(mem::take(&mut state.staging));
+            mem::forget((mem::take(&mut state.staging), state.request.take()));
             return;
         }
         // SAFETY: MPI was started, no call is under way, and this is the last use of the library.
@@ -129,7 +132,7 @@ impl<H: Handle> Communicator<H> {
     }
 
     /// The library, for one operation, unless an earlier one failed.
-    fn lock(&self, operation: Operation) -> Result<MutexGuard<'_, State>> {
+    fn lock(&self, operation: Operation) -> Result<MutexGuard<'_, State<H>>> {
         let state = self.library.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state.failed.clone() {
             None => Ok(state),
@@ -140,20 +143,17 @@ impl<H: Handle> Communicator<H> {
     /// Starts an operation on the staging buffer and waits for it. An error makes the library unusable.
     fn complete(
         &self,
-        state: &mut State,
+        state: &mut State<H>,
         operation: Operation,
         start: impl FnOnce(&Functions<H>, *mut c_void, *mut H) -> c_int,
     ) -> Result<()> {
-        // Leaked with the staging buffer if the operation is given up.
-        let mut request = Box::new(self.library.constants.no_request);
+        let mut request = state.request.take().expect("put back unless the library is unusable");
         let done = match self.check(start(&self.library.functions, state.address(), &mut *request), operation) {
             Ok(()) => self.wait(&mut request, operation),
             Err(error) => Err(error),
         };
-        done.inspect_err(|error| {
-            mem::forget(request);
-            state.failed = Some(error.to_string());
-        })
+        state.request = Some(request);
+        done.inspect_err(|error| state.failed = Some(error.to_string()))
     }
 
     fn in_place(&self) -> *const c_void {
@@ -161,7 +161,7 @@ impl<H: Handle> Communicator<H> {
     }
 
     /// The bytes of a block that pass the staging buffer at once, beside those of `blocks - 1` others.
-    fn part(state: &State, blocks: usize) -> usize {
+    fn part(state: &State<H>, blocks: usize) -> usize {
         ((state.staging.len() / blocks).max(1) * 8).min(PART)
     }
 
@@ -171,7 +171,7 @@ impl<H: Handle> Communicator<H> {
         operation: Operation,
         block: usize,
         of: NumberType,
-        mut part: impl FnMut(&mut State, std::ops::Range<usize>, c_int) -> Result<()>,
+        mut part: impl FnMut(&mut State<H>, std::ops::Range<usize>, c_int) -> Result<()>,
     ) -> Result<()> {
         let mut state = self.lock(operation)?;
         let most = Self::part(&state, self.size);

@@ -104,7 +104,7 @@ fn start<H: Handle>(functions: Functions<H>, constants: Constants<H>, name: Stri
         return Err(unsupported("it does not allow calls from more than one thread in turn (MPI_THREAD_SERIALIZED)".to_string()));
     }
     let version = library_version(&functions).lines().next().unwrap_or_default().to_string();
-    let staging = Mutex::new(communicator::State::new(STAGING));
+    let staging = Mutex::new(communicator::State::new(STAGING, constants.no_request));
     let library = Arc::new(Library { functions, constants, timeout: options.timeout, state: staging, owned: OnceLock::new() });
     let world = Communicator::world(&library)?;
     if let Some(launch) = &options.launch {
