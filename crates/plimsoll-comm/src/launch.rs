@@ -52,7 +52,7 @@ pub struct Launch {
 pub enum LaunchError {
     /// A variable is not a number.
     #[error(
-        "the variable {variable} is `{value}`, but launchers set it to a whole number; unset it, or start the run with mpirun, srun or torchrun"
+        "the variable {variable} is `{value}`, but launchers set it to an integer; unset it, or start the run with mpirun, srun or torchrun"
     )]
     NotANumber {
         /// The variable.
@@ -348,12 +348,12 @@ mod tests {
             ),
             (
                 "RANK=first WORLD_SIZE=4",
-                "the variable RANK is `first`, but launchers set it to a whole number; unset it, or start the run with mpirun, srun or \
+                "the variable RANK is `first`, but launchers set it to an integer; unset it, or start the run with mpirun, srun or \
                  torchrun",
             ),
             (
                 "OMPI_COMM_WORLD_RANK=-1 OMPI_COMM_WORLD_SIZE=4",
-                "the variable OMPI_COMM_WORLD_RANK is `-1`, but launchers set it to a whole number; unset it, or start the run with mpirun, \
+                "the variable OMPI_COMM_WORLD_RANK is `-1`, but launchers set it to an integer; unset it, or start the run with mpirun, \
                  srun or torchrun",
             ),
         ];

@@ -47,6 +47,19 @@ impl ThreadGroup {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The state, for one operation, unless an earlier one of any rank failed.
+    fn begin(&self, operation: Operation) -> Result<MutexGuard<'_, State>> {
+        let state = self.lock();
+        match &state.failed {
+            None => Ok(state),
+            Some(first) => Err(self.unusable(operation, first)),
+        }
+    }
+
+    fn unusable(&self, operation: Operation, first: &str) -> CommError {
+        CommError::Unusable { rank: self.rank, size: self.shared.size, operation: operation.in_words(), first: first.to_string() }
+    }
+
     fn failed(&self, operation: Operation, what: String) -> CommError {
         CommError::Failed { rank: self.rank, size: self.shared.size, operation: operation.in_words(), what }
     }
@@ -65,10 +78,10 @@ impl ThreadGroup {
         if ready(&state) {
             return Ok(state);
         }
-        let (rank, size, operation) = (self.rank, self.shared.size, operation.in_words());
-        if let Some(first) = state.failed.clone() {
-            return Err(CommError::Unusable { rank, size, operation, first });
+        if let Some(first) = &state.failed {
+            return Err(self.unusable(operation, first));
         }
+        let (rank, size, operation) = (self.rank, self.shared.size, operation.in_words());
         let error = CommError::Timeout { rank, size, operation, waited: self.shared.timeout, missing: missing(&state) };
         state.failed = Some(error.to_string());
         self.shared.changed.notify_all();
@@ -78,7 +91,8 @@ impl ThreadGroup {
     /// Gives bytes to a collective and returns those of all ranks.
     fn exchange(&self, operation: Operation, bytes: Vec<u8>) -> Result<Arc<Vec<Vec<u8>>>> {
         // Every rank must have taken the last result first.
-        let mut state = self.wait(self.lock(), operation, |state| state.complete.is_none(), |_| "other ranks have not finished".into())?;
+        let mut state =
+            self.wait(self.begin(operation)?, operation, |state| state.complete.is_none(), |_| "other ranks have not finished".into())?;
         match state.under_way.replace(operation) {
             Some(other) if other != operation => {
                 let what = format!("another rank of the group called {} instead; every rank calls the same operations", other.in_words());
@@ -197,7 +211,7 @@ impl Group for ThreadGroup {
 
     fn send(&self, numbers: Numbers<'_>, to: usize) -> Result<()> {
         check_peer(self, Operation::Send(to), to)?;
-        self.lock().messages.entry((self.rank, to)).or_default().push_back(numbers.bytes().to_vec());
+        self.begin(Operation::Send(to))?.messages.entry((self.rank, to)).or_default().push_back(numbers.bytes().to_vec());
         self.shared.changed.notify_all();
         Ok(())
     }
@@ -207,7 +221,7 @@ impl Group for ThreadGroup {
         check_peer(self, operation, from)?;
         let there = |state: &State| state.messages.get(&(from, self.rank)).is_some_and(|messages| !messages.is_empty());
         let missing = |_: &State| format!("rank {from} has not sent it");
-        let mut state = self.wait(self.lock(), operation, there, missing)?;
+        let mut state = self.wait(self.begin(operation)?, operation, there, missing)?;
         let message = state.messages.get_mut(&(from, self.rank)).and_then(VecDeque::pop_front).expect("waited for");
         let numbers = numbers.bytes();
         if message.len() != numbers.len() {

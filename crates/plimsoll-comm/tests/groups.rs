@@ -35,29 +35,28 @@ fn threads_are_a_group() {
 }
 
 #[test]
-fn a_late_rank_is_named() {
-    let errors = on_ranks(3, SHORT, |group| match group.rank() {
-        1 => None,
-        _ => Some(group.barrier().unwrap_err().to_string()),
-    });
-    let late = "has waited 0.05 s in barrier: rank 1 has not called it; look for an earlier error of those ranks, or allow for more time if \
-                they compute that long";
-    // Which of the two waits longer is not determined; the other learns it from the first.
-    let errors: Vec<String> = errors.into_iter().flatten().collect();
-    let found = |rank: usize| errors.iter().any(|error| *error == format!("rank {rank} of 3 {late}"));
-    assert!(found(0) || found(2), "{errors:?}");
-    assert!(errors.iter().all(|error| error.contains(late)), "{errors:?}");
+fn late_ranks_are_named() {
+    for (size, late) in [(2, "rank 1 has not called it"), (4, "ranks 1, 2 and 3 have not called it")] {
+        let group = ThreadGroup::new(size, SHORT).remove(0);
+        let error = group.barrier().unwrap_err().to_string();
+        let text = format!(
+            "rank 0 of {size} has waited 0.05 s in barrier: {late}; look for an earlier error of those ranks, or allow for more time if they \
+             compute that long"
+        );
+        assert_eq!(error, text);
+        // Later calls do not wait.
+        let later = group.all_reduce((&mut [0.0f32][..]).into(), Reduction::Sum).unwrap_err().to_string();
+        assert_eq!(later, format!("rank 0 of {size} cannot call all_reduce after an earlier error: {text}"));
+    }
 }
 
 #[test]
 fn a_message_that_is_not_sent_names_its_sender() {
-    let errors = on_ranks(2, SHORT, |group| match group.rank() {
-        0 => None,
-        _ => Some(group.receive((&mut [0.0f32][..]).into(), 0).unwrap_err().to_string()),
-    });
+    let group = ThreadGroup::new(2, SHORT).remove(1);
+    let error = group.receive((&mut [0.0f32][..]).into(), 0).unwrap_err().to_string();
     let text = "rank 1 of 2 has waited 0.05 s in receive from rank 0: rank 0 has not sent it; look for an earlier error of those ranks, or \
                 allow for more time if they compute that long";
-    assert_eq!(errors[1].as_deref(), Some(text));
+    assert_eq!(error, text);
 }
 
 #[test]

@@ -1,24 +1,17 @@
 //! Groups over the MPI libraries of this machine, each started by its own `mpirun`. Without a test harness: this
 //! program starts itself as the ranks of a job.
-//!
-//! Every `mpirun` in a folder of PATH is tried, with the libraries of the folder `lib` beside it, or those of the
-//! system.
 
 mod contract;
+mod engines;
 
 use contract::check_group;
+use engines::{Engine, LIBRARY, TASK, engines};
 use plimsoll_comm::{Group, Launch, Mpi, MpiOptions, Reduction};
 use std::collections::BTreeSet;
 use std::env;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
+use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
-
-/// What the ranks of a job do.
-const TASK: &str = "PLIMSOLL_TEST_TASK";
-
-/// Names the library to load.
-const LIBRARY: &str = "PLIMSOLL_MPI";
 
 fn main() -> ExitCode {
     if let Ok(task) = env::var(TASK) {
@@ -30,10 +23,10 @@ fn main() -> ExitCode {
     }
     let engines = engines();
     if engines.is_empty() {
-        println!("mpi: skipped, there is no mpirun: install openmpi-bin, or mpich from PyPI");
+        println!("mpi: skipped, there is no mpirun: tools/install_mpi.sh");
     }
     for engine in &engines {
-        let version = engine.check();
+        let version = check(engine);
         println!(
             "mpi: {} with {} ({version})",
             engine.mpirun.display(),
@@ -44,70 +37,34 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A launcher and a library that belong together.
-struct Engine {
-    mpirun: PathBuf,
-    library: Option<PathBuf>,
-}
-
-/// The launchers of this machine.
-fn engines() -> Vec<Engine> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let found = env::split_paths(&path).map(|folder| folder.join("mpirun")).filter(|path| path.exists());
-    let mut known = BTreeSet::new();
-    let new = found.filter(|path| known.insert(path.canonicalize().unwrap_or_else(|_| path.clone())));
-    let with_libraries = |mpirun: PathBuf| -> Vec<Engine> {
-        let lib = mpirun.parent().and_then(Path::parent).map(|folder| folder.join("lib")).unwrap_or_default();
-        let names = ["libmpi_abi.so.1", "libmpi.so.12", "libmpi.so.40"];
-        let libraries: Vec<PathBuf> = names.iter().map(|name| lib.join(name)).filter(|path| path.exists()).collect();
-        match libraries.is_empty() {
-            true => vec![Engine { mpirun, library: None }],
-            false => libraries.into_iter().map(|library| Engine { mpirun: mpirun.clone(), library: Some(library) }).collect(),
-        }
-    };
-    new.flat_map(with_libraries).collect()
-}
-
-impl Engine {
-    /// Starts this program as the ranks of a job.
-    fn run(&self, ranks: usize, task: &str) -> Output {
-        let mut command = Command::new(&self.mpirun);
-        // A launcher of Open MPI, as root and on fewer cores than ranks. MPICH's needs no permission.
-        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-        command.env("OMPI_MCA_rmaps_base_oversubscribe", "1").env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe");
-        command.env(TASK, task).env_remove(LIBRARY);
-        if let Some(library) = &self.library {
-            command.env(LIBRARY, library);
-        }
-        command.arg("-np").arg(ranks.to_string()).arg(env::current_exe().expect("this program has a path"));
-        command.output().expect("the launcher starts")
+/// Checks groups of one, two and four ranks, and what happens when a rank is late; returns the library's version.
+fn check(engine: &Engine) -> String {
+    let mut version = String::new();
+    for ranks in [1, 2, 4] {
+        let output = engine.run(ranks, "contract");
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{ranks} ranks of {}: {out}{err}", engine.mpirun.display());
+        let complete: BTreeSet<&str> = out.lines().filter(|line| line.starts_with("complete: rank ")).collect();
+        assert_eq!(complete.len(), ranks, "{out}{err}");
+        version = out.lines().find_map(|line| line.strip_prefix("version: ")).unwrap_or_default().to_string();
     }
-
-    /// Checks groups of one, two and four ranks, and what happens when a rank is late; returns the library's version.
-    fn check(&self) -> String {
-        let mut version = String::new();
-        for ranks in [1, 2, 4] {
-            let output = self.run(ranks, "contract");
-            let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-            assert!(output.status.success(), "{ranks} ranks of {}: {out}{err}", self.mpirun.display());
-            let complete: BTreeSet<&str> = out.lines().filter(|line| line.starts_with("complete: rank ")).collect();
-            assert_eq!(complete.len(), ranks, "{out}{err}");
-            version = out.lines().find_map(|line| line.strip_prefix("version: ")).unwrap_or_default().to_string();
-        }
-        for (task, text) in [
-            (
-                "blocked",
-                "rank 0 of 2 has waited 0.2 s in all_reduce: rank 1 has not called it and does not answer: it computes, is blocked, or has ended;",
-            ),
-            ("elsewhere", "rank 0 of 2 has waited 0.2 s in all_reduce: rank 1 waits in receive from rank 0;"),
-            ("message", "rank 0 of 2 has waited 0.2 s in receive from rank 1: rank 1 has not called it and does not answer:"),
-        ] {
-            let output = self.run(2, task);
-            let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-            assert!(!output.status.success() && err.contains(text), "{task} with {}: {out}{err}", self.mpirun.display());
-        }
-        version
+    for (task, text) in [
+        (
+            "blocked",
+            "rank 0 of 2 has waited 0.2 s in all_reduce: rank 1 has not called it and does not answer: it computes, is blocked, or has ended;",
+        ),
+        ("elsewhere", "rank 0 of 2 has waited 0.2 s in all_reduce: rank 1 waits in receive from rank 0;"),
+        ("message", "rank 0 of 2 has waited 0.2 s in receive from rank 1: rank 1 has not called it and does not answer:"),
+    ] {
+        let output = engine.run(2, task);
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(!output.status.success() && err.contains(text), "{task} with {}: {out}{err}", engine.mpirun.display());
     }
+    // The launcher ends the ranks that wait for one that has died, long before their timeout.
+    let output = engine.run(2, "dies");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(!output.status.success() && !err.contains("has waited"), "a dead rank with {}: {out}{err}", engine.mpirun.display());
+    version
 }
 
 /// The error of a machine without MPI.
@@ -125,7 +82,8 @@ fn rank(task: &str) -> ExitCode {
     let (expected, local) = ((launch.rank, launch.size), launch.local_rank);
     // Where ranks are late, the test does not wait for long; the late one itself does.
     let short = Duration::from_millis(200);
-    let timeout = if task == "contract" || launch.rank > 0 { MpiOptions::default().timeout } else { short };
+    let waits = task == "contract" || task == "dies" || launch.rank > 0;
+    let timeout = if waits { MpiOptions::default().timeout } else { short };
     let options = MpiOptions { library: env::var_os(LIBRARY), timeout, launch: Some(launch) };
     let mpi = Mpi::open(&options).unwrap();
     assert_eq!((mpi.rank(), mpi.size()), expected);
@@ -136,6 +94,13 @@ fn rank(task: &str) -> ExitCode {
         println!("version: {}", mpi.version());
         println!("complete: rank {}", mpi.rank());
         return ExitCode::SUCCESS;
+    }
+    if task == "dies" {
+        if mpi.rank() == 1 {
+            std::process::abort();
+        }
+        let _ = mpi.barrier();
+        return ExitCode::FAILURE;
     }
     if mpi.rank() == 0 {
         let mut numbers = [1.0f32];
@@ -150,6 +115,7 @@ fn rank(task: &str) -> ExitCode {
         return ExitCode::FAILURE;
     }
     if task == "elsewhere" {
+        // Answers questions while it waits for what nobody sends.
         let _ = mpi.receive((&mut [0.0f32][..]).into(), 0);
     }
     // Until the launcher ends it.

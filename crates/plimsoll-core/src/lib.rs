@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | values | `base/` | [`dtype`], [`shape`], [`expr`], [`random`] and [`normal`] numbers, [`budget`] |
 //! | graph | `ir/` | [`op`] and [`ops`] with their rules, [`graph`], [`verify`], the text form |
-//! | transformations | `transform/` | [`autodiff`], [`data_parallel`] sums, [`function`], [`passes`], [`step`] variants, [`loss_scale`], [`pruning`] |
+//! | transformations | `transform/` | [`autodiff`], [`function`], [`passes`], [`step`] variants, [`data_parallel`], [`loss_scale`], [`pruning`] |
 //! | planning | `plan/` | schedule, liveness, recomputation, offload, arena, certificate, checker |
 //! | devices | `device/` | what a device implements: memory and loaded programs |
 //! | allocators | `allocator/` | [`allocator`]: blocks within a byte limit, for memory that is not planned |

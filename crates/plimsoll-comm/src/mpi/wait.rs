@@ -22,11 +22,11 @@ const ANSWER: c_int = 3;
 const TESTS: u32 = 64;
 
 /// A rank that has waited this long pauses between tests, and looks for questions.
-const LONG: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// How long other ranks have to answer.
-const TO_ANSWER: Duration = Duration::from_secs(2);
+/// How long other ranks have to answer: as long as the timeout, within these bounds.
+const TO_ANSWER: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 
 /// What a rank is in: how many collectives of the group it has begun, the operation, and its other rank.
 type Whereabouts = [u64; 3];
@@ -50,7 +50,7 @@ impl<H: Handle> Communicator<H> {
                 if waited >= timeout {
                     return self.late(request, operation, here);
                 }
-                if waited >= LONG.min(timeout / 4) {
+                if waited >= LONG {
                     self.answer(operation, here)?;
                     thread::sleep(PAUSE);
                 }
@@ -78,7 +78,8 @@ impl<H: Handle> Communicator<H> {
         }
         let mut answers: Vec<Option<Whereabouts>> = vec![None; awaited.len()];
         let start = Instant::now();
-        while start.elapsed() < TO_ANSWER && answers.iter().any(Option::is_none) {
+        let to_answer = self.library.timeout.clamp(TO_ANSWER[0], TO_ANSWER[1]);
+        while start.elapsed() < to_answer && answers.iter().any(Option::is_none) {
             for (rank, answer) in awaited.iter().zip(&mut answers) {
                 if answer.is_none() {
                     *answer = self.take(*rank, ANSWER, operation)?;

@@ -7,8 +7,8 @@ use crate::{Bytes, DType};
 
 /// The ranks that train together, each on its own rows of every batch.
 ///
-/// The loss of a rank is its rows' share of the loss of the whole batch, as that of a micro-batch is. The sums over ranks
-/// are then the gradients of the whole batch, whatever the number of rows of each rank.
+/// The loss of a rank is its rows' share of the loss of the whole batch, as that of a micro-batch is. The sums over
+/// ranks are then the gradients of the whole batch, whatever the number of rows of each rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataParallel {
     /// The number of ranks.
@@ -19,8 +19,8 @@ pub struct DataParallel {
 }
 
 impl DataParallel {
-    /// Replaces complete gradients of a step, in the order of parameters, and the divisor of its loss, by their sums over
-    /// all ranks.
+    /// Replaces complete gradients of a step, in the order of parameters, and the divisor of its loss, by their sums
+    /// over all ranks.
     ///
     /// Buckets begin with the last parameters, whose gradients are complete first. The divisor, which every update
     /// reads, is summed before all of them.

@@ -68,8 +68,8 @@ pub struct Training<'a> {
     /// ([`Capabilities::resumes_sums`](crate::plan::Capabilities::resumes_sums)). Otherwise the gradients of each
     /// micro-batch are complete before they are added.
     pub resumes: bool,
-    /// The ranks that train together, if there are several: gradients are summed over them when those of all micro-batches
-    /// are complete.
+    /// The ranks that train together, if there are several: gradients are summed over them when those of all
+    /// micro-batches are complete.
     pub data_parallel: Option<DataParallel>,
 }
 

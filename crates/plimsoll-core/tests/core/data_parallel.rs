@@ -235,7 +235,7 @@ fn recomputation_repeats_no_collective() {
     assert!(recomputed > 0, "some limit is met by recomputing");
 }
 
-/// A device that has no say in the workspace of a collective still gets plans in which sums take the place of gradients.
+/// Also without a workspace, sums take the place of gradients.
 #[test]
 fn sums_take_the_place_of_gradients() {
     let device = Paper { alignment: 4, scratch: false };

@@ -65,8 +65,9 @@ impl AllReduceCall {
     /// The operands are valid in this run and exclusive, and alias only as the op allows: an output may be the input of
     /// the same number.
     pub unsafe fn run(&self, inputs: &Bindings<'_>) -> Result<(), DeviceError> {
-        // SAFETY: tensors of these sizes, which the caller vouches for. Every copy is between different tensors, or from one
-        // onto itself, which `copy` allows.
+        // SAFETY: tensors of these sizes, which the caller vouches for. `packed` has the numbers of all of them, as
+        // `workspace_len` says. Copies may overlap, which `copy` allows. The token is read before and written after all
+        // others, and no two slices exist at the same time.
         unsafe {
             let count = self.before.map_or(0.0, |before| before.start(inputs).read());
             match (&self.inputs[..], &self.outputs[..]) {
