@@ -28,7 +28,7 @@ pub trait Group: Send + Sync {
     fn size(&self) -> usize;
 
     /// Divides the group: the ranks that give the same color form one, in the order of their keys, and of their ranks
-    /// where keys are equal. A rank without a color gets none.
+    /// where keys are equal. A rank without a color gets none. Ranks drop the groups they share in the same order.
     ///
     /// # Errors
     /// If another rank does not take part.

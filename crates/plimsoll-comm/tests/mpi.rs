@@ -60,6 +60,10 @@ fn check(engine: &Engine) -> String {
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(!output.status.success() && err.contains(text), "{task} with {}: {out}{err}", engine.mpirun.display());
     }
+    let output = engine.run(2, "short message");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text = "rank 0 of 2: receive from rank 1 failed: 2 numbers have come, but 3 are expected; both ranks name the same number;";
+    assert!(!output.status.success() && err.contains(text), "{}: {out}{err}", engine.mpirun.display());
     // The launcher ends the ranks that wait for one that has died, long before their timeout.
     let output = engine.run(2, "dies");
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -82,7 +86,7 @@ fn rank(task: &str) -> ExitCode {
     let (expected, local) = ((launch.rank, launch.size), launch.local_rank);
     // Where ranks are late, the test does not wait for long; the late one itself does.
     let short = Duration::from_millis(200);
-    let waits = task == "contract" || task == "dies" || launch.rank > 0;
+    let waits = ["contract", "dies", "short message"].contains(&task) || launch.rank > 0;
     let timeout = if waits { MpiOptions::default().timeout } else { short };
     let options = MpiOptions { library: env::var_os(LIBRARY), timeout, launch: Some(launch) };
     let mpi = Mpi::open(&options).unwrap();
@@ -100,6 +104,14 @@ fn rank(task: &str) -> ExitCode {
             std::process::abort();
         }
         let _ = mpi.barrier();
+        return ExitCode::FAILURE;
+    }
+    if task == "short message" {
+        let sent = match mpi.rank() {
+            0 => mpi.receive((&mut [0.0f32; 3][..]).into(), 1),
+            _ => mpi.send((&[0.0f32; 2][..]).into(), 0).and_then(|()| mpi.barrier()),
+        };
+        eprintln!("{}", sent.unwrap_err());
         return ExitCode::FAILURE;
     }
     if mpi.rank() == 0 {

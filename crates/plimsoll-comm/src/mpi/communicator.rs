@@ -2,6 +2,7 @@
 
 use super::abi::Constants;
 use super::functions::{Functions, Handle};
+use super::wait::Expected;
 use crate::error::{CommError, Result};
 use crate::group::{Group, Operation, check_blocks, check_peer};
 use crate::numbers::{NumberType, Numbers, NumbersMut, Reduction};
@@ -147,9 +148,20 @@ impl<H: Handle> Communicator<H> {
         operation: Operation,
         start: impl FnOnce(&Functions<H>, *mut c_void, *mut H) -> c_int,
     ) -> Result<()> {
+        self.complete_with(state, operation, None, start)
+    }
+
+    /// The same for a message, whose number of numbers is checked.
+    fn complete_with(
+        &self,
+        state: &mut State<H>,
+        operation: Operation,
+        expected: Option<Expected>,
+        start: impl FnOnce(&Functions<H>, *mut c_void, *mut H) -> c_int,
+    ) -> Result<()> {
         let mut request = state.request.take().expect("put back unless the library is unusable");
         let done = match self.check(start(&self.library.functions, state.address(), &mut *request), operation) {
-            Ok(()) => self.wait(&mut request, operation),
+            Ok(()) => self.wait(&mut request, operation, expected),
             Err(error) => Err(error),
         };
         state.request = Some(request);
@@ -322,8 +334,9 @@ impl<H: Handle> Group for Communicator<H> {
         let most = Self::part(&state, 1);
         for part in numbers.bytes().chunks_mut(most) {
             let count = c_int::try_from(part.len() / of.size()).expect("a part of the staging buffer");
+            let expected = Some(Expected { count, of });
             let of = self.library.constants.type_of(of);
-            self.complete(&mut state, operation, |f, staging, request| {
+            self.complete_with(&mut state, operation, expected, |f, staging, request| {
                 // SAFETY: the staging buffer has this part, and outlives the call.
                 unsafe { (f.irecv)(staging, count, of, from as c_int, MESSAGE, self.messages, request) }
             })?;

@@ -70,6 +70,7 @@ functions! {
     isend: "MPI_Isend" (*const c_void, c_int, H, c_int, c_int, H, *mut H);
     irecv: "MPI_Irecv" (*mut c_void, c_int, H, c_int, c_int, H, *mut H);
     test: "MPI_Test" (*mut H, *mut c_int, *mut c_void);
+    get_count: "MPI_Get_count" (*const c_void, H, *mut c_int);
     iprobe: "MPI_Iprobe" (c_int, c_int, H, *mut c_int, *mut c_void);
 }
 

@@ -28,6 +28,16 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// How long other ranks have to answer: as long as the timeout, within these bounds.
 const TO_ANSWER: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 
+/// The numbers of a message.
+#[derive(Clone, Copy)]
+pub(super) struct Expected {
+    pub count: c_int,
+    pub of: NumberType,
+}
+
+/// A buffer for the status of a message: larger and more aligned than that of any library, which has at most eight `int`.
+type Status = [u64; 8];
+
 /// What a rank is in: how many collectives of the group it has begun, the operation, and its other rank.
 type Whereabouts = [u64; 3];
 
@@ -36,14 +46,14 @@ impl<H: Handle> Communicator<H> {
     ///
     /// # Errors
     /// If it fails, or is not complete in time. It may then still be under way: what it reads and writes must stay.
-    pub fn wait(&self, request: &mut H, operation: Operation) -> Result<()> {
+    pub fn wait(&self, request: &mut H, operation: Operation, expected: Option<Expected>) -> Result<()> {
         let collective = !matches!(operation, Operation::Send(_) | Operation::Receive(_));
         let begun = self.collectives.fetch_add(u64::from(collective), Ordering::Relaxed) + u64::from(collective);
         let here = whereabouts(begun, operation);
         let start = Instant::now();
         let timeout = self.library.timeout;
-        let mut tests = 0u32;
-        while !self.is_complete(request, operation)? {
+        let (mut tests, mut status): (u32, Status) = (0, [0; 8]);
+        while !self.is_complete_with(request, operation, status.as_mut_ptr().cast())? {
             tests = tests.wrapping_add(1);
             if tests.is_multiple_of(TESTS) {
                 let waited = start.elapsed();
@@ -57,14 +67,31 @@ impl<H: Handle> Communicator<H> {
             }
             thread::yield_now();
         }
-        Ok(())
+        expected.map_or(Ok(()), |expected| self.check_count(&status, expected, operation))
     }
 
     fn is_complete(&self, request: &mut H, operation: Operation) -> Result<bool> {
+        self.is_complete_with(request, operation, self.status_ignore())
+    }
+
+    /// Whether a request is complete; if it is, the library writes its status.
+    fn is_complete_with(&self, request: &mut H, operation: Operation, status: *mut c_void) -> Result<bool> {
         let mut complete = 0;
-        // SAFETY: a request of the library that is called; the status is not read.
-        self.check(unsafe { (self.library.functions.test)(request, &mut complete, self.status_ignore()) }, operation)?;
+        // SAFETY: a request of the library that is called; the status is a buffer for one, or the one that is ignored.
+        self.check(unsafe { (self.library.functions.test)(request, &mut complete, status) }, operation)?;
         Ok(complete != 0)
+    }
+
+    /// Checks that a complete message has so many numbers.
+    fn check_count(&self, status: &Status, expected: Expected, operation: Operation) -> Result<()> {
+        let (of, mut count) = (self.library.constants.type_of(expected.of), 0);
+        // SAFETY: the library wrote the status.
+        self.check(unsafe { (self.library.functions.get_count)(status.as_ptr().cast(), of, &mut count) }, operation)?;
+        if count == expected.count {
+            return Ok(());
+        }
+        let what = format!("{count} numbers have come, but {} are expected; both ranks name the same number", expected.count);
+        Err(CommError::Failed { rank: self.rank, size: self.size, operation: operation.in_words(), what })
     }
 
     /// Asks the ranks that are waited for what they are in; success if the request is complete after all.

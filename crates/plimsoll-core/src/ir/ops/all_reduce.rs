@@ -35,7 +35,7 @@ impl OpRules for AllReduce {
     }
 
     fn precision(&self) -> Precision {
-        Precision::Statistic
+        Precision::Movement
     }
 
     fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
