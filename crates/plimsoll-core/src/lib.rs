@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | values | `base/` | [`dtype`], [`shape`], [`expr`], [`random`] and [`normal`] numbers, [`budget`] |
 //! | graph | `ir/` | [`op`] and [`ops`] with their rules, [`graph`], [`verify`], the text form |
-//! | transformations | `transform/` | [`autodiff`], [`function`], [`passes`], [`step`] variants, [`loss_scale`], [`pruning`] |
+//! | transformations | `transform/` | [`autodiff`], [`function`], [`passes`], [`step`] variants, [`data_parallel`], [`loss_scale`], [`pruning`] |
 //! | planning | `plan/` | schedule, liveness, recomputation, offload, arena, certificate, checker |
 //! | devices | `device/` | what a device implements: memory and loaded programs |
 //! | allocators | `allocator/` | [`allocator`]: blocks within a byte limit, for memory that is not planned |
@@ -37,4 +37,4 @@ pub use ir::op::Op;
 pub use ir::verify::verify;
 pub use ir::{graph, op, ops};
 pub use plan::Plan;
-pub use transform::{autodiff, function, loss_scale, passes, pruning, step};
+pub use transform::{autodiff, data_parallel, function, loss_scale, passes, pruning, step};

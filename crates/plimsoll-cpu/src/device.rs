@@ -5,6 +5,7 @@ use crate::runtime::copier::{self, Copier};
 use crate::runtime::memory::{CpuMemory, HostBuffer};
 use crate::runtime::threads::{STACK, ThreadPool};
 use crate::simd::Isa;
+use plimsoll_comm::{Alone, Group};
 use plimsoll_core::device::{Device, DeviceError, Executable, Loaded, Memory, ReservedMemory, StepMemory, check_load};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::SliceWrite;
@@ -27,6 +28,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// ```
 pub struct CpuDevice {
     pool: Arc<ThreadPool>,
+    /// The ranks that collectives sum over.
+    group: Arc<dyn Group>,
     /// Started by the first program that keeps something elsewhere.
     copier: Mutex<Option<Arc<Copier>>>,
 }
@@ -37,7 +40,22 @@ impl CpuDevice {
     /// # Errors
     /// If the operating system refuses to start a thread.
     pub fn new(threads: usize) -> Result<CpuDevice, DeviceError> {
-        Ok(CpuDevice { pool: Arc::new(ThreadPool::new(threads)?), copier: Mutex::new(None) })
+        Ok(CpuDevice { pool: Arc::new(ThreadPool::new(threads)?), group: Arc::new(Alone), copier: Mutex::new(None) })
+    }
+
+    /// The device of one rank of a group: programs with collectives sum over its ranks. Every rank runs the same
+    /// programs in the same order.
+    ///
+    /// ```
+    /// use plimsoll_comm::Alone;
+    /// use plimsoll_cpu::CpuDevice;
+    /// use std::sync::Arc;
+    ///
+    /// let device = CpuDevice::new(1)?.with_group(Arc::new(Alone));
+    /// # Ok::<(), plimsoll_core::DeviceError>(())
+    /// ```
+    pub fn with_group(self, group: Arc<dyn Group>) -> CpuDevice {
+        CpuDevice { group, ..self }
     }
 
     /// How many threads compute, the caller's included.
@@ -68,7 +86,7 @@ impl Target for CpuDevice {
 
     fn capabilities(&self) -> Capabilities {
         // A cache line, and the widest vector.
-        Capabilities { reads_channel_views: true, resumes_sums: true, ..Capabilities::host(Bytes(64)) }
+        Capabilities { reads_channel_views: true, resumes_sums: true, collectives: true, ..Capabilities::host(Bytes(64)) }
     }
 
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {
@@ -106,7 +124,7 @@ impl Device for CpuDevice {
         if copier.is_none() && memory.backing.is_some() {
             *copier = Some(Arc::new(Copier::new()?));
         }
-        Ok(Box::new(CpuProgram::load(&self.pool, copier.as_ref(), plan.expect_program(role), rows, memory)?))
+        Ok(Box::new(CpuProgram::load(&self.pool, &self.group, copier.as_ref(), plan.expect_program(role), rows, memory)?))
     }
 
     fn executable(&self, plan: &CheckedPlan, role: Role) -> Result<Box<dyn Executable>, DeviceError> {

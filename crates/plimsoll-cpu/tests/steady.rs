@@ -5,13 +5,22 @@
 #[allow(dead_code, reason = "the other tests use the rest")]
 mod model;
 
+use plimsoll_comm::Alone;
+use plimsoll_core::Bytes;
 use plimsoll_core::budget::CountingAllocator;
+use std::sync::Arc;
 
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
 
 fn main() {
-    let mut model = model::Model::new(2);
+    steps_allocate_nothing(model::Model::new(2));
+    // With collectives: tensor by tensor, and packed.
+    steps_allocate_nothing(model::Model::on_rank(2, Arc::new(Alone), Bytes(1)));
+    steps_allocate_nothing(model::Model::on_rank(2, Arc::new(Alone), Bytes::mib(1)));
+}
+
+fn steps_allocate_nothing(mut model: model::Model) {
     model.step(0).unwrap();
     let before = HEAP.allocations();
     (0..10_000).for_each(|step| {

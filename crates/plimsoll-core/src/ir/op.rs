@@ -5,7 +5,8 @@ use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, InputId, ScalarId, StateId, ValueId};
 use crate::ir::ops::{
-    Attention, AttentionGrad, AvgPool, AvgPoolGrad, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool, MaxPoolGrad,
+    AllReduce, Attention, AttentionGrad, AvgPool, AvgPoolGrad, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool,
+    MaxPoolGrad,
 };
 use crate::ir::ops::{
     BatchSlice, ChannelView, FusedSliceWrite, Gather, Load, Pad, Pointwise, Recurrent, RecurrentGrad, Reduce, Reshape, ScatterAdd, Slice,
@@ -118,6 +119,8 @@ pub enum Op {
     Attention(Attention),
     /// Its gradient.
     AttentionGrad(AttentionGrad),
+    /// Sums over the ranks of a job.
+    AllReduce(AllReduce),
     /// A copy to the backing store.
     Store(Store),
     /// A copy from the backing store.
@@ -156,6 +159,7 @@ impl Op {
             Op::ScatterAdd(op) => op,
             Op::Attention(op) => op,
             Op::AttentionGrad(op) => op,
+            Op::AllReduce(op) => op,
             Op::Store(op) => op,
             Op::Load(op) => op,
         }

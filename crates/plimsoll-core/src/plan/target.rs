@@ -64,6 +64,8 @@ pub struct Capabilities {
     pub resumes_sums: bool,
     /// Whether updates of small parameters that follow each other run together: they are then the last nodes of a step.
     pub groups_updates: bool,
+    /// Whether it runs [sums over ranks](crate::ops::AllReduce).
+    pub collectives: bool,
     /// The rates of the default [cost model](Target::cost_model), against which measured times are compared before they
     /// are scaled to other sizes.
     pub rates: Rates,
@@ -83,6 +85,7 @@ impl Capabilities {
             reads_channel_views: false,
             resumes_sums: false,
             groups_updates: false,
+            collectives: false,
             rates,
             copy_rate,
             runtime: None,

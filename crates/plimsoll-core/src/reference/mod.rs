@@ -13,7 +13,7 @@ use crate::base::random::StepRandom;
 use crate::base::shape::Shape;
 use crate::ir::graph::{Graph, Node, ValueId};
 use crate::ir::op::Op;
-use crate::ir::ops::{MatMul, Reduce, Reduction, Slice};
+use crate::ir::ops::{AllReduce, MatMul, Reduce, Reduction, Slice};
 use std::collections::BTreeMap;
 use tensor::{Tensor, coordinates};
 
@@ -62,49 +62,85 @@ impl Outcome {
 /// ```
 pub fn run(graph: &Graph, rows: usize, inputs: &[Vec<f64>], states: &[Vec<f64>], scalars: &[f64], random: &StepRandom) -> Outcome {
     let exact = |dtype: DType, x: f64| if dtype.is_float() { x } else { dtype.stored(x) };
-    run_with(exact, graph, rows, inputs, states, scalars, random)
+    run_with(exact, graph, &[RankInputs { rows, inputs, states, scalars, random: *random }]).remove(0)
 }
 
 /// Like [`run`], but rounds values that are stored in 16 bits; for comparison with devices that store them so.
 pub fn run_stored(graph: &Graph, rows: usize, inputs: &[Vec<f64>], states: &[Vec<f64>], scalars: &[f64], random: &StepRandom) -> Outcome {
     let rounded = |dtype: DType, x: f64| if matches!(dtype, DType::F32 | DType::F64) { x } else { dtype.stored(x) };
-    run_with(rounded, graph, rows, inputs, states, scalars, random)
+    run_with(rounded, graph, &[RankInputs { rows, inputs, states, scalars, random: *random }]).remove(0)
 }
 
-fn run_with(
-    stored: fn(DType, f64) -> f64,
-    graph: &Graph,
-    rows: usize,
-    inputs: &[Vec<f64>],
-    states: &[Vec<f64>],
-    scalars: &[f64],
-    random: &StepRandom,
-) -> Outcome {
-    let mut values: Vec<Tensor> = vec![Tensor::default(); graph.value_count()];
+/// What one rank of a job runs a graph with.
+#[derive(Clone, Copy, Debug)]
+pub struct RankInputs<'a> {
+    /// Its rows.
+    pub rows: usize,
+    /// Columns of its rows.
+    pub inputs: &'a [Vec<f64>],
+    /// States before the step.
+    pub states: &'a [Vec<f64>],
+    /// Scalars from the host.
+    pub scalars: &'a [f64],
+    /// State of the random streams.
+    pub random: StepRandom,
+}
+
+/// Like [`run`], on several ranks at the same time: collectives are sums over all of them.
+pub fn run_on_ranks(graph: &Graph, ranks: &[RankInputs<'_>]) -> Vec<Outcome> {
+    let exact = |dtype: DType, x: f64| if dtype.is_float() { x } else { dtype.stored(x) };
+    run_with(exact, graph, ranks)
+}
+
+fn run_with(stored: fn(DType, f64) -> f64, graph: &Graph, ranks: &[RankInputs<'_>]) -> Vec<Outcome> {
+    let mut values: Vec<Vec<Tensor>> = vec![vec![Tensor::default(); graph.value_count()]; ranks.len()];
     for (_, node) in graph.nodes() {
-        let results = match &node.op {
-            Op::Input(id) => vec![inputs[id.0 as usize].clone()],
-            Op::State(id) => vec![states[id.0 as usize].clone()],
-            Op::Scalar(id) => vec![vec![scalars[id.0 as usize]]],
-            _ => {
-                let operands: Vec<&Tensor> = node.inputs.iter().map(|input| &values[input.index()]).collect();
-                compute(node, &operands, &Setting { graph, rows, random })
-            }
+        let summed = match &node.op {
+            Op::AllReduce(op) => Some(all_reduce(*op, node, &values)),
+            _ => None,
         };
-        for (output, elements) in node.outputs.iter().zip(results) {
-            let ty = graph.ty(*output);
-            let dims = ty.shape.bind(rows);
-            assert_eq!(elements.len(), dims.iter().product::<usize>(), "{output} has the type {ty} for {rows} rows");
-            values[output.index()] = Tensor { dims, elements: elements.into_iter().map(|x| stored(ty.dtype, x)).collect() };
+        for (rank, values) in ranks.iter().zip(&mut values) {
+            let results = match &node.op {
+                Op::Input(id) => vec![rank.inputs[id.0 as usize].clone()],
+                Op::State(id) => vec![rank.states[id.0 as usize].clone()],
+                Op::Scalar(id) => vec![vec![rank.scalars[id.0 as usize]]],
+                Op::AllReduce(_) => summed.clone().expect("computed above"),
+                _ => {
+                    let operands: Vec<&Tensor> = node.inputs.iter().map(|input| &values[input.index()]).collect();
+                    compute(node, &operands, &Setting { graph, rows: rank.rows, random: &rank.random })
+                }
+            };
+            for (output, elements) in node.outputs.iter().zip(results) {
+                let ty = graph.ty(*output);
+                let dims = ty.shape.bind(rank.rows);
+                assert_eq!(elements.len(), dims.iter().product::<usize>(), "{output} has the type {ty} for {} rows", rank.rows);
+                values[output.index()] = Tensor { dims, elements: elements.into_iter().map(|x| stored(ty.dtype, x)).collect() };
+            }
         }
     }
-    let elements = |value: &ValueId| values[value.index()].elements.clone();
-    let mut after = states.to_vec();
-    for (state, value) in graph.updates() {
-        after[state.0 as usize] = elements(value);
-    }
-    let outputs = graph.outputs().iter().map(|(name, value)| (name.clone(), elements(value))).collect();
-    Outcome { outputs, states: after, values: values.into_iter().map(|tensor| tensor.elements).collect() }
+    let outcome = |(rank, values): (&RankInputs<'_>, Vec<Tensor>)| {
+        let elements = |value: &ValueId| values[value.index()].elements.clone();
+        let mut after = rank.states.to_vec();
+        for (state, value) in graph.updates() {
+            after[state.0 as usize] = elements(value);
+        }
+        let outputs = graph.outputs().iter().map(|(name, value)| (name.clone(), elements(value))).collect();
+        Outcome { outputs, states: after, values: values.into_iter().map(|tensor| tensor.elements).collect() }
+    };
+    ranks.iter().zip(values).map(outcome).collect()
+}
+
+/// The sums of a collective over all ranks, in their order, and its token.
+fn all_reduce(op: AllReduce, node: &Node, values: &[Vec<Tensor>]) -> Vec<Vec<f64>> {
+    assert_eq!(op.ranks as usize, values.len(), "the graph is for as many ranks as run it");
+    let (tensors, token) = node.inputs.split_at(op.tensors(node.inputs.len()));
+    let sum = |input: &ValueId| {
+        let mut sum = values[0][input.index()].elements.clone();
+        values[1..].iter().for_each(|values| add(&mut sum, &values[input.index()].elements));
+        sum
+    };
+    let before = token.first().map_or(0.0, |token| values[0][token.index()].elements[0]);
+    tensors.iter().map(sum).chain([vec![before + 1.0]]).collect()
 }
 
 /// Inputs of a step other than tensors.
@@ -117,6 +153,7 @@ struct Setting<'a> {
 fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<f64>> {
     match &node.op {
         Op::Input(_) | Op::State(_) | Op::Scalar(_) => unreachable!("leaves are given, not computed"),
+        Op::AllReduce(_) => unreachable!("collectives are computed for all ranks at once"),
         Op::Pointwise(op) => pointwise(&op.expr, &op.shape, operands, setting),
         Op::Reduce(op) => vec![reduce(op, operands, setting)],
         Op::MatMul(op) => {

@@ -2,6 +2,7 @@
 //! the core's tests check its gradients and passes; each device's tests and the `selftest` command check that device's
 //! kernels.
 
+mod all_reduce;
 mod attention;
 mod bytes;
 mod check;
@@ -102,11 +103,13 @@ pub fn ops() -> impl Iterator<Item = &'static str> {
 
 impl Case {
     /// Whether the planner would give this case to the device: slice writes are fused only where the device supports
-    /// it.
+    /// it, and so are collectives.
     pub fn is_for(&self, device: &dyn Device) -> bool {
         self.graph.nodes().all(|(_, node)| {
             let effective_op = self.graph.effective_op(node);
-            effective_op.slice.as_ref().is_none_or(|(place, part)| device.fuses_slice_write(effective_op.op, part, place))
+            let collective = matches!(node.op, Op::AllReduce(_));
+            (!collective || device.capabilities().collectives)
+                && effective_op.slice.as_ref().is_none_or(|(place, part)| device.fuses_slice_write(effective_op.op, part, place))
         })
     }
 }
@@ -216,6 +219,7 @@ table! {
     ScatterAdd => "scatter_add", gather::scatter_add;
     Attention => "attention", attention::attention;
     AttentionGrad => "attention_grad", attention::attention_grad;
+    AllReduce => "all_reduce", all_reduce::cases;
     Store => "store", offload::store;
     Load => "load", offload::load;
 }

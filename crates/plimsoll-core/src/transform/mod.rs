@@ -1,6 +1,7 @@
 //! From a model's forward graph to the graphs of a training step: gradients, optimizer updates, loss scaling, optimization passes.
 
 pub mod autodiff;
+pub mod data_parallel;
 pub mod function;
 pub mod loss_scale;
 pub mod passes;

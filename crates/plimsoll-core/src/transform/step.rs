@@ -4,6 +4,7 @@ use crate::base::expr::Expr;
 use crate::base::shape::TensorType;
 use crate::ir::graph::{Graph, GraphError, Init, Node, Phase, StateId, StateKind, ValueId};
 use crate::transform::autodiff::gradients;
+use crate::transform::data_parallel::DataParallel;
 use crate::transform::loss_scale::{LossScaling, Scale, only_if};
 use crate::transform::passes::remove_dead;
 use crate::transform::row_sums::RowSums;
@@ -67,12 +68,15 @@ pub struct Training<'a> {
     /// ([`Capabilities::resumes_sums`](crate::plan::Capabilities::resumes_sums)). Otherwise the gradients of each
     /// micro-batch are complete before they are added.
     pub resumes: bool,
+    /// The ranks that train together, if there are several: gradients are summed over them when those of all
+    /// micro-batches are complete.
+    pub data_parallel: Option<DataParallel>,
 }
 
 impl<'a> Training<'a> {
     /// Updates every parameter with its own rule, and nothing else.
     pub fn new(rule: &'a UpdateRule<'a>) -> Training<'a> {
-        Training { rule, gradients: None, divisor: None, scaling: None, resumes: false }
+        Training { rule, gradients: None, divisor: None, scaling: None, resumes: false, data_parallel: None }
     }
 
     /// Whether updates must wait for all gradients.
@@ -158,6 +162,10 @@ pub fn training_programs_with(
                     None => sums.substitute(&mut graph, *value, &mut complete)?,
                 };
             }
+        }
+        if let Some(ranks) = &training.data_parallel {
+            let (gradients, divisor) = totals.split_at_mut(found.len());
+            ranks.sum(&mut graph, gradients, divisor.first_mut())?;
         }
         let divisor = training.divisor.map(|_| totals[found.len()]);
         let complete = |g: &mut Graph, i: usize| -> Result<ValueId, GraphError> {

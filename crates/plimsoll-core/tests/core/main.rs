@@ -6,6 +6,7 @@ mod arena;
 mod autodiff;
 mod checker;
 mod concat;
+mod data_parallel;
 mod device;
 mod errors;
 mod functions;

@@ -130,10 +130,15 @@ impl FloatTensor {
 }
 
 impl F32Tensor {
+    /// The address of the first element in this run.
+    pub fn start(self, inputs: &Bindings<'_>) -> *mut f32 {
+        self.address.resolve(inputs).cast()
+    }
+
     /// # Safety
     ///
     /// The floats are valid in this run and exclusive.
-    unsafe fn write<'a>(self, inputs: &Bindings<'a>) -> &'a mut [f32] {
+    pub unsafe fn write<'a>(self, inputs: &Bindings<'a>) -> &'a mut [f32] {
         // SAFETY: guaranteed by the caller.
         unsafe { std::slice::from_raw_parts_mut(self.address.resolve(inputs).cast(), self.count) }
     }

@@ -1,5 +1,6 @@
 //! Lowers nodes of a planned graph to instructions, with their workspace.
 
+use super::collective;
 use super::instruction::{Address, AttentionWork, F32Tensor, FloatTensor, HeadsTensor, KernelCall, TypedTensor, Zeros};
 use crate::kernels::attention::{self, AttentionShape};
 use crate::kernels::conv::{self, ConvShape, HalfOperands};
@@ -76,6 +77,10 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize)
         Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) | Op::Gather(_) | Op::ScatterAdd(_) => 0,
         Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) | Op::Concat(_) | Op::Pad(_) | Op::ChannelView(_) => 0,
         Op::SliceWrite(_) | Op::FusedSliceWrite(_) => 0,
+        Op::AllReduce(op) => {
+            let sizes: Vec<usize> = inputs[..op.tensors(inputs.len())].iter().map(|input| dims(*input).iter().product()).collect();
+            collective::workspace_len(&sizes)
+        }
     };
     Bytes((floats * size_of::<f32>()) as u64)
 }
@@ -149,6 +154,7 @@ impl Lowering<'_> {
             Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::ChannelView(_) | Op::Store(_) | Op::Load(_) => {
                 return Err("is planned as a step of the kernels, but does not run there".to_string());
             }
+            Op::AllReduce(_) => return Err("is run by programs with memory of their own only; load this one instead".to_string()),
             Op::Pointwise(op) => {
                 let to = outputs.iter().map(|output| self.own(*output)).collect::<Result<Vec<_>, _>>()?;
                 KernelCall::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, &to)?))
@@ -416,7 +422,7 @@ impl Lowering<'_> {
     }
 
     /// The planned workspace, with the length that the kernel requires for these rows.
-    fn workspace(&self, node: &Node, (offset, size): (Bytes, Bytes)) -> Result<F32Tensor, String> {
+    pub fn workspace(&self, node: &Node, (offset, size): (Bytes, Bytes)) -> Result<F32Tensor, String> {
         let needed = workspace(&self.program.graph, node, self.rows, self.threads);
         let address = self.in_arena(offset, needed).filter(|_| needed <= size);
         let address = address.ok_or_else(|| format!("needs {needed} of workspace, but the plan gives it {size}"))?;

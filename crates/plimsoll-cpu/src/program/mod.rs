@@ -1,5 +1,6 @@
 //! A program loaded for a number of rows: a flat list of instructions, and a loop over them that does not allocate.
 
+mod collective;
 mod destination;
 mod executable;
 mod instruction;
@@ -17,10 +18,12 @@ use crate::runtime::copier::Copier;
 use crate::runtime::memory::{CpuMemory, HostBuffer};
 use crate::runtime::threads::ThreadPool;
 use crate::simd::element::any_non_finite;
+use collective::AllReduceCall;
 use destination::Destination;
 use instruction::{Bindings, KernelCall};
 use lower::{Lowering, ProgramMemory, fixed};
 use offload::OffloadCopies;
+use plimsoll_comm::Group;
 use plimsoll_core::device::{DeviceError, Loaded, NodeSpan, StepInputs, StepMemory};
 use plimsoll_core::plan::{Place, Program};
 use plimsoll_core::{DType, NodeId, Op, ValueId};
@@ -47,11 +50,19 @@ pub(crate) struct CpuProgram {
 
 struct Instruction {
     node: NodeId,
-    /// None for an offload copy, which another thread executes.
-    work: Option<KernelCall>,
+    work: Work,
     /// Its outputs.
     outputs: Vec<Output>,
     writes_state: bool,
+}
+
+/// What an instruction does.
+enum Work {
+    Kernel(KernelCall),
+    /// A sum over all ranks, which call it at the same time.
+    Collective(AllReduceCall),
+    /// An offload copy, which another thread executes.
+    Copy,
 }
 
 struct Output {
@@ -89,6 +100,7 @@ impl CpuProgram {
     /// If no kernel supports an op's configuration, or the memory belongs to another device or is too small.
     pub fn load(
         pool: &Arc<ThreadPool>,
+        group: &Arc<dyn Group>,
         copier: Option<&Arc<Copier>>,
         program: &Program,
         rows: usize,
@@ -123,8 +135,11 @@ impl CpuProgram {
                 }
             };
             let work = match node.op {
-                Op::Store(_) | Op::Load(_) => None,
-                _ => Some(lowering.lower(node, program.workspaces[step]).map_err(named)?),
+                Op::Store(_) | Op::Load(_) => Work::Copy,
+                Op::AllReduce(op) => {
+                    Work::Collective(AllReduceCall::new(op, node, program.workspaces[step], &lowering, group).map_err(named)?)
+                }
+                _ => Work::Kernel(lowering.lower(node, program.workspaces[step]).map_err(named)?),
             };
             let writes_state = node.outputs.iter().any(|value| match program.places[value.0 as usize] {
                 Some(Place::Resident(_)) => true,
@@ -190,14 +205,18 @@ impl CpuProgram {
             if let Some(copying) = &copying {
                 copying.before(i)?;
             }
-            let Some(work) = &mut instruction.work else {
-                ran(instruction.node);
-                continue;
-            };
-            // SAFETY: the inputs were just checked against the graph, and both locks are held. Every address was
-            // checked against its memory at load time. Types, alignment, and that values alias only where allowed
-            // follow from `CheckedPlan` and `check_load`, which hold whatever the plan's public fields are.
-            unsafe { work.run(&self.pool, &Bindings::of(inputs)) };
+            match &mut instruction.work {
+                // SAFETY: the inputs were just checked against the graph, and both locks are held. Every address was
+                // checked against its memory at load time. Types, alignment, and that values alias only where allowed
+                // follow from `CheckedPlan` and `check_load`, which hold whatever the plan's public fields are.
+                Work::Kernel(call) => unsafe { call.run(&self.pool, &Bindings::of(inputs)) },
+                // SAFETY: as above.
+                Work::Collective(call) => unsafe { call.run(&Bindings::of(inputs)) }?,
+                Work::Copy => {
+                    ran(instruction.node);
+                    continue;
+                }
+            }
             ran(instruction.node);
             if let Some(guard) = guard
                 && guard.after == i
@@ -247,9 +266,11 @@ impl Loaded for CpuProgram {
         for (i, instruction) in self.instructions.iter_mut().enumerate().take_while(|(_, instruction)| !instruction.writes_state) {
             match &mut instruction.work {
                 // SAFETY: as in `run`.
-                Some(work) => unsafe { work.run(&self.pool, &Bindings::of(inputs)) },
+                Work::Kernel(call) => unsafe { call.run(&self.pool, &Bindings::of(inputs)) },
+                // Other ranks do not repeat the step.
+                Work::Collective(_) => return Ok(None),
                 // SAFETY: as in `run`; nothing runs concurrently.
-                None => unsafe { self.copies.as_ref().map_or(Ok(()), |copies| copies.make(i)) }?,
+                Work::Copy => unsafe { self.copies.as_ref().map_or(Ok(()), |copies| copies.make(i)) }?,
             }
             // SAFETY: both locks are held.
             if instruction.outputs.iter().any(|output| unsafe { output.is_non_finite() }) {

@@ -2,6 +2,7 @@
 
 mod allocators;
 mod concat;
+mod data_parallel;
 mod executable;
 mod guard;
 mod images;

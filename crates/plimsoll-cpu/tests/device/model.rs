@@ -1,14 +1,17 @@
 //! A small network, planned, and its batch.
 
+use plimsoll_comm::{Alone, Group};
+use plimsoll_core::data_parallel::DataParallel;
 use plimsoll_core::device::{DeviceError, StepInputs};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
 use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::plan::{check, plan};
 use plimsoll_core::random::StepRandom;
-use plimsoll_core::step::{Role, training_programs};
+use plimsoll_core::step::{Role, Training, training_programs_with};
 use plimsoll_core::{Bytes, Device, Executor, Ledger, Plan, Shape, TensorType};
 use plimsoll_cpu::CpuDevice;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub const ROWS: usize = 24;
@@ -63,9 +66,21 @@ pub struct Model {
 
 impl Model {
     pub fn new(threads: usize) -> Model {
-        let device: Arc<dyn Device> = Arc::new(CpuDevice::new(threads).unwrap());
+        Model::planned(threads, Arc::new(Alone), None)
+    }
+
+    /// The network on one rank of a group, which sums gradients in buckets of this size.
+    pub fn on_rank(threads: usize, group: Arc<dyn Group>, bucket: Bytes) -> Model {
+        let ranks = group.size() as u32;
+        Model::planned(threads, group, Some((ranks, bucket)))
+    }
+
+    /// The network in a group, planned for a number of ranks.
+    pub fn planned(threads: usize, group: Arc<dyn Group>, ranks: Option<(u32, Bytes)>) -> Model {
+        let device: Arc<dyn Device> = Arc::new(CpuDevice::new(threads).unwrap().with_group(group));
         let (graph, loss) = forward().unwrap();
-        let programs = training_programs(&graph, loss, false, &descend).unwrap();
+        let data_parallel = ranks.map(|(ranks, bucket)| DataParallel { ranks, bucket });
+        let programs = training_programs_with(&graph, loss, false, &Training { data_parallel, ..Training::new(&descend) }).unwrap();
         let plan: Plan = plan(programs, ROWS, &*device).unwrap();
         check(&plan.certificate(), &plan.programs.iter().map(|program| &program.graph).collect::<Vec<_>>()).unwrap();
         let ledger = Ledger::new("host", Some(Bytes::mib(16)));
@@ -96,6 +111,15 @@ impl Model {
         let mut loss = [0; 4];
         self.executor.read(place, &mut loss)?;
         Ok(f32::from_ne_bytes(loss))
+    }
+
+    /// A step on some rows of the batch.
+    pub fn step_of(&mut self, step: u32, rows: Range<usize>) -> Result<(), DeviceError> {
+        let [x, y] = &self.columns;
+        let columns = [bytes(&x[rows.start * INPUTS..rows.end * INPUTS]), bytes(&y[rows.start * OUTPUTS..rows.end * OUTPUTS])];
+        let random = StepRandom { seed: 1, step, first_row: rows.start as u64 };
+        let inputs = StepInputs { columns: &columns, scalars: &[self.rate], random };
+        self.executor.run(Role::Step, rows.len(), &inputs).map(drop)
     }
 
     pub fn states(&self) -> Vec<Vec<u8>> {

@@ -15,6 +15,9 @@ use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 /// Error for a sum that accumulates onto another.
 const ONTO: &str = "resumes from a partial sum, which GPUs support for matrix products only: their plans do not split other sums";
 
+/// Error for a sum over the ranks of a job.
+const COLLECTIVE: &str = "sums over ranks, which GPUs do not support yet; train on the CPU";
+
 /// A program under lowering.
 pub(super) struct Lowering<'a> {
     pub plan: &'a Plan,
@@ -100,7 +103,7 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, convolutions: C
         Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Pointwise(_) | Op::Attention(_) | Op::Store(_) | Op::Load(_) => 0,
         Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) | Op::Gather(_) => 0,
         Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) | Op::Concat(_) | Op::Pad(_) | Op::ChannelView(_) => 0,
-        Op::SliceWrite(_) | Op::FusedSliceWrite(_) => 0,
+        Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::AllReduce(_) => 0,
     })
 }
 
@@ -124,6 +127,7 @@ impl Lowering<'_> {
             Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::ChannelView(_) => {
                 return Err("is planned as a step, but does not run".to_string());
             }
+            Op::AllReduce(_) => return Err(COLLECTIVE.to_string()),
             // Copies run in their own streams.
             Op::Store(_) | Op::Load(_) => vec![],
             Op::Pointwise(op) => {

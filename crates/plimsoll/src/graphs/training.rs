@@ -32,6 +32,6 @@ pub(crate) fn training_programs(
     };
     let global = optimization.clip.filter(|clip| !clip.is_local()).map(|clip| move |g: &mut Graph, all: &[ValueId]| clip.all(g, all));
     let gradients = global.as_ref().map(|rule| rule as &GradientsRule<'_>);
-    let training = Training { rule: &rule, gradients, divisor, scaling: optimization.loss_scaling(), resumes };
+    let training = Training { rule: &rule, gradients, divisor, scaling: optimization.loss_scaling(), resumes, data_parallel: None };
     training_programs_with(forward, loss, accumulate, &training)
 }

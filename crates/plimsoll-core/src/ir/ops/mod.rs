@@ -1,5 +1,6 @@
 //! The ops, one file each: shape rule, gradient rule, cost, and in-place rule.
 
+mod all_reduce;
 mod attention;
 mod batch_slice;
 mod channel_view;
@@ -21,6 +22,7 @@ mod slice;
 mod slice_write;
 mod transpose;
 
+pub use all_reduce::AllReduce;
 pub use attention::{Attention, AttentionGrad, AttentionShape, Packing, WeightDropout};
 pub use batch_slice::BatchSlice;
 pub use channel_view::ChannelView;

@@ -142,7 +142,8 @@ impl Problem {
             problem.changes.push(changes);
             // A stored value can be loaded repeatedly. A state cannot: the loaded copy becomes its new value.
             let once = match node.op {
-                Op::Store(_) => true,
+                // Every rank runs a collective once.
+                Op::Store(_) | Op::AllReduce(_) => true,
                 Op::Load(_) => !is_stored(graph, node.inputs[0]),
                 _ => false,
             };

@@ -1,0 +1,90 @@
+//! Collectives of data-parallel training: sums over the ranks of a job.
+
+use crate::DType;
+use crate::base::shape::{Shape, TensorType};
+use crate::ir::adjoint::Adjoint;
+use crate::ir::graph::{Graph, GraphError, ValueId};
+use crate::ir::op::OpRules;
+use crate::ir::rules::{Precision, RowContext, RowRule};
+
+/// The element-wise sums of some tensors over all ranks, with the same bits on every rank.
+///
+/// Ranks have to run their collectives in the same order. Each collective therefore returns a token, a scalar with the
+/// number of collectives so far, which the next one reads as its last input: their order is part of the data flow, so
+/// that no pass can change it and the checker verifies it.
+///
+/// A collective is run once per step, never recomputed. Devices read all inputs before they write an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AllReduce {
+    /// The number of ranks.
+    pub ranks: u32,
+    /// Whether another collective precedes it, whose token is the last input.
+    pub has_token: bool,
+}
+
+impl AllReduce {
+    /// The inputs that are summed.
+    pub fn tensors(self, inputs: usize) -> usize {
+        inputs - usize::from(self.has_token)
+    }
+}
+
+impl OpRules for AllReduce {
+    fn name(&self) -> &'static str {
+        "all_reduce"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Movement
+    }
+
+    fn split_rows(&self, _: &RowContext<'_>) -> Option<RowRule> {
+        None
+    }
+
+    fn attributes(&self) -> String {
+        format!("ranks={}", self.ranks)
+    }
+
+    fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let token = TensorType::f32(Shape::scalar());
+        let tensors = match inputs.split_last() {
+            Some((last, tensors)) if self.has_token => {
+                if **last != token {
+                    return Err(format!("its last input is the token of the previous collective, not {last}"));
+                }
+                tensors
+            }
+            _ => inputs,
+        };
+        if tensors.is_empty() {
+            return Err("takes one or more tensors".to_string());
+        }
+        if self.ranks == 0 {
+            return Err("sums over one or more ranks, not 0".to_string());
+        }
+        if let Some(other) = tensors.iter().find(|ty| ty.dtype != DType::F32) {
+            return Err(format!("sums in single precision, but got {other}; cast it first"));
+        }
+        // Ranks may have different numbers of rows.
+        if let Some(rows) = tensors.iter().find(|ty| ty.shape.has_batch()) {
+            return Err(format!("sums tensors without rows of the batch, but got {rows}; reduce it first"));
+        }
+        Ok(tensors.iter().map(|ty| (*ty).clone()).chain([token]).collect())
+    }
+
+    fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
+        Err(adjoint.graph.error("a sum over ranks has no gradient: gradients are summed when they are complete"))
+    }
+
+    /// The additions of one rank, if each adds its share of the elements.
+    fn flops(&self, inputs: &[&TensorType], _: &[&TensorType], rows: usize) -> u64 {
+        let tensors = &inputs[..self.tensors(inputs.len())];
+        let elements: u64 = tensors.iter().map(|ty| ty.shape.elements().bind(rows) as u64).sum();
+        elements * u64::from(self.ranks - 1) / u64::from(self.ranks)
+    }
+
+    fn in_place(&self, _: usize, _: usize) -> bool {
+        true
+    }
+}
