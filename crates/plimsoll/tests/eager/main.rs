@@ -3,7 +3,7 @@
 mod accounting;
 mod agreement;
 mod budgets;
-#[path = "../../../../examples/eager.rs"]
+#[path = "../../examples/eager.rs"]
 #[expect(dead_code, reason = "its main is not called")]
 mod example;
 mod gradients;
