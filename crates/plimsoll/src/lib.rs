@@ -10,7 +10,7 @@
 //! |---|---|
 //! | values and errors | `suggest`, `named`, `system`, `precision`, `numerics`, `allow`, `infeasible`, `error`, `reader`, `files`, `stop`, `thumbnails` |
 //! | devices and files | `gpu`, `devices`, `offload_file`, `tensors`, `preprocessing`, `checkpoint`, `cost`, `image_scan`, `tflite`; `pipeline`: data without a model |
-//! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `prune`, `distill`, `zoo`, `import`, `history`, `callbacks` |
+//! | models and training | `graph`: what custom layers use of the core; `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `prune`, `distill`, `zoo`, `import`, `history`, `callbacks` |
 //! | eager code | `eager`: tensors, tapes, compiled functions |
 //! | one description | `spec`: what the user wants, as plain data |
 //! | front end | `config`: TOML to a `RunSpec` |

@@ -192,6 +192,16 @@ pub(super) fn documented_keys() -> Vec<String> {
     keys.filter(|key| !key.is_empty()).map(str::to_string).collect()
 }
 
+/// Which sources have a key, in words.
+pub(super) fn with_key(key: &str) -> String {
+    let has = |keys: &str| keys.split('`').skip(1).step_by(2).any(|span| span.split([' ', '=']).next() == Some(key));
+    let names: Vec<String> = SOURCES.iter().filter(|kind| has(kind.keys)).map(|kind| format!("`{}`", kind.name)).collect();
+    match names.is_empty() {
+        true => "A key of parts of `concatenate`, `zip`, `sample_from` and `interleave`.".to_string(),
+        false => format!("A key of {}; see [Sources](data.md#sources).", names.join(", ")),
+    }
+}
+
 /// The names of sources that a path is enough for, as `--source` takes them.
 pub fn path_sources() -> Vec<&'static str> {
     SOURCES.iter().filter(|kind| kind.from_path.is_some()).map(|kind| kind.name).collect()
