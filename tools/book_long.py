@@ -41,7 +41,7 @@ def commands(body):
 
 def measure(command, environment):
     """Runs a command below GNU time: the system would count the memory of this script, from which the command is forked, otherwise."""
-    log, used = os.path.join(arguments.folder, "log"), os.path.join(arguments.folder, "used")
+    log, used = (os.path.join(arguments.folder, f"{name}-{os.getpid()}") for name in ("log", "used"))
     with open(log, "wb") as out:
         timed = ["time", "-q", "-o", used, "-f", "%e %U %S %M", "sh", "-c", f"exec {command}"]
         code = subprocess.run(timed, cwd=arguments.folder, stdout=out, stderr=subprocess.STDOUT, env=environment).returncode

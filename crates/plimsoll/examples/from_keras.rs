@@ -7,14 +7,14 @@
 //! cargo run --release -p plimsoll --example from_keras -- FOLDER arrays
 //! ```
 
-use plimsoll::data::ops::{random_brightness, random_contrast};
 use plimsoll::data::Tensor as Rows;
+use plimsoll::data::ops::{random_brightness, random_contrast};
 use plimsoll::data::source::ShapesSpec;
 use plimsoll::eager::{self, Tensor};
 use plimsoll::graph::{GraphError, Init, ValueId};
 use plimsoll::nn::{Conv2D, Embedding, Flatten, GlobalAveragePool, Layer, Lowering, Lstm};
 use plimsoll::prelude::*;
-use plimsoll::{Allow, DeviceSpec, Error, History, Permission, RunPlan};
+use plimsoll::{DeviceSpec, Error, History, RunPlan};
 use std::path::Path;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -162,10 +162,7 @@ pub fn vocabulary(folder: &Path) -> Result<History, Error> {
 pub fn segmentation() -> Result<RunPlan, Error> {
     let options = zoo::Options { classes: Some(4), input: Some(vec![512, 512, 3]), width: Some(0.25), ..Default::default() };
     let data = Dataset::shapes(ShapesSpec::new(16, 512, 512))?.map("x", [scale(1.0 / 255.0)]).batch(8);
-    let trainer = Trainer::new(zoo::find("unet")?.build(&options)?.model, &data)
-        .optimizer(Adam::default())
-        .allow(Allow::of([Permission::Recompute, Permission::Microbatch]))
-        .budget(Budget::host("1GiB")?);
+    let trainer = Trainer::new(zoo::find("unet")?.build(&options)?.model, &data).optimizer(Adam::default()).budget(Budget::host("1GiB")?);
     trainer.plan(&Fit::epochs(1))
 }
 

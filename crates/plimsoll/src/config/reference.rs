@@ -131,8 +131,11 @@ fn allowed(schema: &Value) -> Vec<String> {
         all.dedup();
         return all;
     }
-    let types = schema["type"].as_array().cloned().unwrap_or_else(|| vec![schema["type"].clone()]);
-    let words = types.iter().filter_map(Value::as_str).map(|name| match name {
+    if schema["type"].is_array() {
+        return vec!["a value".to_string()];
+    }
+    let types = [&schema["type"]];
+    let words = types.into_iter().filter_map(Value::as_str).map(|name| match name {
         "integer" => schema["minimum"].as_u64().map_or("an integer".to_string(), |least| format!("an integer of at least {least}")),
         "number" => "a number".to_string(),
         "string" => "a text".to_string(),

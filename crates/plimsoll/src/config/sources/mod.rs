@@ -189,7 +189,8 @@ pub(super) fn names() -> Vec<&'static str> {
 pub(super) fn documented_keys() -> Vec<String> {
     let spans = SOURCES.iter().flat_map(|kind| kind.keys.split('`').skip(1).step_by(2));
     let keys = spans.filter_map(|span| span.split([' ', '=']).next()).filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'));
-    keys.filter(|key| !key.is_empty()).map(str::to_string).collect()
+    // "The others as for `csv`" is no key.
+    keys.filter(|key| !key.is_empty() && !names().contains(key)).map(str::to_string).collect()
 }
 
 /// Which sources have a key, in words.
