@@ -3,6 +3,8 @@
 mod arena;
 mod calibrate;
 mod check;
+#[cfg(test)]
+mod command_reference;
 mod completions;
 mod data;
 mod data_progress;

@@ -1,10 +1,10 @@
 //! Devices by name, and how they are opened.
 
 use crate::error::{Error, Result};
+use crate::gpu::{self, Convolutions};
 use crate::system;
 use plimsoll_core::{Bytes, Device};
 use plimsoll_cpu::CpuDevice;
-use plimsoll_cuda::{Convolutions, CudaDevice, KernelCache, PlanOnly, Profile};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -71,13 +71,11 @@ pub(crate) fn open(spec: DeviceSpec, threads: Option<usize>, profile: Option<&st
         }
         (DeviceSpec::Cpu, Some(name)) => Err(Error::Config(format!("the profile `{name}` is a GPU's; say `--device cuda:0` too"))),
         (DeviceSpec::Cuda(ordinal), Some(name)) => {
-            let unknown = || Error::Config(format!("there is no profile `{name}`; there are: {}", Profile::names().join(", ")));
-            let device = PlanOnly::new(Profile::named(name).ok_or_else(unknown)?, ordinal);
-            let device = if algorithms == Algorithms::Measured { device.with_measured_algorithms() } else { device };
-            Ok(OpenDevice { device: Arc::new(device), threads: None, thread_stacks: Bytes::ZERO })
+            let device = gpu::plan_only(name, ordinal, algorithms == Algorithms::Measured)?;
+            Ok(OpenDevice { device, threads: None, thread_stacks: Bytes::ZERO })
         }
         (DeviceSpec::Cuda(ordinal), None) => {
-            let device = open_gpu(ordinal, convolutions()?, algorithms)?;
+            let device = gpu::open(ordinal, kernel_folder(), convolutions()?, algorithms == Algorithms::Measured)?;
             Ok(OpenDevice { device, threads: None, thread_stacks: Bytes::ZERO })
         }
     }
@@ -95,14 +93,9 @@ pub fn open_each_way(spec: DeviceSpec) -> Result<Vec<(&'static str, Arc<dyn Devi
         DeviceSpec::Cpu => Ok(vec![("", open_device(spec)?)]),
         DeviceSpec::Cuda(ordinal) => {
             let ways = [("libraries", Convolutions::Libraries), ("generated", Convolutions::Generated)];
-            ways.into_iter().map(|(name, way)| Ok((name, open_gpu(ordinal, way, Algorithms::Rules)?))).collect()
+            ways.into_iter().map(|(name, way)| Ok((name, gpu::open(ordinal, kernel_folder(), way, false)?))).collect()
         }
     }
-}
-
-fn open_gpu(ordinal: usize, convolutions: Convolutions, algorithms: Algorithms) -> Result<Arc<dyn Device>> {
-    let device = CudaDevice::open(ordinal, kernel_folder().map(KernelCache::new))?.with_convolutions(convolutions);
-    Ok(Arc::new(if algorithms == Algorithms::Measured { device.with_measured_algorithms() } else { device }))
 }
 
 /// The variable that says what computes convolutions on a GPU.

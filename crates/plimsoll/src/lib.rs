@@ -9,8 +9,8 @@
 //! | layer | modules |
 //! |---|---|
 //! | values and errors | `suggest`, `named`, `system`, `precision`, `numerics`, `allow`, `infeasible`, `error`, `reader`, `files`, `stop`, `thumbnails` |
-//! | devices and files | `devices`, `offload_file`, `tensors`, `preprocessing`, `checkpoint`, `cost`, `image_scan`, `tflite`; `pipeline`: data without a model |
-//! | models and training | `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `prune`, `distill`, `zoo`, `import`, `history`, `callbacks` |
+//! | devices and files | `gpu`, `devices`, `offload_file`, `tensors`, `preprocessing`, `checkpoint`, `cost`, `image_scan`, `tflite`; `pipeline`: data without a model |
+//! | models and training | `graph`: what custom layers use of the core; `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `prune`, `distill`, `zoo`, `import`, `history`, `callbacks` |
 //! | eager code | `eager`: tensors, tapes, compiled functions |
 //! | one description | `spec`: what the user wants, as plain data |
 //! | front end | `config`: TOML to a `RunSpec` |
@@ -33,6 +33,8 @@ mod export;
 mod files;
 mod fit;
 mod generate;
+mod gpu;
+pub mod graph;
 mod graphs;
 mod history;
 mod image_scan;
@@ -84,6 +86,7 @@ pub use error::{BadRow, Error, Result};
 pub use export::{Evaluated, ExportOptions, Exported, Opset, SmallReport, TensorReport, TfliteNumbers, Verified, export, export_zoo};
 pub use fit::{Event, FirstBatch, Fit};
 pub use generate::{Generator, Sampling};
+pub use gpu::{Convolutions, Found, Gpu, Probe, missing_libraries, probe};
 pub use history::{Epoch, History, WeightSparsity};
 pub use import::{Imported, ImportedInput, import};
 pub use infeasible::{Infeasible, PipelineInfeasible, PlanningInfeasible};
@@ -99,10 +102,11 @@ pub use plan::{
 pub use plan_file::{Checked, check_plan_file, write_plan_file};
 pub use plimsoll_core::budget::{CountingAllocator, give_back_program_pages, return_freed_memory_early};
 pub use plimsoll_core::loss_scale::LossScaling;
-pub use plimsoll_core::selftest;
 pub use plimsoll_core::{Budget, Bytes, Device};
+pub use plimsoll_core::{allocator, selftest};
 pub use plimsoll_cpu::CpuDevice;
-pub use plimsoll_cuda::{Convolutions, Found, Gpu, Probe, missing_libraries, probe};
+/// Input pipelines: sources, stages, operations on rows.
+pub use plimsoll_data as data;
 pub use plimsoll_data::{
     Cache, Condition, Dataset, Parallelism, Prefetch, RandomSpec, Relation, Shuffle, Split, SplitMethod, SplitSpec, Splits, Tensor,
     Vocabulary, source,
@@ -147,7 +151,8 @@ pub mod prelude {
     };
 }
 
-/// The program in README compiles.
+/// The programs in the README files compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,14 +1,14 @@
 //! The programs of `examples/`, at a reduced size.
 
-#[path = "../../../examples/conv_resized.rs"]
+#[path = "../examples/conv_resized.rs"]
 #[allow(dead_code, reason = "a test calls `run`, not `main`")]
 mod conv_resized;
 
-#[path = "../../../examples/custom_loop.rs"]
+#[path = "../examples/custom_loop.rs"]
 #[allow(dead_code, reason = "a test calls `run`, not `main`")]
 mod custom_loop;
 
-#[path = "../../../examples/dense_million.rs"]
+#[path = "../examples/dense_million.rs"]
 #[allow(dead_code, reason = "a test calls `run`, not `main`")]
 mod dense_million;
 

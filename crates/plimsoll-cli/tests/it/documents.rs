@@ -1,4 +1,7 @@
-//! Documents stay true: links and paths exist, commands and flags are those of the program, TOML parses, pages stay short.
+//! Documents stay true: links and paths exist, commands and flags are those of the program and run, TOML parses, programs in Rust are those of
+//! the examples, every error is explained, every page is in the book, pages stay short.
+
+mod commands;
 
 use crate::repository;
 use crate::words::{files_below, help_texts, markdown};
@@ -26,6 +29,37 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, Option<&str>, &str)> {
     })
 }
 
+/// A fenced block.
+struct Block {
+    /// Its language and marks.
+    info: String,
+    /// The line it begins on.
+    line: usize,
+    text: String,
+}
+
+impl Block {
+    /// The name of the file that it shows, if its first line is a comment with one.
+    fn file_name(&self) -> Option<&str> {
+        let name = self.text.lines().next()?.strip_prefix("# ")?.split_whitespace().next()?;
+        name.contains('.').then_some(name)
+    }
+}
+
+/// The fenced blocks of a page.
+fn blocks(text: &str) -> Vec<Block> {
+    let (mut found, mut open): (Vec<Block>, bool) = (Vec::new(), false);
+    for (number, line) in text.lines().enumerate() {
+        match (line.trim_start().strip_prefix("```"), open) {
+            (Some(info), false) => found.push(Block { info: info.trim().to_string(), line: number + 1, text: String::new() }),
+            (None, true) => found.last_mut().expect("one is open").text += &format!("{line}\n"),
+            _ => {}
+        }
+        open ^= line.trim_start().starts_with("```");
+    }
+    found
+}
+
 /// What stands between each pair of backticks of a line.
 fn code_spans(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
@@ -50,7 +84,7 @@ fn links_lead_to_files_and_headings() {
                 }
                 let (file, heading) = target.split_once('#').unwrap_or((target, ""));
                 let linked = if file.is_empty() { root.join(&path) } else { root.join(path.parent().unwrap()).join(file) };
-                let page = if linked.is_file() { std::fs::read_to_string(&linked).unwrap() } else { String::new() };
+                let page = if heading.is_empty() { String::new() } else { std::fs::read_to_string(&linked).unwrap_or_default() };
                 let known = heading.is_empty()
                     || lines(&page).any(|(_, language, line)| language.is_none() && line.starts_with('#') && anchor(line) == heading);
                 if !linked.exists() || !known {
@@ -96,7 +130,7 @@ fn commands_and_flags_exist() {
         for (number, language, line) in lines(&text) {
             let shown: Vec<&str> = match language {
                 None => code_spans(line).collect(),
-                Some("console") => line.strip_prefix("$ ").into_iter().collect(),
+                Some(info) if info.starts_with("console") => line.strip_prefix("$ ").into_iter().collect(),
                 Some(_) => Vec::new(),
             };
             let commands = shown.iter().flat_map(|shown| shown.split("&&")).map(|shown| shown.split(" # ").next().unwrap().trim());
@@ -136,7 +170,7 @@ fn cargo_commands_name_targets() {
                 let lost = [("--test", "tests"), ("--bench", "benches")]
                     .into_iter()
                     .flat_map(|(flag, kind)| after(flag).into_iter().filter(move |name| !exists(kind, name)))
-                    .chain(after("--example").into_iter().filter(|name| !root.join("examples").join(format!("{name}.rs")).exists()))
+                    .chain(after("--example").into_iter().filter(|name| !exists("examples", name)))
                     .chain(
                         after("--lib").into_iter().filter(|filter| !filter.starts_with('-') && !names_a_test(&folder.join("src"), filter)),
                     );
@@ -166,21 +200,64 @@ fn has_flag(help: &str, flag: &str) -> bool {
 #[test]
 fn toml_blocks_parse() {
     for (path, text) in documents() {
-        let mut block = String::new();
-        let mut begin = 0;
-        for (number, line) in text.lines().enumerate() {
-            match line.trim() {
-                "```toml" => (block, begin) = (" ".into(), number + 2),
-                "```" if !block.is_empty() => {
-                    let parsed = block.parse::<toml::Table>();
-                    assert!(parsed.is_ok(), "{}:{begin}: {}", path.display(), parsed.unwrap_err());
-                    block.clear();
-                }
-                _ if !block.is_empty() => block += &format!("{line}\n"),
-                _ => {}
+        for block in blocks(&text).into_iter().filter(|block| block.info == "toml") {
+            let parsed = block.text.parse::<toml::Table>();
+            assert!(parsed.is_ok(), "{}:{}: {}", path.display(), block.line, parsed.unwrap_err());
+        }
+    }
+}
+
+/// The programs of these pages are functions of an example, which a test of the library runs.
+#[test]
+fn rust_programs_are_those_of_the_example() {
+    let example = std::fs::read_to_string(repository().join("crates/plimsoll/examples/from_keras.rs")).unwrap();
+    let (mut compared, mut other) = (0, Vec::new());
+    for page in ["coming-from-keras.md", "coming-from-pytorch.md"] {
+        let text = std::fs::read_to_string(repository().join("docs").join(page)).unwrap();
+        for block in blocks(&text).into_iter().filter(|block| block.info == "rust") {
+            compared += 1;
+            if !example.contains(block.text.trim_end()) {
+                other.push(format!("docs/{page}:{}", block.line));
             }
         }
     }
+    assert!(compared > 0 && other.is_empty(), "not as in examples/from_keras.rs:\n{}", other.join("\n"));
+}
+
+#[test]
+fn every_page_is_in_the_book() {
+    let summary = std::fs::read_to_string(repository().join("docs/SUMMARY.md")).unwrap();
+    let pages = documents().into_iter().filter_map(|(path, _)| Some(path.strip_prefix("docs").ok()?.to_path_buf()));
+    let lost: Vec<_> =
+        pages.filter(|page| page != Path::new("SUMMARY.md")).filter(|page| !summary.contains(&format!("({})", page.display()))).collect();
+    assert!(lost.is_empty(), "docs/SUMMARY.md lacks {lost:?}");
+}
+
+/// Files with the errors that people see, and how documents call them.
+const ERRORS: [(&str, &str); 7] = [
+    ("plimsoll/src/error.rs", "Error"),
+    ("plimsoll/src/eager/error.rs", "eager::Error"),
+    ("plimsoll-data/src/error.rs", "DataError"),
+    ("plimsoll-core/src/device/mod.rs", "DeviceError"),
+    ("plimsoll-core/src/allocator/error.rs", "AllocatorError"),
+    ("plimsoll-core/src/plan/recompute/mod.rs", "FitError"),
+    ("plimsoll-formats/src/error.rs", "FormatError"),
+];
+
+#[test]
+fn every_error_is_explained() {
+    let page = std::fs::read_to_string(repository().join("docs/troubleshooting.md")).unwrap();
+    let mut missing = Vec::new();
+    for (file, shown) in ERRORS {
+        let text = std::fs::read_to_string(repository().join("crates").join(file)).unwrap();
+        let name = shown.rsplit(':').next().unwrap();
+        let body = text.split(&format!("pub enum {name} {{\n")).nth(1).unwrap_or_else(|| panic!("{file} has no enum {name}"));
+        let lines = body.lines().take_while(|line| *line != "}").filter(|line| line.starts_with("    ") && !line.starts_with("     "));
+        let variants = lines.map(|line| line.trim().split([' ', '(', ',', '{']).next().unwrap());
+        let variants = variants.filter(|variant| variant.starts_with(|first: char| first.is_uppercase()));
+        missing.extend(variants.map(|variant| format!("{shown}::{variant}")).filter(|name| !page.contains(&format!("`{name}`"))));
+    }
+    assert!(missing.is_empty(), "docs/troubleshooting.md does not say what to do about {missing:?}");
 }
 
 /// A reader decides in a minute (README) and finds a place in an hour (ARCHITECTURE).

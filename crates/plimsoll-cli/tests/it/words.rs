@@ -141,15 +141,20 @@ fn files(root: &Path) -> Vec<PathBuf> {
     let mut found = markdown(root);
     found.extend(files_below(root.join("examples"), &["rs", "toml"]));
     for entry in std::fs::read_dir(root.join("crates")).unwrap() {
-        found.extend(files_below(entry.unwrap().path().join("src"), &["rs", "toml", "cu"]));
+        let folder = entry.unwrap().path();
+        found.extend(files_below(folder.join("src"), &["rs", "toml", "cu"]));
+        if folder.join("examples").exists() {
+            found.extend(files_below(folder.join("examples"), &["rs"]));
+        }
     }
     found
 }
 
 /// The documents of the repository.
 pub(crate) fn markdown(root: &Path) -> Vec<PathBuf> {
-    let pages = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "fuzz/README.md"];
-    pages.iter().map(|page| root.join(page)).chain(files_below(root.join("docs"), &["md"])).collect()
+    let pages = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "fuzz/README.md"];
+    let crates = std::fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path().join("README.md"));
+    pages.iter().map(|page| root.join(page)).chain(crates).chain(files_below(root.join("docs"), &["md"])).collect()
 }
 
 pub(crate) fn files_below(folder: PathBuf, extensions: &[&str]) -> Vec<PathBuf> {

@@ -1,6 +1,7 @@
 //! Configurations: the TOML text of a run, read with errors that name the key, the nearest one that exists, and what it may be.
 
 mod data;
+mod descriptions;
 mod imported;
 mod inputs;
 #[cfg(test)]

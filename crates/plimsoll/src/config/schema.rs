@@ -1,7 +1,7 @@
 //! The JSON schema of configurations, for editors. It follows from the code that reads configurations: readers tell which keys they are asked
 //! for and what they may be, and the definitions of layers, optimizers, stages and the like give one alternative each.
 
-use super::{data, layers, row_ops, sources};
+use super::{data, descriptions, layers, row_ops, sources};
 use crate::loss::Loss;
 use crate::nn::{Activation, LAYERS};
 use crate::optim::OPTIMIZERS;
@@ -92,6 +92,7 @@ pub fn schema() -> Value {
     data["validation"] = json!({ "type": "object" });
     data["test"] = json!({ "type": "object" });
     root["properties"]["data"]["properties"] = data;
+    descriptions::add(&mut root);
     root
 }
 

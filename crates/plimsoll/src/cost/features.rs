@@ -1,5 +1,6 @@
 //! Features of a node for the cost model: its class, its amount of work, and its sizes.
 
+use crate::gpu;
 use plimsoll_core::expr::{Binary, Expr, Term, Unary};
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::shape::{Shape, TensorType};
@@ -124,7 +125,7 @@ pub(super) fn features(graph: &Graph, node: &Node, rows: usize) -> Features {
         () if compute_bound && graph.tf32() => class + TF32,
         () => class,
     };
-    let gpu_seconds = plimsoll_cuda::built_in_seconds(graph, node, rows);
+    let gpu_seconds = gpu::built_in_seconds(graph, node, rows);
     let sizes = sizes.into_iter().map(|size| size.max(1.0).ln()).collect();
     Features { class, sizes, work, bytes: bytes as f64, gpu_seconds, compute_bound }
 }

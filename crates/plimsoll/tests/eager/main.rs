@@ -4,7 +4,7 @@ mod accounting;
 mod agreement;
 mod budgets;
 mod custom;
-#[path = "../../../../examples/eager.rs"]
+#[path = "../../examples/eager.rs"]
 #[expect(dead_code, reason = "its main is not called")]
 mod example;
 mod gradients;

@@ -189,7 +189,18 @@ pub(super) fn names() -> Vec<&'static str> {
 pub(super) fn documented_keys() -> Vec<String> {
     let spans = SOURCES.iter().flat_map(|kind| kind.keys.split('`').skip(1).step_by(2));
     let keys = spans.filter_map(|span| span.split([' ', '=']).next()).filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'));
-    keys.filter(|key| !key.is_empty()).map(str::to_string).collect()
+    // "The others as for `csv`" is no key.
+    keys.filter(|key| !key.is_empty() && !names().contains(key)).map(str::to_string).collect()
+}
+
+/// Which sources have a key, in words.
+pub(super) fn with_key(key: &str) -> String {
+    let has = |keys: &str| keys.split('`').skip(1).step_by(2).any(|span| span.split([' ', '=']).next() == Some(key));
+    let names: Vec<String> = SOURCES.iter().filter(|kind| has(kind.keys)).map(|kind| format!("`{}`", kind.name)).collect();
+    match names.is_empty() {
+        true => "A key of parts of `concatenate`, `zip`, `sample_from` and `interleave`.".to_string(),
+        false => format!("A key of {}; see [Sources](data.md#sources).", names.join(", ")),
+    }
 }
 
 /// The names of sources that a path is enough for, as `--source` takes them.
