@@ -193,7 +193,8 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     let planned = PlannedRun {
         nodes: nodes(memory.programs.iter().map(|program| &program.graph)),
         accumulates: micro_batch < request.batch,
-        as_specified: (on_device.is_none() && whole && is_as_specified(&memory)).then(|| least - request.machine.process),
+        as_specified: (on_device.is_none() && whole && is_as_specified(&memory))
+            .then(|| least + page_tables(least) - request.machine.process),
     };
     if planned.as_specified.is_none_or(|run| run > request.programs.search_heap(compared(request))) {
         let graphs = fixed.iter_mut().filter(|(owner, _)| *owner == Owner::Graphs);

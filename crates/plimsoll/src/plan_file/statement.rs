@@ -121,7 +121,8 @@ pub(super) fn derive(
         }
         let run = add(total(&host)?, pipelines::minimum(&subject.data, feed_rows)?)?;
         // Planning ends before the run allocates; it counts only if it takes more memory than the run.
-        let without_search = proven.planning_as_specified.filter(|(_, search)| run.saturating_sub(process) <= *search);
+        let beside = add(run, page_tables(run))?.saturating_sub(process);
+        let without_search = proven.planning_as_specified.filter(|(_, search)| beside <= *search);
         let gaps = if without_search.is_some() { 0 } else { GAPS_OF_SEARCH.0 };
         insert(&mut host, "graphs", gaps)?;
         let run = add(run, gaps)?;

@@ -57,7 +57,9 @@ fn run_page(path: &Path, blocks: &[Block]) -> Vec<String> {
             match (output.status.success(), command.fails) {
                 (true, true) => failures.push(format!("{place} is shown with an error, but succeeds")),
                 (false, false) => failures.push(format!("{place}: {}", error.trim())),
-                (false, true) if !error.lines().any(|line| line.starts_with("error: ")) => failures.push(format!("{place}: {}", error.trim())),
+                (false, true) if !error.lines().any(|line| line.starts_with("error: ")) => {
+                    failures.push(format!("{place}: {}", error.trim()))
+                }
                 _ => {}
             }
         }
