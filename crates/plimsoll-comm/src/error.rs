@@ -67,7 +67,7 @@ pub enum CommError {
         /// The earlier error.
         first: String,
     },
-    /// The operation is not possible with these arguments. No other rank is waiting because of it.
+    /// The operation is not possible with these arguments, and was not begun.
     #[error("rank {rank} of {size}: {what}")]
     Usage {
         /// The rank.

@@ -94,6 +94,8 @@ fn rank(task: &str) -> ExitCode {
     assert!(local.is_some_and(|local| local < mpi.size()), "local rank {local:?}");
     if task == "contract" {
         check_group(&mpi);
+        let wrong = mpi.split(Some(u32::MAX), 0).err().expect("no such color").to_string();
+        assert_eq!(wrong, format!("rank {} of {}: split takes colors and keys up to 2147483647, as MPI does", mpi.rank(), mpi.size()));
         assert!(mpi.owned_bytes() >= 1 << 20);
         println!("version: {}", mpi.version());
         println!("complete: rank {}", mpi.rank());

@@ -129,7 +129,7 @@ impl Device for CpuDevice {
 
     fn executable(&self, plan: &CheckedPlan, role: Role) -> Result<Box<dyn Executable>, DeviceError> {
         check_load(self, plan, plan.rows)?;
-        Ok(Box::new(CpuExecutable::new(&self.pool, plan, role)?))
+        Ok(Box::new(CpuExecutable::new(&self.pool, &self.group, plan, role)?))
     }
 }
 

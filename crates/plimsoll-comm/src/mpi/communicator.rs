@@ -129,7 +129,8 @@ impl<H: Handle> Communicator<H> {
 
     /// An error if a call returned one.
     pub fn check(&self, code: c_int, operation: Operation) -> Result<()> {
-        self.library.check(code, (self.rank, self.size), &operation.in_words())
+        // Words only for errors: requests are tested often, and steps allocate nothing.
+        if code == 0 { Ok(()) } else { self.library.check(code, (self.rank, self.size), &operation.in_words()) }
     }
 
     /// The library, for one operation, unless an earlier one failed.
@@ -206,12 +207,16 @@ impl<H: Handle> Group for Communicator<H> {
     }
 
     fn split(&self, color: Option<u32>, key: u32) -> Result<Option<Box<dyn Group>>> {
+        let in_int = |number: u32| c_int::try_from(number).is_ok();
+        if !color.is_none_or(in_int) || !in_int(key) {
+            let what = format!("split takes colors and keys up to {}, as MPI does", c_int::MAX);
+            return Err(CommError::Usage { rank: self.rank, size: self.size, what });
+        }
         // The calls below have no timeout, so everybody has to be there.
         self.barrier()?;
         let mut state = self.lock(Operation::Split)?;
         let Library { functions, constants, .. } = &*self.library;
-        let [number, key] = [color.unwrap_or(0), key].map(|number| c_int::try_from(number).unwrap_or(c_int::MAX));
-        let number = color.map_or(constants.undefined, |_| number);
+        let (number, key) = (color.map_or(constants.undefined, |color| color as c_int), key as c_int);
         let mut messages = self.messages;
         // SAFETY: handles of the library that is called.
         let code = unsafe { (functions.comm_split)(self.messages, number, key, &mut messages) };

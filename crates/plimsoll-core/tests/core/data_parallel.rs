@@ -8,7 +8,7 @@ use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::ops::{AllReduce, Reduction};
 use plimsoll_core::passes::optimize;
 use plimsoll_core::plan::recompute::{Effort, fit};
-use plimsoll_core::plan::{Rates, layout, layout_sequenced, plan};
+use plimsoll_core::plan::{Rates, check, check_equivalence, layout, layout_sequenced, plan};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::reference::{self, RankInputs};
 use plimsoll_core::step::{Role, Training, training_programs_with};
@@ -213,6 +213,30 @@ fn plans_run_collectives_once_and_in_order() {
             let count = if matches!(program.role, Role::Step | Role::Last) { 6 } else { 0 };
             assert_eq!(scopes, (0..count).map(|i| format!("all_reduce/{i}")).collect::<Vec<_>>(), "{}", program.role.name());
         }
+    }
+}
+
+/// A certificate with collectives in another order is refused, and so is a graph that sums other tensors together, or over
+/// other ranks.
+#[test]
+fn the_checker_refuses_other_orders_and_other_sums() {
+    let step = |ranks, bucket| vec![programs(Extras::default(), Some(DataParallel { ranks, bucket: Bytes(bucket) })).remove(0)];
+    let planned = plan(step(2, 1), ROWS, &PAPER).unwrap();
+    let graph = &planned.programs[0].graph;
+    let mut certificate = planned.certificate();
+    let steps = &mut certificate.programs[0].steps;
+    let collectives: Vec<usize> = (0..steps.len()).filter(|at| steps[*at].op == "all_reduce").collect();
+    // The first sum runs where the second did, and the other way round.
+    steps.swap(collectives[0], collectives[1]);
+    let error = check(&certificate, &[graph]).unwrap_err().to_string();
+    assert!(error.contains("(all_reduce of `all_reduce/1`)") && error.contains("is read where"), "{error}");
+
+    let optimized = |ranks, bucket| optimize(&step(ranks, bucket)[0].1).unwrap();
+    let original = optimized(2, 1);
+    check_equivalence(&original, &optimized(2, 1), &PAPER, ROWS).unwrap();
+    for other in [optimized(2, 80), optimized(3, 1)] {
+        let error = check_equivalence(&original, &other, &PAPER, ROWS).unwrap_err().to_string();
+        assert!(error.contains("the planned graph changes `") && error.contains("to something else"), "{error}");
     }
 }
 

@@ -1,20 +1,24 @@
 //! A program on memory that is given for every run.
 
-use super::instruction::{Bindings, KernelCall};
+use super::instruction::Bindings;
 use super::lower::{Lowering, ProgramMemory};
-use super::unsupported;
+use super::{Work, unsupported, work};
 use crate::runtime::memory::{CpuMemory, HostBuffer};
 use crate::runtime::threads::ThreadPool;
+use plimsoll_comm::Group;
 use plimsoll_core::Bytes;
 use plimsoll_core::device::{DeviceError, Executable, Region, RunBuffers};
 use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::step::Role;
 use std::sync::Arc;
 
+/// Error for a plan that offloads tensors.
+const STORES: &str = "a plan with a backing store needs memory of its own; load it instead";
+
 /// A program without memory of its own.
 pub(crate) struct CpuExecutable {
     pool: Arc<ThreadPool>,
-    calls: Vec<KernelCall>,
+    calls: Vec<Work>,
     /// The columns, the states, and the arena.
     extents: Vec<Extent>,
     columns: usize,
@@ -35,18 +39,21 @@ struct Extent {
 impl CpuExecutable {
     /// # Errors
     /// If no kernel supports an op's configuration, or the plan offloads tensors.
-    pub fn new(pool: &Arc<ThreadPool>, plan: &CheckedPlan, role: Role) -> Result<CpuExecutable, DeviceError> {
+    pub fn new(pool: &Arc<ThreadPool>, group: &Arc<dyn Group>, plan: &CheckedPlan, role: Role) -> Result<CpuExecutable, DeviceError> {
         let program = plan.expect_program(role);
         if plan.backing > Bytes::ZERO {
-            return Err(unsupported("a plan with a backing store needs memory of its own; load it instead"));
+            return Err(unsupported(STORES));
         }
         let memory = ProgramMemory::Given { states: &plan.states, arena: plan.arena };
         let lowering = Lowering { program, rows: plan.rows, threads: pool.threads(), memory };
         let mut calls = Vec::with_capacity(program.order.len());
         for (step, id) in program.order.iter().enumerate() {
             let node = program.graph.node(*id);
-            let call = lowering.lower(node, program.workspaces[step]);
-            calls.push(call.map_err(|what| unsupported(format!("{}: {what}", node.op.rules().name())))?);
+            let call = work(&lowering, node, program.workspaces[step], group);
+            match call.map_err(|what| unsupported(format!("{}: {what}", node.op.rules().name())))? {
+                Work::Copy => return Err(unsupported(STORES)),
+                call => calls.push(call),
+            }
         }
         let alignment = plan.alignment.get();
         let columns = program.graph.inputs().iter();
@@ -102,10 +109,15 @@ impl Executable for CpuExecutable {
         let _alone = memories.lock();
         let bindings = Bindings { columns: &[], scalars: buffers.scalars, random: buffers.random, regions: &self.addresses };
         for call in &mut self.calls {
-            // SAFETY: every region was just checked: it is inside of a memory whose lock is held, aligned, and
-            // overlaps no region that is written. Types, sizes, and that values alias within a region only where
-            // allowed follow from `CheckedPlan` and `check_load`.
-            unsafe { call.run(&self.pool, &bindings) };
+            match call {
+                // SAFETY: every region was just checked: it is inside of a memory whose lock is held, aligned, and
+                // overlaps no region that is written. Types, sizes, and that values alias within a region only where
+                // allowed follow from `CheckedPlan` and `check_load`.
+                Work::Kernel(call) => unsafe { call.run(&self.pool, &bindings) },
+                // SAFETY: as above.
+                Work::Collective(call) => unsafe { call.run(&bindings) }?,
+                Work::Copy => unreachable!("refused when the program is made"),
+            }
         }
         Ok(())
     }

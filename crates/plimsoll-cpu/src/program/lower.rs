@@ -151,10 +151,16 @@ impl Lowering<'_> {
             return Ok(KernelCall::Copy { copies: vec![], output: self.address(outputs[0])?, zeros: None });
         }
         Ok(match &node.op {
-            Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::ChannelView(_) | Op::Store(_) | Op::Load(_) => {
+            Op::Input(_)
+            | Op::State(_)
+            | Op::Scalar(_)
+            | Op::Reshape(_)
+            | Op::ChannelView(_)
+            | Op::Store(_)
+            | Op::Load(_)
+            | Op::AllReduce(_) => {
                 return Err("is planned as a step of the kernels, but does not run there".to_string());
             }
-            Op::AllReduce(_) => return Err("is run by programs with memory of their own only; load this one instead".to_string()),
             Op::Pointwise(op) => {
                 let to = outputs.iter().map(|output| self.own(*output)).collect::<Result<Vec<_>, _>>()?;
                 KernelCall::Pointwise(Box::new(self.expression(&op.expr, &op.shape, inputs, &to)?))

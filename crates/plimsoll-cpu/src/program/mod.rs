@@ -25,8 +25,9 @@ use lower::{Lowering, ProgramMemory, fixed};
 use offload::OffloadCopies;
 use plimsoll_comm::Group;
 use plimsoll_core::device::{DeviceError, Loaded, NodeSpan, StepInputs, StepMemory};
+use plimsoll_core::graph::Node;
 use plimsoll_core::plan::{Place, Program};
-use plimsoll_core::{DType, NodeId, Op, ValueId};
+use plimsoll_core::{Bytes, DType, NodeId, Op, ValueId};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -134,13 +135,7 @@ impl CpuProgram {
                     outputs.collect::<Result<Vec<_>, _>>().map_err(named)?
                 }
             };
-            let work = match node.op {
-                Op::Store(_) | Op::Load(_) => Work::Copy,
-                Op::AllReduce(op) => {
-                    Work::Collective(AllReduceCall::new(op, node, program.workspaces[step], &lowering, group).map_err(named)?)
-                }
-                _ => Work::Kernel(lowering.lower(node, program.workspaces[step]).map_err(named)?),
-            };
+            let work = work(&lowering, node, program.workspaces[step], group).map_err(named)?;
             let writes_state = node.outputs.iter().any(|value| match program.places[value.0 as usize] {
                 Some(Place::Resident(_)) => true,
                 Some(Place::Backing(_)) => program.graph.updates().iter().any(|(_, changed)| changed == value),
@@ -302,6 +297,15 @@ fn output(lowering: &Lowering<'_>, value: ValueId) -> Result<Output, String> {
 
 fn made(to: &Destination, rows: usize) -> Result<Output, String> {
     Ok(Output { dtype: to.dtype(), address: fixed(to.address)?, count: to.count(rows), runs: to.runs })
+}
+
+/// What a node's instruction does; its workspace is at this offset of the arena and has this size.
+fn work(lowering: &Lowering<'_>, node: &Node, workspace: (Bytes, Bytes), group: &Arc<dyn Group>) -> Result<Work, String> {
+    Ok(match node.op {
+        Op::Store(_) | Op::Load(_) => Work::Copy,
+        Op::AllReduce(op) => Work::Collective(AllReduceCall::new(op, node, workspace, lowering, group)?),
+        _ => Work::Kernel(lowering.lower(node, workspace)?),
+    })
 }
 
 /// The guard of a program that updates states and has a loss.
