@@ -57,7 +57,9 @@ fn run_page(path: &Path, blocks: &[Block]) -> Vec<String> {
             match (output.status.success(), command.fails) {
                 (true, true) => failures.push(format!("{place} is shown with an error, but succeeds")),
                 (false, false) => failures.push(format!("{place}: {}", error.trim())),
-                (false, true) if !error.lines().any(|line| line.starts_with("error: ")) => failures.push(format!("{place}: {}", error.trim())),
+                (false, true) if !error.lines().any(|line| line.starts_with("error: ")) => {
+                    failures.push(format!("{place}: {}", error.trim()))
+                }
                 _ => {}
             }
         }
@@ -106,11 +108,14 @@ fn shell(sandbox: &Sandbox, line: &str) -> std::process::Output {
 /// A run on the embedded digits, in seconds.
 const DIGITS: &str = "plimsoll train --quiet --epochs 1 --set data.take=96 --out ";
 
+/// Makes a file or a folder.
+type Maker<'m> = &'m dyn Fn(&Sandbox);
+
 /// Files that commands of a page name, in the order in which they are made from each other.
 fn make_files(sandbox: &Sandbox, page: &str, commands: &str) {
     arrays(sandbox, page);
     let run = if page.ends_with("images.md") { FLOWERS } else { RUN };
-    let makers: [(&str, &dyn Fn(&Sandbox)); 9] = [
+    let makers: [(&str, Maker<'_>); 9] = [
         ("photos", &|sandbox| images(sandbox, "photos", 40)),
         ("run.toml", &|sandbox| sandbox.write("run.toml", run)),
         ("config.toml", &|sandbox| sandbox.write("config.toml", RUN)),
