@@ -44,6 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+/// A dense layer over a million rows.
 pub fn arrays(folder: &Path) -> Result<History, Error> {
     let data = Dataset::npy(&[("x", folder.join("x.npy")), ("y", folder.join("y.npy"))])?;
     let data = data.shuffle(Shuffle::seed(1)).batch(32);
@@ -54,6 +55,7 @@ pub fn arrays(folder: &Path) -> Result<History, Error> {
     trainer.fit(Fit::epochs(1))
 }
 
+/// Images that are resized in the pipeline.
 pub fn images(folder: &Path) -> Result<History, Error> {
     let data = Dataset::npy(&[("x", folder.join("images.npy")), ("y", folder.join("labels.npy"))])?;
     let data = data.shuffle(Shuffle::seed(1)).take(64_000);
@@ -68,6 +70,7 @@ fn photo_classifier() -> Sequential {
     Sequential::new().add(Conv2D::new(16, 3).stride(2, 2).relu()).add(GlobalAveragePool).add(Dense::new(10))
 }
 
+/// A folder of photographs.
 pub fn photos(folder: &Path) -> Result<History, Error> {
     let data = Dataset::image_folder(folder.join("photos"))?.shuffle(Shuffle::seed(1));
     let data = data.map("x", [decode(), resize(224, 224, Method::Bilinear), scale(1.0 / 255.0)]).batch(32);
@@ -75,6 +78,7 @@ pub fn photos(folder: &Path) -> Result<History, Error> {
     trainer.fit(Fit::epochs(2))
 }
 
+/// The same with random flips, brightness and contrast.
 pub fn augmented(folder: &Path) -> Result<History, Error> {
     let data = Dataset::image_folder(folder.join("photos"))?.shuffle(Shuffle::seed(1));
     let data = data.map("x", [decode(), resize(224, 224, Method::Bilinear), scale(1.0 / 255.0)]);
@@ -83,6 +87,7 @@ pub fn augmented(folder: &Path) -> Result<History, Error> {
     trainer.fit(Fit::epochs(2))
 }
 
+/// The same, decoded once and cached in a file.
 pub fn cached(folder: &Path) -> Result<History, Error> {
     let data = Dataset::image_folder(folder.join("photos"))?.shuffle(Shuffle::seed(1));
     let data = data.map("x", [decode(), resize(224, 224, Method::Bilinear)]).cache(Cache::File(folder.join("photos.plc")));
@@ -91,6 +96,7 @@ pub fn cached(folder: &Path) -> Result<History, Error> {
     trainer.fit(Fit::epochs(2))
 }
 
+/// A loop of our own over planned steps. Returns the loss of the last one.
 pub fn custom_loop(folder: &Path) -> Result<f64, Error> {
     let data = Dataset::npy(&[("x", folder.join("x.npy")), ("y", folder.join("y.npy"))])?.take(96_000).batch(32);
     let trainer = Trainer::new(Sequential::new().add(Dense::new(10)), &data)
@@ -114,6 +120,7 @@ fn image_classifier() -> Sequential {
     Sequential::new().add(Conv2D::new(64, 3).relu()).add(Conv2D::new(64, 3).relu()).add(Flatten).add(Dense::new(10))
 }
 
+/// A batch of 256 in four parts.
 pub fn accumulated(folder: &Path) -> Result<History, Error> {
     let data = Dataset::npy(&[("x", folder.join("images.npy")), ("y", folder.join("labels.npy"))])?;
     let data = data.take(16_384).map("x", [scale(1.0 / 255.0)]).batch(256);
@@ -124,6 +131,7 @@ pub fn accumulated(folder: &Path) -> Result<History, Error> {
     trainer.fit(Fit::epochs(1))
 }
 
+/// Activations in 16 bits.
 pub fn half(folder: &Path) -> Result<History, Error> {
     let data = Dataset::npy(&[("x", folder.join("images.npy")), ("y", folder.join("labels.npy"))])?;
     let data = data.take(2_048).map("x", [scale(1.0 / 255.0)]).batch(256);
@@ -137,21 +145,25 @@ fn resnet() -> Result<Trainer, Error> {
     Ok(Trainer::new(zoo::resnet50(1_000), &Dataset::random(images)?.batch(64)).optimizer(Adam::default()))
 }
 
+/// The plan of a run on a GPU.
 pub fn placed() -> Result<RunPlan, Error> {
     let trainer = resnet()?.device(DeviceSpec::Cuda(0)).device_profile("h200"); // without a profile: the GPU itself
     trainer.plan(&Fit::epochs(1))
 }
 
+/// The same within 4 GiB of the GPU.
 pub fn limited() -> Result<RunPlan, Error> {
     let trainer = resnet()?.device(DeviceSpec::Cuda(0)).device_profile("h200").budget(Budget::host("4GiB")?.device("4GiB")?);
     trainer.plan(&Fit::epochs(1))
 }
 
+/// The largest batch within 8 GiB of the GPU.
 pub fn largest() -> Result<usize, Error> {
     let trainer = resnet()?.device(DeviceSpec::Cuda(0)).device_profile("h200").budget(Budget::host("8GiB")?.device("8GiB")?);
     Ok(trainer.largest_batch()?.map_or(0, |largest| largest.batch))
 }
 
+/// Scores for 50,000 tokens.
 pub fn vocabulary(folder: &Path) -> Result<History, Error> {
     let data = Dataset::npy(&[("x", folder.join("tokens.npy")), ("y", folder.join("next.npy"))])?.take(128).batch(32);
     let model = Sequential::new().add(Embedding::new(50_000, 256)).add(Dense::new(256).relu()).add(Dense::new(50_000));
@@ -159,6 +171,7 @@ pub fn vocabulary(folder: &Path) -> Result<History, Error> {
     trainer.fit(Fit::epochs(1))
 }
 
+/// The plan of a U-Net within 1 GiB.
 pub fn segmentation() -> Result<RunPlan, Error> {
     let options = zoo::Options { classes: Some(4), input: Some(vec![512, 512, 3]), width: Some(0.25), ..Default::default() };
     let data = Dataset::shapes(ShapesSpec::new(16, 512, 512))?.map("x", [scale(1.0 / 255.0)]).batch(8);
@@ -166,6 +179,7 @@ pub fn segmentation() -> Result<RunPlan, Error> {
     trainer.plan(&Fit::epochs(1))
 }
 
+/// An LSTM over 2,048 steps.
 pub fn series(folder: &Path) -> Result<History, Error> {
     let data = Dataset::npy(&[("x", folder.join("series.npy")), ("y", folder.join("target.npy"))])?.take(256).batch(64);
     let model = Sequential::new().add(Lstm::new(128)).add(Dense::new(1));
@@ -180,6 +194,7 @@ pub fn rows_in_memory() -> Result<Dataset, Error> {
     Ok(Dataset::from_tensor_slices([("x", x), ("y", y)])?)
 }
 
+/// A network with one hidden layer, trained with AdamW.
 pub fn adamw_loop(folder: &Path) -> Result<History, Error> {
     let data = Dataset::npy(&[("x", folder.join("x.npy")), ("y", folder.join("y.npy"))])?;
     let data = data.shuffle(Shuffle::seed(1)).batch(32);
@@ -212,6 +227,7 @@ impl Layer for SquaredScale {
     }
 }
 
+/// Fits a linear function with a closure that is compiled. Returns the last loss.
 pub fn explore() -> eager::Result<f32> {
     let x = Tensor::normal([256, 10])?;
     let target = x.sum_axes(&[1])?.reshape([256, 1])?;

@@ -108,11 +108,14 @@ fn shell(sandbox: &Sandbox, line: &str) -> std::process::Output {
 /// A run on the embedded digits, in seconds.
 const DIGITS: &str = "plimsoll train --quiet --epochs 1 --set data.take=96 --out ";
 
+/// Makes a file or a folder.
+type Maker<'m> = &'m dyn Fn(&Sandbox);
+
 /// Files that commands of a page name, in the order in which they are made from each other.
 fn make_files(sandbox: &Sandbox, page: &str, commands: &str) {
     arrays(sandbox, page);
     let run = if page.ends_with("images.md") { FLOWERS } else { RUN };
-    let makers: [(&str, &dyn Fn(&Sandbox)); 9] = [
+    let makers: [(&str, Maker<'_>); 9] = [
         ("photos", &|sandbox| images(sandbox, "photos", 40)),
         ("run.toml", &|sandbox| sandbox.write("run.toml", run)),
         ("config.toml", &|sandbox| sandbox.write("config.toml", RUN)),
