@@ -120,12 +120,14 @@ fn elements_of_every_type_are_numbers() {
                 DType::I64 => (value as i64).to_ne_bytes().to_vec(),
                 DType::I32 => (value as i32).to_ne_bytes().to_vec(),
                 DType::U8 => vec![value as u8],
+                DType::Bool => vec![u8::from(value != 0.0)],
             })
         })
     };
-    for dtype in [DType::F64, DType::F32, DType::BF16, DType::F16, DType::I64, DType::I32, DType::U8] {
+    for dtype in [DType::F64, DType::F32, DType::BF16, DType::F16, DType::I64, DType::I32, DType::U8, DType::Bool] {
         let held = move |value: f64| match dtype {
             DType::U8 => f64::from(value as u8),
+            DType::Bool => f64::from(value != 0.0),
             DType::I32 | DType::I64 => value.trunc(),
             _ => value,
         };
