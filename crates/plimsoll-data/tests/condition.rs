@@ -124,10 +124,9 @@ fn elements_of_every_type_are_numbers() {
             })
         })
     };
-    for dtype in [DType::F64, DType::F32, DType::BF16, DType::F16, DType::I64, DType::I32, DType::U8, DType::Bool] {
+    for dtype in [DType::F64, DType::F32, DType::BF16, DType::F16, DType::I64, DType::I32, DType::U8] {
         let held = move |value: f64| match dtype {
             DType::U8 => f64::from(value as u8),
-            DType::Bool => f64::from(value != 0.0),
             DType::I32 | DType::I64 => value.trunc(),
             _ => value,
         };
@@ -150,6 +149,15 @@ fn elements_of_every_type_are_numbers() {
             false => assert_eq!(first.unwrap(), 1, "{dtype}"),
         }
     }
+}
+
+#[test]
+fn truth_values_are_zero_and_one() {
+    let data = stored(DType::Bool, [[0, 1], [1, 1], [0, 0]].map(|row| row.map(|value: u8| vec![value])));
+    let kept = |data: Dataset| data.batch(1).count_rows().unwrap();
+    assert_eq!(kept(data.clone().filter_where(Condition::on("x").is([1.0]))), 1);
+    assert_eq!(kept(data.clone().filter_where(Condition::on("x").number(Relation::AtMost, 0.0))), 1);
+    assert_eq!(kept(data.filter(|row| row.numbers("x").eq([0.0, 1.0]))), 1);
 }
 
 #[test]
