@@ -21,27 +21,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [folder, program] = &arguments[..] else { return Err("give a folder with data and the name of a program".into()) };
     let folder = Path::new(folder);
-    let history = match program.as_str() {
-        "arrays" => arrays(folder)?,
-        "images" => images(folder)?,
-        "photos" => photos(folder)?,
-        "augmented" => augmented(folder)?,
-        "cached" => cached(folder)?,
-        "accumulated" => accumulated(folder)?,
-        "half" => half(folder)?,
-        "vocabulary" => vocabulary(folder)?,
-        "series" => series(folder)?,
-        "adamw_loop" => adamw_loop(folder)?,
-        "custom_loop" => return Ok(println!("loss {:.4}", custom_loop(folder)?)),
-        "placed" => return Ok(println!("{}", placed()?)),
-        "limited" => return Ok(println!("{}", limited()?)),
-        "largest" => return Ok(println!("a batch of {}", largest()?)),
-        "segmentation" => return Ok(println!("{}", segmentation()?)),
-        "explore" => return Ok(println!("loss {:.5}", explore()?)),
+    match program.as_str() {
+        "arrays" => summary(&arrays(folder)?),
+        "images" => summary(&images(folder)?),
+        "photos" => summary(&photos(folder)?),
+        "augmented" => summary(&augmented(folder)?),
+        "cached" => summary(&cached(folder)?),
+        "accumulated" => summary(&accumulated(folder)?),
+        "half" => summary(&half(folder)?),
+        "vocabulary" => summary(&vocabulary(folder)?),
+        "series" => summary(&series(folder)?),
+        "adamw_loop" => summary(&adamw_loop(folder)?),
+        "custom_loop" => println!("loss {:.4}", custom_loop(folder)?),
+        "placed" => println!("{}", placed()?),
+        "limited" => println!("{}", limited()?),
+        "largest" => println!("a batch of {}", largest()?),
+        "segmentation" => println!("{}", segmentation()?),
+        "explore" => println!("loss {:.5}", explore()?),
         _ => return Err(format!("there is no program `{program}`").into()),
-    };
-    println!("{} steps, {:.1} s; {} planned, {} measured", history.steps, history.seconds, history.planned, history.measured);
+    }
     Ok(())
+}
+
+/// Prints what a run took.
+fn summary(history: &History) {
+    println!("{} steps, {:.1} s; {} planned, {} measured", history.steps, history.seconds, history.planned, history.measured);
 }
 
 /// A dense layer over a million rows.

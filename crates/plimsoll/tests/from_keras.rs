@@ -59,10 +59,13 @@ fn integers(count: usize, below: usize) -> Vec<u8> {
     (0..count).flat_map(|i| ((i * 7919 % below) as i32).to_le_bytes()).collect()
 }
 
+/// A program that trains on the files of a folder.
+type Program = fn(&Path) -> plimsoll::Result<plimsoll::History>;
+
 #[test]
 fn programs_that_train_stay_within_their_budgets() {
     let folder = Folder::new();
-    let programs: [(&str, fn(&Path) -> plimsoll::Result<plimsoll::History>, u64); 10] = [
+    let programs: [(&str, Program, u64); 10] = [
         ("arrays", from_keras::arrays, 3),
         ("images", from_keras::images, 2),
         ("photos", from_keras::photos, 2),

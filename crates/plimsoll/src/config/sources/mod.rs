@@ -187,15 +187,20 @@ pub(super) fn names() -> Vec<&'static str> {
 
 /// The keys of all sources, as the documentation names them.
 pub(super) fn documented_keys() -> Vec<String> {
-    let spans = SOURCES.iter().flat_map(|kind| kind.keys.split('`').skip(1).step_by(2));
-    let keys = spans.filter_map(|span| span.split([' ', '=']).next()).filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'));
-    // "The others as for `csv`" is no key.
-    keys.filter(|key| !key.is_empty() && !names().contains(key)).map(str::to_string).collect()
+    SOURCES.iter().flat_map(|kind| keys_of(kind.keys)).map(str::to_string).collect()
+}
+
+/// The keys that a text names between backticks. "The others as for `csv`" names a source.
+fn keys_of(text: &str) -> impl Iterator<Item = &str> {
+    let parts: Vec<&str> = text.split('`').collect();
+    let pairs = parts.chunks_exact(2).map(|pair| (pair[0], pair[1])).filter(|(before, _)| !before.ends_with("as for "));
+    let keys: Vec<&str> = pairs.filter_map(|(_, span)| span.split([' ', '=']).next()).collect();
+    keys.into_iter().filter(|key| !key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
 }
 
 /// Which sources have a key, in words.
 pub(super) fn with_key(key: &str) -> String {
-    let has = |keys: &str| keys.split('`').skip(1).step_by(2).any(|span| span.split([' ', '=']).next() == Some(key));
+    let has = |text: &str| keys_of(text).any(|known| known == key);
     let names: Vec<String> = SOURCES.iter().filter(|kind| has(kind.keys)).map(|kind| format!("`{}`", kind.name)).collect();
     match names.is_empty() {
         true => "A key of parts of `concatenate`, `zip`, `sample_from` and `interleave`.".to_string(),
