@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Eager training steps of the networks of `cargo bench -p plimsoll --bench eager` in PyTorch, and the overhead of an op.
+"""Eager training steps of the networks of `cargo bench -p plimsoll --bench eager` in PyTorch, and an op's overhead.
 
     python rivals/eager_torch.py step mlp|cifar-cnn|char-gpt|resnet18
     python rivals/eager_torch.py ops
