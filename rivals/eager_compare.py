@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Eager training steps of Plimsoll, PyTorch, Candle and Burn side by side, in turns.
+"""Eager training steps of Plimsoll and PyTorch side by side, in turns.
 
     cargo bench -p plimsoll --bench eager --no-run
-    cargo build --release --manifest-path rivals/eager_rust/Cargo.toml
-    python rivals/eager_compare.py BENCH PYTHON EAGER_RUST [--rounds 3] [NETWORK ...]
+    python rivals/eager_compare.py BENCH PYTHON [--rounds 3] [NETWORK ...]
 
-BENCH is the bench program that the first command names, PYTHON an interpreter with PyTorch, EAGER_RUST the program of
-the second command. Every program runs by itself, on THREADS threads (1 by default), in turns. The medians of the rounds
-are printed as a table: milliseconds of a step, and by how many MiB the peak of the process grew.
+BENCH is the bench program that the first command names, PYTHON an interpreter with PyTorch. Every program runs by
+itself, on THREADS threads (1 by default), in turns. The medians of the rounds are printed as a table: milliseconds of a
+step, on the wall and of all threads, and by how many MiB the peak of the process grew.
 """
 import argparse
 import os
@@ -22,34 +21,26 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench")
     parser.add_argument("python")
-    parser.add_argument("eager_rust")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("networks", nargs="*")
     asked = parser.parse_args()
     torch = [asked.python, str(Path(__file__).with_name("eager_torch.py"))]
-    programs = {
-        "plimsoll": [asked.bench],
-        "pytorch": torch,
-        "candle": [asked.eager_rust, "candle"],
-        "burn": [asked.eager_rust, "burn"],
-    }
+    programs = {"plimsoll": [asked.bench], "pytorch": torch}
     threads = os.environ.get("THREADS", "1")
-    environment = dict(os.environ, THREADS=threads, RAYON_NUM_THREADS=threads, OMP_NUM_THREADS=threads)
-    print("| network | library | step | peak |\n|---|---|---|---|")
+    environment = dict(os.environ, THREADS=threads, OMP_NUM_THREADS=threads)
+    print("| network | library | step | CPU time | peak |\n|---|---|---|---|---|")
     for network in asked.networks or NETWORKS:
         found = {}
         for _ in range(asked.rounds):
             for library, program in programs.items():
-                if network == "resnet18" and library in ("candle", "burn"):
-                    continue
                 run = subprocess.run([*program, "step", network], capture_output=True, text=True, env=environment)
                 if run.returncode != 0:
                     raise SystemExit(f"{' '.join(program)} step {network} failed:\n{run.stderr[-2000:]}")
                 words = run.stdout.split()
-                found.setdefault(library, []).append((float(words[2]), float(words[4])))
+                found.setdefault(library, []).append((float(words[2]), float(words[4]), float(words[6])))
         for library, rows in found.items():
-            times, peaks = zip(*rows)
-            print(f"| {network} | {library} | {statistics.median(times):.2f} ms | {statistics.median(peaks):.0f} MiB |", flush=True)
+            wall, cpu, peak = (statistics.median(column) for column in zip(*rows))
+            print(f"| {network} | {library} | {wall:.2f} ms | {cpu:.2f} ms | {peak:.0f} MiB |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Eager training steps of the networks of `cargo bench -p plimsoll --bench eager` in PyTorch, and the overhead of an op.
+"""Eager training steps of the networks of `cargo bench -p plimsoll --bench eager` in PyTorch, and an op's overhead.
 
     python rivals/eager_torch.py step mlp|cifar-cnn|char-gpt|resnet18
     python rivals/eager_torch.py ops
 
-`THREADS` sets the number of threads, 1 by default. `step` prints one line: milliseconds of the median step, and by how
-many MiB the peak of the process grew.
+`THREADS` sets the number of threads, 1 by default. `step` prints one line: milliseconds of a step on the wall and of all
+threads, and by how many MiB the peak of the process grew.
 """
 import os
 import resource
@@ -108,17 +108,22 @@ def step(name):
     before = resident()
     model, x, y = NETWORKS[name]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=False)
-    times, start, loss = [], time.perf_counter(), None
-    while len(times) < 3 or time.perf_counter() - start < SPAN:
-        begin = time.perf_counter()
+
+    def train():
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()
-        loss = loss.item()
-        times.append(time.perf_counter() - begin)
+        return loss.item()
+
+    train()
+    steps, start, cpu, loss = 0, time.perf_counter(), time.process_time(), None
+    while steps == 0 or time.perf_counter() - start < SPAN:
+        loss = train()
+        steps += 1
+    wall, cpu = (1e3 * seconds / steps for seconds in (time.perf_counter() - start, time.process_time() - cpu))
     grown = (peak() - before) / 2**20
-    print(f"pytorch {name} {1e3 * statistics.median(times):.3f} ms {grown:.1f} MiB loss {loss:.4f}")
+    print(f"pytorch {name} {wall:.3f} ms {cpu:.3f} ms-cpu {grown:.1f} MiB loss {loss:.4f}")
 
 
 def ops():

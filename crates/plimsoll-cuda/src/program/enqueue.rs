@@ -70,6 +70,8 @@ impl CudaProgram {
         let faulty = self.shared.fault.as_ref().filter(|_| self.loss.is_some()).and_then(|fault| fault.op_in(self.count));
         let faulty = faulty.is_some_and(|op| instruction.name.split(' ').next() == Some(op));
         for step in &instruction.steps {
+            // Of generated kernels only: a library might refuse the address.
+            let faulty = faulty && matches!(step, StreamOp::Launch { .. });
             // SAFETY: all locations are planned and were checked by `load`; module and memory are kept alive until the
             // program is dropped, which synchronizes.
             unsafe { step.enqueue(&self.shared, &instruction.name, |address| if faulty { UNMAPPED } else { at(address) }) }?;

@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 
 /// Rounds of a short measurement; the median counts. Rounds are short, so that most of them are not interrupted.
 const ROUNDS: usize = 401;
-/// Training steps of a network are repeated this long, eager and compiled ones in turns.
+/// Eager training steps of a network are repeated this long, and compiled ones, in this many turns.
 const SPAN: Duration = Duration::from_secs(6);
+const TURNS: u32 = 6;
 
 fn main() -> Result<()> {
     let asked: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
@@ -36,7 +37,7 @@ fn main() -> Result<()> {
                 cpu()?.scope(ops)?;
             }
             let all = if names.is_empty() { &NAMES[..] } else { names };
-            all.iter().try_for_each(|name| cpu()?.scope(|| compare(name, threads)))
+            all.iter().try_for_each(|name| cpu()?.scope(|| compare(name, &format!("{threads} threads"))))
         }
     }
 }
@@ -85,9 +86,48 @@ fn step(network: &Network, state: &[Tensor], batch: &[Tensor]) -> Result<(Vec<Te
     let (loss, gradients) = value_and_grad(|p: &[Tensor]| (network.loss)(p, batch))(state)?;
     let mut updated = Vec::with_capacity(state.len());
     for (parameter, gradient) in state.iter().zip(gradients) {
-        updated.push(parameter.sub(&gradient.mul_scalar(0.01)?)?);
+        updated.push(parameter.add_scaled(&gradient, -0.01)?);
     }
     Ok((updated, vec![loss]))
+}
+
+/// What a number of steps took.
+#[derive(Default)]
+struct Spent {
+    steps: u32,
+    wall: Duration,
+    /// Seconds of all threads of the process: on a busy machine, steadier than time on the wall.
+    cpu: f64,
+}
+
+impl Spent {
+    /// Repeats a step for some time.
+    fn repeat(&mut self, span: Duration, mut step: impl FnMut() -> Result<f32>) -> Result<f32> {
+        let (start, cpu) = (Instant::now(), cpu_seconds());
+        let mut loss = step()?;
+        self.steps += 1;
+        while start.elapsed() < span {
+            loss = step()?;
+            self.steps += 1;
+        }
+        self.wall += start.elapsed();
+        self.cpu += cpu_seconds() - cpu;
+        Ok(loss)
+    }
+
+    /// Milliseconds of a step: on the wall, and of all threads.
+    fn milliseconds(&self) -> (f64, f64) {
+        let steps = f64::from(self.steps);
+        (1e3 * self.wall.as_secs_f64() / steps, 1e3 * self.cpu / steps)
+    }
+}
+
+/// Processor time of the process so far, in steps of 10 ms.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux has it");
+    let numbers = stat.rsplit(')').next().expect("the name is in parentheses").split_whitespace();
+    let ticks: u64 = numbers.skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number")).sum();
+    ticks as f64 / 100.0
 }
 
 /// Eager steps by themselves, so that the peak of the process is theirs.
@@ -95,46 +135,48 @@ fn step_alone(name: &str) -> Result<()> {
     let resident = plimsoll::system::resident();
     let network = network(name)?;
     let mut state = network.parameters.clone();
-    let (mut times, start) = (Vec::new(), Instant::now());
-    let mut loss = 0.0;
-    while times.len() < 3 || start.elapsed() < SPAN / 2 {
-        let begin = Instant::now();
+    let mut eager = || {
         let (updated, losses) = step(&network, &state, &network.batch)?;
         state = updated;
-        loss = losses[0].item::<f32>()?;
-        times.push(begin.elapsed().as_secs_f64());
-    }
-    let grown = plimsoll::system::peak_resident().0.saturating_sub(resident.0);
-    println!("plimsoll {name} {:.3} ms {:.1} MiB loss {loss:.4}", 1e3 * median(times), grown as f64 / (1 << 20) as f64);
+        losses[0].item::<f32>()
+    };
+    eager()?;
+    let mut spent = Spent::default();
+    let loss = spent.repeat(SPAN / 2, eager)?;
+    let grown = plimsoll::system::peak_resident().0.saturating_sub(resident.0) as f64 / (1 << 20) as f64;
+    let (wall, cpu) = spent.milliseconds();
+    println!("plimsoll {name} {wall:.3} ms {cpu:.3} ms-cpu {grown:.1} MiB loss {loss:.4}");
     Ok(())
 }
 
 /// Eager and compiled steps in turns.
-fn compare(name: &str, threads: usize) -> Result<()> {
+fn compare(name: &str, place: &str) -> Result<()> {
     let network = network(name)?;
     let parameters: Vec<&Tensor> = network.parameters.iter().collect();
     let batch: Vec<&Tensor> = network.batch.iter().collect();
     let compiled = compile_with_state(|state, batch| step(&network, state, batch), &parameters, &batch, Bytes::gib(2))?;
     let mut state = network.parameters.clone();
-    let (mut eager, mut planned, start) = (Vec::new(), Vec::new(), Instant::now());
-    while eager.len() < 5 || start.elapsed() < SPAN {
-        let begin = Instant::now();
+    let mut eager = || {
         let (updated, losses) = step(&network, &state, &network.batch)?;
         state = updated;
-        losses[0].item::<f32>()?;
-        let middle = Instant::now();
-        compiled.run(&batch)?[0].item::<f32>()?;
-        eager.push((middle - begin).as_secs_f64());
-        planned.push(middle.elapsed().as_secs_f64());
+        losses[0].item::<f32>()
+    };
+    let planned = || compiled.run(&batch)?[0].item::<f32>();
+    eager()?;
+    planned()?;
+    let (mut by_op, mut by_plan) = (Spent::default(), Spent::default());
+    for _ in 0..TURNS {
+        by_op.repeat(SPAN / TURNS, &mut eager)?;
+        by_plan.repeat(SPAN / TURNS, planned)?;
     }
-    let (eager, planned) = (median(eager), median(planned));
+    let ((eager_ms, eager_cpu), (plan_ms, plan_cpu)) = (by_op.milliseconds(), by_plan.milliseconds());
     let stats = network.parameters[0].context()?.stats();
     println!(
-        "training step of {}, {threads} threads: eager {:.3} ms, compiled {:.3} ms, ratio {:.2}; peak of both {}, compiled {}",
+        "training step of {}, {place}: eager {eager_ms:.3} ms ({eager_cpu:.3} of CPU), compiled {plan_ms:.3} ms ({plan_cpu:.3} of CPU), \
+         ratio {:.2} ({:.2} of CPU); peak of both {}, compiled {}",
         network.name,
-        1e3 * eager,
-        1e3 * planned,
-        eager / planned,
+        eager_ms / plan_ms,
+        eager_cpu / plan_cpu,
         stats.peak,
         compiled.peak()
     );
@@ -173,6 +215,6 @@ fn on_gpu() -> Result<()> {
         tape.watch(&x);
         report("enqueue add of 8 numbers on a tape", enqueue(&|| x.add(&y))?);
         drop(tape);
-        NAMES.iter().try_for_each(|name| compare(name, 0))
+        NAMES.iter().try_for_each(|name| compare(name, "cuda:0"))
     })
 }

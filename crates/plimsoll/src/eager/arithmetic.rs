@@ -103,6 +103,23 @@ binary! {
 }
 
 impl Tensor {
+    /// `x + factor · y` in one op, such as a step of gradient descent.
+    ///
+    /// ```
+    /// use plimsoll::eager::Tensor;
+    /// let (w, gradient) = (Tensor::ones([2])?, Tensor::from_slice(&[1.0, -2.0], [2])?);
+    /// assert_eq!(w.add_scaled(&gradient, -0.5)?.to_vec::<f32>()?, [0.5, 2.0]);
+    /// # Ok::<(), plimsoll::eager::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::add`].
+    #[track_caller]
+    pub fn add_scaled(&self, other: &Tensor, factor: f32) -> Result<Tensor> {
+        expect_real("add_scaled", &[self, other])?;
+        apply_with(Call::AddScaled, &[self, other], &[factor])
+    }
+
     /// `number - x`.
     ///
     /// # Errors

@@ -20,6 +20,8 @@ pub(super) enum Call {
     WithScalar(Binary),
     /// The same, with the number first.
     ScalarWith(Binary),
+    /// The first plus the second times a number.
+    AddScaled,
     /// A comparison, with a mask as the result.
     Compare(Binary),
     /// A comparison with a number.
@@ -84,6 +86,7 @@ impl Call {
             }
             Call::ScalarCompare(Binary::Less) => "gt",
             Call::ScalarCompare(_) => "ge",
+            Call::AddScaled => "add_scaled",
             Call::Select => "where",
             Call::Map(name, _) | Call::Mask(name, _) | Call::Function(name, _) => name,
             Call::Cast(_) => "to_dtype",
@@ -114,6 +117,11 @@ impl Call {
             Call::Binary(op) => one(elementwise(g, inputs, |e| e.binary(*op, e.input(0), e.input(1)))),
             Call::WithScalar(op) => one(with_number(g, inputs[0], scalars[0], |e| e.binary(*op, e.input(0), e.input(1)))),
             Call::ScalarWith(op) => one(with_number(g, inputs[0], scalars[0], |e| e.binary(*op, e.input(1), e.input(0)))),
+            Call::AddScaled => {
+                let dtype = promoted(&inputs.iter().map(|value| g.ty(*value).dtype).collect::<Vec<_>>());
+                let expr = Expr::build(|e| e.add(e.input(0), e.mul(e.input(1), e.input(2))));
+                one(over_broadcast(g, expr, &[inputs[0], inputs[1], scalars[0]], dtype))
+            }
             Call::Compare(op) => one(over_broadcast(g, Expr::build(|e| e.binary(*op, e.input(0), e.input(1))), inputs, MASK)),
             Call::CompareScalar(op) => {
                 one(over_broadcast(g, Expr::build(|e| e.binary(*op, e.input(0), e.input(1))), &[inputs[0], scalars[0]], MASK))

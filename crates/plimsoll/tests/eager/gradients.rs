@@ -80,6 +80,7 @@ fn gradients_match_finite_differences() {
     one("cross_entropy", &x, |x| x.cross_entropy(&Tensor::from_slice(&[3, 0, 1], [3])?));
     let pair = [x.clone(), y.clone()];
     check("add", &pair, |p| &p[0] + &p[1]);
+    check("add_scaled", &pair, |p| p[0].add_scaled(&p[1], -1.5));
     check("sub", &pair, |p| &p[0] - &p[1]);
     check("mul", &pair, |p| &p[0] * &p[1]);
     check("div", &[x.clone(), positive], |p| &p[0] / &p[1]);
