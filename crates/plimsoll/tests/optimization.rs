@@ -192,7 +192,7 @@ fn by_hand(scores: &[f32], labels: &[usize], classes: usize) -> Vec<(&'static st
 fn classification_metrics_match_a_direct_computation() {
     let metrics = ["accuracy", "top3", "perplexity", "precision", "recall", "f1", "iou"].map(|name| name.parse::<Metric>().unwrap());
     let measure = |micro_batch: usize| -> (Scores, Scores, Vec<f32>) {
-        let mut trainer = Trainer::new(mlp(), &digits(Split::Train, 48)).metrics(metrics).micro_batch(micro_batch);
+        let mut trainer = Trainer::new(mlp(), &digits(Split::Train, 48)).metrics(metrics.clone()).micro_batch(micro_batch);
         let history = trainer.fit(Fit::epochs(1).validate(&digits(Split::Test, 50))).unwrap();
         let epoch = history.last().unwrap().clone();
         let again = trainer.evaluate(&digits(Split::Test, 50)).unwrap();

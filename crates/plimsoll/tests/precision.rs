@@ -136,7 +136,7 @@ fn mixed_precision_converges_like_f32() {
     ];
     for (name, model, data, loss, epochs, falls) in cases {
         let train = |precision: Precision| {
-            let mut trainer = Trainer::new(model.clone(), &data).loss(loss).optimizer(Adam::new(3e-3)).precision(precision).seed(2);
+            let mut trainer = Trainer::new(model.clone(), &data).loss(loss.clone()).optimizer(Adam::new(3e-3)).precision(precision).seed(2);
             let history = trainer.fit(Fit::epochs(epochs)).unwrap();
             history.epochs.iter().map(|epoch| epoch.training.loss).collect::<Vec<f64>>()
         };
