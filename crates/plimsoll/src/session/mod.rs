@@ -143,7 +143,7 @@ impl Session {
         let ledger = Ledger::new("host", Some(plan.host_budget));
         // Pipelines and the executor make their own reservations.
         let own = |owner: &&(Owner, _)| {
-            let process = matches!(owner.0, Owner::Process | Owner::ThreadStacks | Owner::Graphs | Owner::MaskUpdates);
+            let process = matches!(owner.0, Owner::Process | Owner::ThreadStacks | Owner::PageTables | Owner::Graphs | Owner::MaskUpdates);
             process || matches!(owner.0, Owner::DeviceRuntime(_) | Owner::PinnedStaging | Owner::Offload)
         };
         let process =

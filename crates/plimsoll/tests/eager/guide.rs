@@ -141,8 +141,8 @@ fn memory() -> Result<()> {
 
 #[test]
 fn allocators() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    use plimsoll::allocator::{Allocation, Allocator, BestFit, BestFitOptions, DeviceSegments, Limit, OwnerId, Request};
     use plimsoll_core::Bytes;
-    use plimsoll_core::allocator::{Allocation, Allocator, BestFit, BestFitOptions, DeviceSegments, Limit, OwnerId, Request};
     use std::sync::Arc;
 
     let device = Arc::new(plimsoll::CpuDevice::new(1)?);
@@ -171,7 +171,7 @@ fn allocators() -> std::result::Result<(), Box<dyn std::error::Error>> {
 
 #[test]
 fn planned_allocations() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    use plimsoll_core::allocator::{Allocator, BestFit, BestFitOptions, DeviceSegments, OwnerId, Planned, Recorded, Request};
+    use plimsoll::allocator::{Allocator, BestFit, BestFitOptions, DeviceSegments, OwnerId, Planned, Recorded, Request};
     use std::sync::Arc;
 
     let segments = DeviceSegments::new(Arc::new(plimsoll::CpuDevice::new(1)?))?;
