@@ -226,8 +226,8 @@ fn help_texts() {
     Usage: plimsoll train [OPTIONS] [CONFIG]
 
     Arguments:
-      [CONFIG]  Configuration of the run (TOML), or a model (.keras, .h5, .onnx) on synthetic data
-                [default: the embedded digits]
+      [CONFIG]  Configuration of the run (TOML), the folder of a run, or a model (.keras, .h5, .onnx) on
+                synthetic data [default: the embedded digits]
 
     Options:
           --zoo <NAME>             Network of the zoo on synthetic data, instead of a configuration (see
