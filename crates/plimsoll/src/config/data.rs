@@ -1,6 +1,6 @@
 //! The `[data]` table: a source and the stages behind it.
 
-use super::short::Short;
+use super::short::ShortKeys;
 use super::sources::{Opened, SourceKind};
 use super::stages::{self, Defaults, Stage};
 use crate::error::{Error, Result};
@@ -75,7 +75,7 @@ pub(super) fn open(
     let mask_values = mask_values(&data, kind)?;
     let stages = match stages::read(&data, defaults)? {
         Some(list) => Stages::Listed(list),
-        None => Stages::Short(Box::new(Short::read(&data, defaults)?)),
+        None => Stages::Short(Box::new(ShortKeys::read(&data, defaults)?)),
     };
     // Validation rows are batched as training rows are, unless their own list has a batch size.
     let own_stages = match &own_validation {
@@ -198,7 +198,7 @@ fn fold(data: &Reader<'_>) -> Result<Option<(u64, u64)>> {
 /// The stages of a table: a list, or short keys that each have a default place.
 enum Stages {
     Listed(Vec<Stage>),
-    Short(Box<Short>),
+    Short(Box<ShortKeys>),
 }
 
 /// Applies a list, with batches of `batch` rows if it has none itself; operations that move pixels also to masks, if there are

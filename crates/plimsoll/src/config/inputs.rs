@@ -1,7 +1,7 @@
 //! New data for a trained model: the stored preprocessing of a configuration, applied to inputs without labels.
 
 use super::Config;
-use super::short::Short;
+use super::short::ShortKeys;
 use super::sources::{InputKind, SourceKind};
 use super::stages::{self, Defaults};
 use crate::devices::DeviceSpec;
@@ -181,7 +181,7 @@ fn innermost<'a>(data: &Reader<'a>) -> Result<Option<(&'static SourceKind, Reade
 /// Applies the operations of a table that keep every row.
 fn operations(table: &Reader<'_>, defaults: Defaults<'_>, rows: Dataset) -> Result<Dataset> {
     let Some(list) = stages::read(table, defaults)? else {
-        let short = Short::read(table, defaults)?;
+        let short = ShortKeys::read(table, defaults)?;
         return short.maps().iter().try_fold(rows, |rows, (column, op)| mapped(rows, column, op));
     };
     list.iter().try_fold(rows, |rows, stage| match stage.mapping() {

@@ -44,7 +44,8 @@ teacher = "runs/teacher"
 ///
 /// ```
 /// let schema = plimsoll::config::schema();
-/// assert_eq!(schema["properties"]["train"]["properties"]["epochs"], serde_json::json!({ "type": "integer", "minimum": 1 }));
+/// let epochs = &schema["properties"]["train"]["properties"]["epochs"];
+/// assert_eq!((&epochs["type"], &epochs["minimum"]), (&serde_json::json!("integer"), &serde_json::json!(1)));
 /// ```
 pub fn schema() -> Value {
     let table: Table = EVERYTHING.parse().expect("it is TOML");

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use toml::Value;
 
 /// The parsed short keys.
-pub(super) struct Short {
+pub(super) struct ShortKeys {
     /// The stages that have a key, with their arguments.
     stages: BTreeMap<&'static str, StageArgs>,
     maps: Vec<(String, Arc<dyn Op>)>,
@@ -24,8 +24,8 @@ pub(super) struct Short {
 /// Stages whose key has the value of their only argument.
 const SINGLE: [&str; 8] = ["prefetch", "parallelism", "max_item", "deterministic", "skip", "take", "repeat", "ignore_errors"];
 
-impl Short {
-    pub fn read(data: &Reader<'_>, defaults: Defaults<'_>) -> Result<Short> {
+impl ShortKeys {
+    pub fn read(data: &Reader<'_>, defaults: Defaults<'_>) -> Result<ShortKeys> {
         let maps = maps(data, defaults.seed)?;
         let mut all = BTreeMap::new();
         if let Some(shuffle) = shuffle(data, defaults)? {
@@ -51,7 +51,7 @@ impl Short {
             return Err(Error::Config("`data.mixup` and `data.cutmix` exclude each other".to_string()));
         }
         let cache = super::data::cache(data, "cache", defaults.folder)?;
-        Ok(Short { stages: all, maps, cache, batch: defaults.rows(), drop_remainder: data.flag("drop_remainder")?.unwrap_or(false) })
+        Ok(ShortKeys { stages: all, maps, cache, batch: defaults.rows(), drop_remainder: data.flag("drop_remainder")?.unwrap_or(false) })
     }
 
     /// The operations of `map`, with their columns.

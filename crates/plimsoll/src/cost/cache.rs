@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 const FORMAT: u32 = 3;
 
 #[derive(Serialize, Deserialize)]
-struct Header {
+struct CacheHeader {
     format: u32,
     crc32: u32,
 }
@@ -29,7 +29,7 @@ pub fn cache_dir() -> Option<PathBuf> {
 pub fn load(folder: &Path, key: &str) -> Option<CostTable> {
     let text = fs::read_to_string(file(folder, key)).ok()?;
     let (header, table) = text.split_once('\n')?;
-    let header: Header = serde_json::from_str(header).ok()?;
+    let header: CacheHeader = serde_json::from_str(header).ok()?;
     if header.format != FORMAT || header.crc32 != crc32fast::hash(table.trim_end().as_bytes()) {
         return None;
     }
@@ -66,7 +66,7 @@ fn write(folder: &Path, costs: &CostTable) -> Result<PathBuf> {
     let path = file(folder, &costs.key);
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
     let table = serde_json::to_string(costs).expect("numbers and names");
-    let header = Header { format: FORMAT, crc32: crc32fast::hash(table.as_bytes()) };
+    let header = CacheHeader { format: FORMAT, crc32: crc32fast::hash(table.as_bytes()) };
     let text = format!("{}\n{table}\n", serde_json::to_string(&header).expect("numbers"));
     let written = fs::create_dir_all(folder).and_then(|()| fs::write(&temporary, text)).and_then(|()| fs::rename(&temporary, &path));
     match written {

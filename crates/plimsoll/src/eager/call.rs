@@ -1,6 +1,7 @@
 //! Eager ops as pieces of a graph: each adds the nodes that a model with this op would have.
 
 use super::composite::Composite;
+use super::error::BuiltValues;
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
 use plimsoll_core::function::Function;
 use plimsoll_core::graph::GraphError;
@@ -74,8 +75,6 @@ impl Hash for Identical {
     }
 }
 
-type Built = Result<Vec<ValueId>, GraphError>;
-
 impl Call {
     /// The name in messages and accounting.
     pub fn name(&self) -> &'static str {
@@ -110,7 +109,7 @@ impl Call {
     }
 
     /// Adds its nodes to a graph.
-    pub fn build(&self, g: &mut Graph, inputs: &[ValueId], scalars: &[ValueId]) -> Built {
+    pub fn build(&self, g: &mut Graph, inputs: &[ValueId], scalars: &[ValueId]) -> BuiltValues {
         let one = |value: Result<ValueId, GraphError>| value.map(|value| vec![value]);
         match self {
             Call::Unary(op) => one(elementwise(g, inputs, |e| e.unary(*op, e.input(0)))),

@@ -1,6 +1,7 @@
 //! Eager ops of several nodes, which are compiled into one program.
 
 use super::call::over_broadcast;
+use super::error::BuiltValues;
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::GraphError;
 use plimsoll_core::ops::{MatMul, Reduction};
@@ -37,8 +38,6 @@ pub(super) enum Composite {
     MatMulRows,
 }
 
-type Built = Result<Vec<ValueId>, GraphError>;
-
 impl Composite {
     pub fn name(&self) -> &'static str {
         match self {
@@ -55,7 +54,7 @@ impl Composite {
         }
     }
 
-    pub fn build(&self, g: &mut Graph, inputs: &[ValueId]) -> Built {
+    pub fn build(&self, g: &mut Graph, inputs: &[ValueId]) -> BuiltValues {
         let x = inputs[0];
         let dtype = g.ty(x).dtype;
         let result = match self {

@@ -2,7 +2,7 @@
 
 use super::error::Result;
 use super::heap::Heap;
-use super::programs::{Program, Programs};
+use super::programs::{Program, ProgramCache};
 use crate::{DeviceSpec, system};
 use plimsoll_core::allocator::{Allocator, AllocatorError, Block, DeviceSegments, Limit, MemoryStats, OwnerId, Snapshot};
 use plimsoll_core::device::{Device, RunBuffers};
@@ -41,7 +41,7 @@ struct Shared {
     heap: Heap,
     /// The owner of workspace.
     workspace: OwnerId,
-    programs: Programs,
+    programs: ProgramCache,
     /// The seed of random ops, and how many there were.
     seed: u64,
     draws: AtomicU32,
@@ -94,7 +94,7 @@ impl Context {
         let name = device.name();
         let heap = Heap::new(Arc::clone(&device), allocator)?;
         let workspace = OwnerId::named("workspace");
-        let programs = Programs::default();
+        let programs = ProgramCache::default();
         let shared = Arc::new(Shared { name, device, heap, workspace, programs, seed: 0, draws: AtomicU32::new(0) });
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|context| context.strong_count() > 0);
@@ -213,7 +213,7 @@ impl Context {
         &*self.0.device
     }
 
-    pub(super) fn programs(&self) -> &Programs {
+    pub(super) fn programs(&self) -> &ProgramCache {
         &self.0.programs
     }
 

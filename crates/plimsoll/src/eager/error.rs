@@ -3,7 +3,7 @@
 use plimsoll_core::allocator::{AllocatorError, OverLimit};
 use plimsoll_core::device::DeviceError;
 use plimsoll_core::plan::CheckError;
-use plimsoll_core::{Bytes, DType, GraphError, TensorType};
+use plimsoll_core::{Bytes, DType, GraphError, TensorType, ValueId};
 
 /// An error of an eager op. Nothing is lost: tensors keep their values, and the program can go on.
 #[derive(Debug, thiserror::Error)]
@@ -115,6 +115,9 @@ impl From<crate::Error> for Error {
 
 /// The result of an eager op.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The values that an op adds to a graph.
+pub(super) type BuiltValues = Result<Vec<ValueId>, GraphError>;
 
 /// An invalid argument of an op.
 pub(super) fn invalid<T>(op: &'static str, what: impl Into<String>) -> Result<T> {

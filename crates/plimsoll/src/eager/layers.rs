@@ -5,30 +5,17 @@ use super::composite::Composite;
 use super::dispatch::{apply, apply_many};
 use super::error::{Result, invalid};
 use super::tensor::Tensor;
+use crate::nn::Padding;
 use plimsoll_core::ops::{Attention, AvgPool, Conv2d, MatMul, MaxPool, Packing, Window};
 use plimsoll_core::{DType, Op};
 use std::panic::Location;
 
-/// Zero padding of convolutions and pooling.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Padding {
-    /// None.
-    #[default]
-    Valid,
-    /// So that the result has the size of the input divided by the stride, rounded up; odd padding goes at the end.
-    Same,
-}
-
-impl Padding {
-    fn window(self, op: &'static str, image: &Tensor, size: (usize, usize), stride: (usize, usize)) -> Result<Window> {
-        let [_, height, width, _] = image.shape().dims() else {
-            return invalid(op, format!("takes images [n, height, width, channels], but got {}", image.ty()));
-        };
-        Ok(match (self, height.as_fixed().zip(width.as_fixed())) {
-            (Padding::Same, Some(image)) => Window::same(size, stride, (1, 1), image),
-            _ => Window::valid(size, stride),
-        })
-    }
+/// The window of an op on images.
+fn window(op: &'static str, image: &Tensor, padding: Padding, size: (usize, usize), stride: (usize, usize)) -> Result<Window> {
+    let [_, height, width, _] = image.shape().dims() else {
+        return invalid(op, format!("takes images [n, height, width, channels], but got {}", image.ty()));
+    };
+    Ok(padding.window(size, stride, (1, 1), (height.factor(), width.factor())))
 }
 
 impl Tensor {
@@ -63,7 +50,7 @@ impl Tensor {
         let [height, width, channels, _] = filter.shape().dims() else {
             return invalid("conv2d", format!("takes filters [height, width, channels, out], but got {}", filter.ty()));
         };
-        let window = padding.window("conv2d", self, (height.factor(), width.factor()), (stride, stride))?;
+        let window = window("conv2d", self, padding, (height.factor(), width.factor()), (stride, stride))?;
         let own = self.shape().dims()[3].factor();
         if channels.factor() == 0 || !own.is_multiple_of(channels.factor()) {
             return invalid("conv2d", format!("filters of {channels} channels do not divide the {own} channels of the image"));
@@ -78,7 +65,7 @@ impl Tensor {
     /// If the window does not fit.
     #[track_caller]
     pub fn max_pool2d(&self, size: usize, stride: usize, padding: Padding) -> Result<Tensor> {
-        let window = padding.window("max_pool2d", self, (size, size), (stride, stride))?;
+        let window = window("max_pool2d", self, padding, (size, size), (stride, stride))?;
         apply(Call::Node(Op::MaxPool(MaxPool { window })), &[self])
     }
 
@@ -88,7 +75,7 @@ impl Tensor {
     /// If the window does not fit.
     #[track_caller]
     pub fn avg_pool2d(&self, size: usize, stride: usize, padding: Padding) -> Result<Tensor> {
-        let window = padding.window("avg_pool2d", self, (size, size), (stride, stride))?;
+        let window = window("avg_pool2d", self, padding, (size, size), (stride, stride))?;
         apply(Call::Node(Op::AvgPool(AvgPool { window })), &[self])
     }
 

@@ -44,13 +44,13 @@ mod tape;
 mod tensor;
 mod trace;
 
+pub use crate::nn::Padding;
 pub use compile::{Compiled, compile, compile_with_state};
 pub use context::Context;
 pub use custom::{CustomLayer, CustomOptimizer, LayerCall, UpdateCall};
 pub use element::Element;
 pub use error::{Error, Result};
 pub use gradient::{custom_gradient, grad, stop_gradient, value_and_grad};
-pub use layers::Padding;
 pub(crate) use leaks::LeakWatch;
 pub use placement::{Placement, device, log_placement};
 pub use plimsoll_core::DType;

@@ -48,15 +48,15 @@ thread_local! {
 /// ```
 pub fn log_placement<R>(body: impl FnOnce() -> R) -> (R, Placement) {
     /// Ends the log also when the closure panics.
-    struct End(bool, Placement);
-    impl Drop for End {
+    struct StopLogging(bool, Placement);
+    impl Drop for StopLogging {
         fn drop(&mut self) {
             LOGGING.set(self.0);
             let inner = LOG.replace(std::mem::take(&mut self.1));
             LOG.with_borrow_mut(|outer| outer.add(&inner));
         }
     }
-    let end = End(LOGGING.replace(true), LOG.take());
+    let end = StopLogging(LOGGING.replace(true), LOG.take());
     let result = body();
     let log = LOG.with_borrow(Clone::clone);
     drop(end);

@@ -91,9 +91,9 @@ pub(super) fn write_results(graph: &mut Graph, results: &[ValueId]) -> Result<()
 
 /// Programs that were compiled, by op and types. Those that were not used for longest are dropped.
 #[derive(Default)]
-pub(super) struct Programs(Mutex<Cache<Program>>);
+pub(super) struct ProgramCache(Mutex<Cache<Program>>);
 
-impl Programs {
+impl ProgramCache {
     /// The program of a call on operands of these types.
     pub fn get<'t>(
         &self,
@@ -108,7 +108,7 @@ impl Programs {
         }
         let types: Vec<TensorType> = types.cloned().collect();
         let program = Arc::new(Program::compile(call, &types, scalars, device)?);
-        lock(&self.0).insert(key, Entry { call: call.clone(), types, wants: Vec::new(), value: Arc::clone(&program), used: 0 });
+        lock(&self.0).insert(key, CacheEntry { call: call.clone(), types, wants: Vec::new(), value: Arc::clone(&program), used: 0 });
         Ok(program)
     }
 
@@ -135,7 +135,7 @@ pub(super) fn gradient<'t>(
     let types: Vec<TensorType> = types.cloned().collect();
     let function = Function::new(&types, scalars, |g, inputs, scalars| g.in_scope(call.name(), |g| call.build(g, inputs, scalars)));
     let vjp = Arc::new(function.and_then(|function| function.vjp(wants, call.statistics())));
-    let entry = Entry { call: call.clone(), types, wants: wants.to_vec(), value: Arc::clone(&vjp), used: 0 };
+    let entry = CacheEntry { call: call.clone(), types, wants: wants.to_vec(), value: Arc::clone(&vjp), used: 0 };
     lock(&GRADIENTS).get_or_insert_default().insert(key, entry);
     vjp
 }
@@ -148,7 +148,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 const MOST: usize = 4096;
 
 struct Cache<T> {
-    entries: HashMap<u64, Vec<Entry<T>>, Fast>,
+    entries: HashMap<u64, Vec<CacheEntry<T>>, Fast>,
     count: usize,
     clock: u64,
 }
@@ -159,7 +159,7 @@ impl<T> Default for Cache<T> {
     }
 }
 
-struct Entry<T> {
+struct CacheEntry<T> {
     call: Call,
     types: Vec<TensorType>,
     wants: Vec<bool>,
@@ -177,7 +177,7 @@ impl<T> Cache<T> {
         Some(Arc::clone(&found.value))
     }
 
-    fn insert(&mut self, key: u64, entry: Entry<T>) {
+    fn insert(&mut self, key: u64, entry: CacheEntry<T>) {
         if self.count >= MOST {
             let mut used: Vec<u64> = self.entries.values().flatten().map(|entry| entry.used).collect();
             used.sort_unstable();
@@ -189,7 +189,7 @@ impl<T> Cache<T> {
             self.count = self.entries.values().map(Vec::len).sum();
         }
         self.count += 1;
-        self.entries.entry(key).or_default().push(Entry { used: self.clock, ..entry });
+        self.entries.entry(key).or_default().push(CacheEntry { used: self.clock, ..entry });
     }
 }
 

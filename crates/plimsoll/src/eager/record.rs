@@ -19,13 +19,13 @@ use std::sync::Arc;
 pub(super) struct Records {
     /// The tensors that depend on a watched one.
     pub tracked: HashSet<u64, Fast>,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<TapeEntry>,
     /// How often recording is paused.
     paused: usize,
 }
 
 /// One op on the tape.
-pub(super) struct Entry {
+pub(super) struct TapeEntry {
     pub op: &'static str,
     pub made: &'static Location<'static>,
     pub inputs: Vec<u64>,
@@ -85,13 +85,13 @@ fn recording(mut body: impl FnMut(&mut Records)) {
 /// Runs a closure that no tape records.
 pub(super) fn paused<R>(body: impl FnOnce() -> R) -> R {
     /// Resumes recording also when the closure panics.
-    struct Resume(Vec<SharedRecords>);
-    impl Drop for Resume {
+    struct ResumeTapes(Vec<SharedRecords>);
+    impl Drop for ResumeTapes {
         fn drop(&mut self) {
             self.0.iter().for_each(|tape| tape.borrow_mut().paused -= 1);
         }
     }
-    let resume = Resume(TAPES.with_borrow(Clone::clone));
+    let resume = ResumeTapes(TAPES.with_borrow(Clone::clone));
     resume.0.iter().for_each(|tape| tape.borrow_mut().paused += 1);
     body()
 }
@@ -99,14 +99,14 @@ pub(super) fn paused<R>(body: impl FnOnce() -> R) -> R {
 /// Runs a closure that this tape does not record; others do.
 pub(super) fn pausing<R>(records: &SharedRecords, body: impl FnOnce() -> R) -> R {
     /// Resumes recording also when the closure panics.
-    struct Resume<'a>(&'a SharedRecords);
-    impl Drop for Resume<'_> {
+    struct ResumeTape<'a>(&'a SharedRecords);
+    impl Drop for ResumeTape<'_> {
         fn drop(&mut self) {
             self.0.borrow_mut().paused -= 1;
         }
     }
     records.borrow_mut().paused += 1;
-    let _resume = Resume(records);
+    let _resume = ResumeTape(records);
     body()
 }
 
@@ -130,7 +130,7 @@ pub(super) fn record(call: &Call, inputs: &[&Tensor], scalars: &[f32], outputs: 
             }
             Err(_) => Vec::new(),
         };
-        records.add(Entry {
+        records.add(TapeEntry {
             op: call.name(),
             made,
             inputs: inputs.iter().map(|input| input.id()).collect(),
@@ -145,7 +145,7 @@ pub(super) fn record(call: &Call, inputs: &[&Tensor], scalars: &[f32], outputs: 
 pub(super) fn record_custom(inputs: &[Tensor], outputs: &[Tensor], backward: &Rc<CustomBackward>, made: &'static Location<'static>) {
     recording(|records| {
         if inputs.iter().any(|input| records.tracked.contains(&input.id())) {
-            records.add(Entry {
+            records.add(TapeEntry {
                 op: "custom_gradient",
                 made,
                 inputs: inputs.iter().map(Tensor::id).collect(),
@@ -158,7 +158,7 @@ pub(super) fn record_custom(inputs: &[Tensor], outputs: &[Tensor], backward: &Rc
 }
 
 impl Records {
-    fn add(&mut self, entry: Entry) {
+    fn add(&mut self, entry: TapeEntry) {
         let differentiable = |(i, (_, ty)): &(usize, &(u64, TensorType))| ty.dtype.is_float() && !entry.statistics.contains(i);
         self.tracked.extend(entry.outputs.iter().enumerate().filter(differentiable).map(|(_, (id, _))| *id));
         self.entries.push(entry);

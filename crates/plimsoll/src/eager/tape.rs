@@ -4,7 +4,7 @@ use super::call::{Call, Identical};
 use super::dispatch::{apply, apply_many};
 use super::error::{Error, Result, invalid};
 use super::hash::Fast;
-use super::record::{self, Backward, Entry, SharedRecords};
+use super::record::{self, Backward, SharedRecords, TapeEntry};
 use super::tensor::Tensor;
 use plimsoll_core::expr::Binary;
 use plimsoll_core::function::Vjp;
@@ -101,7 +101,7 @@ impl Drop for Tape {
 }
 
 /// The gradients of an op's operands.
-fn back(entry: &Entry, gradients: &mut HashMap<u64, Tensor, Fast>, wanted: &HashSet<u64>) -> Result<Vec<(u64, Tensor)>> {
+fn back(entry: &TapeEntry, gradients: &mut HashMap<u64, Tensor, Fast>, wanted: &HashSet<u64>) -> Result<Vec<(u64, Tensor)>> {
     // The gradient of an output is complete here: all its readers came before. Only what was asked for is kept.
     let Some(known) = entry.outputs.iter().find_map(|(id, _)| gradients.get(id).cloned()) else { return Ok(Vec::new()) };
     let mut take = |id: u64, ty: &TensorType| match gradients.get(&id) {

@@ -52,8 +52,8 @@ pub(super) fn trace<R>(
     finish: impl FnOnce(&mut Graph, R, &dyn Fn(&Tensor) -> Option<ValueId>) -> Result<()>,
 ) -> Result<Vec<Tensor>> {
     /// Ends the trace and puts the graph back, also when the closure fails or panics.
-    struct End<'a>(&'a mut Graph);
-    impl Drop for End<'_> {
+    struct StopTracing<'a>(&'a mut Graph);
+    impl Drop for StopTracing<'_> {
         fn drop(&mut self) {
             if let Some(trace) = CURRENT.take() {
                 *self.0 = trace.graph;
@@ -71,7 +71,7 @@ pub(super) fn trace<R>(
     let made = Location::caller();
     let arguments: Vec<Tensor> = values.iter().map(|value| Tensor::new(graph.ty(*value).clone(), Data::Traced(id, *value), made)).collect();
     CURRENT.set(Some(Trace { id, graph: std::mem::take(graph), gradients, captured: Vec::new() }));
-    let _end = End(graph);
+    let _end = StopTracing(graph);
     let result = body(&arguments)?;
     // A result may be a tensor from outside.
     CURRENT.with_borrow_mut(|trace| {

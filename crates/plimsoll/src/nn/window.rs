@@ -37,6 +37,15 @@ impl Padding {
     pub fn all(zeros: usize) -> Padding {
         Padding::Explicit { rows: (zeros, zeros), columns: (zeros, zeros) }
     }
+
+    /// A window on padded images of this height and width.
+    pub(crate) fn window(self, size: (usize, usize), stride: (usize, usize), dilation: (usize, usize), image: (usize, usize)) -> Window {
+        match self {
+            Padding::Valid => Window { dilation, ..Window::valid(size, stride) },
+            Padding::Same => Window::same(size, stride, dilation, image),
+            Padding::Explicit { rows, columns } => Window { dilation, pad_rows: rows, pad_columns: columns, ..Window::valid(size, stride) },
+        }
+    }
 }
 
 impl SlidingWindow {
@@ -46,13 +55,7 @@ impl SlidingWindow {
 
     /// The window on images of this height and width.
     pub fn on(&self, image: (usize, usize)) -> Window {
-        match self.padding {
-            Padding::Valid => Window { dilation: self.dilation, ..Window::valid(self.size, self.stride) },
-            Padding::Same => Window::same(self.size, self.stride, self.dilation, image),
-            Padding::Explicit { rows, columns } => {
-                Window { dilation: self.dilation, pad_rows: rows, pad_columns: columns, ..Window::valid(self.size, self.stride) }
-            }
-        }
+        self.padding.window(self.size, self.stride, self.dilation, image)
     }
 
     /// The window on images of the value's shape, and their channels.

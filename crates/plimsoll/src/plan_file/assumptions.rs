@@ -26,7 +26,7 @@ pub(super) struct Stated {
     /// Free device memory, where that is the budget.
     pub free_device_bytes: Option<u64>,
     /// The data.
-    pub data: Data,
+    pub data: AssumedData,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ pub(super) struct Runtime {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Data {
+pub(super) struct AssumedData {
     pub training: DatasetRows,
     pub validation: Option<DatasetRows>,
 }
@@ -68,7 +68,7 @@ impl Stated {
             runtime: has_runtime.then_some(runtime),
             free_host_bytes: assumed.free_host.map(|bytes| bytes.0),
             free_device_bytes: assumed.free_device.filter(|_| has_runtime).map(|bytes| bytes.0),
-            data: Data { training: DatasetRows::of(&data.training), validation: data.validation.as_ref().map(DatasetRows::of) },
+            data: AssumedData { training: DatasetRows::of(&data.training), validation: data.validation.as_ref().map(DatasetRows::of) },
         }
     }
 
@@ -105,7 +105,7 @@ impl Stated {
         {
             return wrong(format!("{stated} bytes of free device memory, but the profile has {}", memory.available.0));
         }
-        let found = Data { training: DatasetRows::of(&data.training), validation: data.validation.as_ref().map(DatasetRows::of) };
+        let found = AssumedData { training: DatasetRows::of(&data.training), validation: data.validation.as_ref().map(DatasetRows::of) };
         if self.data != found {
             return wrong(format!("{:?}, but the data has {found:?}; write a new plan file", self.data));
         }

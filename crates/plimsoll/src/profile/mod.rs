@@ -168,7 +168,7 @@ impl Trainer {
         // The first step touches memory for the first time.
         profiler.step(&mut None)?;
         // Where the host's clock times nodes, the steps themselves are traced; else a batch after them is.
-        let mut tracing = (!profiler.session.lags).then(|| Traced::new(&plan));
+        let mut tracing = (!profiler.session.lags).then(|| TracedRun::new(&plan));
         for _ in 0..steps {
             let span = profiler.step(&mut tracing)?;
             profiler.add_stages(&span, &mut before, &mut stages);
@@ -176,10 +176,10 @@ impl Trainer {
             spans.push(span);
         }
         if tracing.is_none() {
-            tracing = Some(Traced::new(&plan));
+            tracing = Some(TracedRun::new(&plan));
             profiler.step(&mut tracing)?;
         }
-        let traced = tracing.unwrap_or_else(|| Traced::new(&plan));
+        let traced = tracing.unwrap_or_else(|| TracedRun::new(&plan));
         let (ops, places) = traced.ops(&plan);
         let workers = profiler.worker_times();
         let activity = profiler.feed.activity();
@@ -254,7 +254,7 @@ impl Profiler<'_> {
     }
 
     /// Trains on one batch, or traces it.
-    fn step(&mut self, tracing: &mut Option<Traced>) -> Result<StepSpan> {
+    fn step(&mut self, tracing: &mut Option<TracedRun>) -> Result<StepSpan> {
         let (begin_s, mut waited_s) = (self.now(), 0.0);
         let mut tally = self.session.begin()?;
         let began = self.begin;
@@ -306,7 +306,7 @@ impl Profiler<'_> {
 }
 
 /// Times of nodes.
-struct Traced {
+struct TracedRun {
     /// Of every program and node: its runs with whole micro-batches.
     runs: Vec<Vec<NodeRuns>>,
     batches: u64,
@@ -340,10 +340,10 @@ impl NodeRuns {
     }
 }
 
-impl Traced {
-    fn new(plan: &RunPlan) -> Traced {
+impl TracedRun {
+    fn new(plan: &RunPlan) -> TracedRun {
         let runs = plan.memory.programs.iter().map(|program| vec![NodeRuns::default(); program.order.len()]).collect();
-        Traced { runs, batches: 0, spans: Vec::new(), last_batch: 0 }
+        TracedRun { runs, batches: 0, spans: Vec::new(), last_batch: 0 }
     }
 
     /// Adds the nodes of a micro-batch that began at `start_s`; only those of `whole` ones are counted.

@@ -60,7 +60,7 @@ impl MaskUpdates {
                 _ => sparsity.updates(step),
             };
             if due {
-                let mut tensor = Tensor { executor, weight, parameter: *parameter, mask: *mask };
+                let mut tensor = MaskedTensor { executor, weight, parameter: *parameter, mask: *mask };
                 tensor.update_mask(&mut self.buffers, sparsity.at(step))?;
                 tensor.apply_mask(&mut self.buffers)?;
             }
@@ -99,14 +99,14 @@ fn sizes(weights: &[PrunedWeight]) -> (usize, usize) {
 }
 
 /// A weight with its mask.
-struct Tensor<'a> {
+struct MaskedTensor<'a> {
     executor: &'a mut Executor,
     weight: &'a PrunedWeight,
     parameter: StateId,
     mask: StateId,
 }
 
-impl Tensor<'_> {
+impl MaskedTensor<'_> {
     fn update_mask(&mut self, buffers: &mut Buffers, sparsity: f32) -> Done {
         match self.weight.pruning.pattern {
             SparsityPattern::Unstructured => {

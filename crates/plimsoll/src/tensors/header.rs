@@ -10,12 +10,12 @@ use std::fmt;
 #[derive(Debug, Default)]
 pub(super) struct Header {
     pub metadata: BTreeMap<String, String>,
-    pub tensors: BTreeMap<Box<str>, Entry>,
+    pub tensors: BTreeMap<Box<str>, TensorEntry>,
 }
 
 /// A tensor, as the header describes it.
 #[derive(Debug, Deserialize)]
-pub(super) struct Entry {
+pub(super) struct TensorEntry {
     /// The name of its data type in the format.
     pub dtype: Box<str>,
     pub shape: Box<[usize]>,
@@ -24,7 +24,7 @@ pub(super) struct Entry {
     pub offsets: [u64; 2],
 }
 
-impl fmt::Display for Entry {
+impl fmt::Display for TensorEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.dtype, Shape::fixed(self.shape.to_vec()))
     }

@@ -10,15 +10,15 @@ use std::sync::Arc;
 
 /// What a model was compiled with.
 #[derive(Default)]
-pub(super) struct Compiled {
+pub(super) struct CompileConfig {
     pub optimizer: Option<Arc<dyn Optimizer>>,
     pub losses: Option<OutputLosses>,
 }
 
-pub(super) fn read(config: Option<&Value>, outputs: &[String], notes: &mut Vec<String>) -> Compiled {
-    let Some(config) = config else { return Compiled::default() };
+pub(super) fn read(config: Option<&Value>, outputs: &[String], notes: &mut Vec<String>) -> CompileConfig {
+    let Some(config) = config else { return CompileConfig::default() };
     let optimizer = optimizer(config.get("optimizer").or_else(|| config.get("optimizer_config")).unwrap_or(&Value::Null), notes);
-    Compiled { optimizer, losses: losses(config, outputs, notes) }
+    CompileConfig { optimizer, losses: losses(config, outputs, notes) }
 }
 
 fn optimizer(value: &Value, notes: &mut Vec<String>) -> Option<Arc<dyn Optimizer>> {

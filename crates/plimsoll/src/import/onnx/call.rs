@@ -5,13 +5,13 @@ use plimsoll_formats::onnx::{Attribute, Node};
 use plimsoll_formats::tensor::Tensor;
 
 /// A node, its inputs, and the version of the operator set.
-pub(super) struct Call<'a> {
+pub(super) struct NodeCall<'a> {
     pub node: &'a Node,
     pub opset: i64,
     pub inputs: Vec<Option<Value>>,
 }
 
-impl Call<'_> {
+impl NodeCall<'_> {
     /// A required input.
     pub fn input(&self, index: usize) -> Found<Value> {
         self.given(index).ok_or_else(|| format!("it has no input {index}"))

@@ -1,9 +1,9 @@
 //! Nodes whose inputs are all known at import: their results are computed there, by the same layers in double precision.
 
-use super::call::Call;
+use super::call::NodeCall;
 use super::ops::Mapping;
 use super::values::{Constant, Found, LARGEST_CONSTANT, Value};
-use super::{Importer, ops};
+use super::{OnnxImporter, ops};
 use crate::import::ImportedWeights;
 use plimsoll_core::Graph;
 use plimsoll_core::random::StepRandom;
@@ -14,9 +14,9 @@ use std::collections::{HashMap, HashSet};
 const MOST_ELEMENTS: usize = 1 << 20;
 const MOST_OPERATIONS: u64 = 1 << 26;
 
-impl Importer {
+impl OnnxImporter {
     /// The results of a node whose inputs are constants; none if it has others, or is computed at every step.
-    pub(super) fn folded(&mut self, call: &Call<'_>, mapping: Mapping) -> Found<Option<Vec<Value>>> {
+    pub(super) fn folded(&mut self, call: &NodeCall<'_>, mapping: Mapping) -> Found<Option<Vec<Value>>> {
         if self.net.is_none() || call.inputs.is_empty() || !ops::is_folded(&call.node.op) {
             return Ok(None);
         }
@@ -55,8 +55,8 @@ impl Importer {
     }
 
     /// The results for one size of the batch; none if they are too large to be kept.
-    fn evaluated(&self, call: &Call<'_>, mapping: Mapping, inputs: &[Option<Constant>], world: usize) -> Found<Option<Vec<Constant>>> {
-        let mut scratch = Importer {
+    fn evaluated(&self, call: &NodeCall<'_>, mapping: Mapping, inputs: &[Option<Constant>], world: usize) -> Found<Option<Vec<Constant>>> {
+        let mut scratch = OnnxImporter {
             net: None,
             graph: Graph::new(),
             held: Vec::new(),
@@ -74,7 +74,7 @@ impl Importer {
             opset: self.opset,
         };
         let inputs = inputs.iter().map(|input| input.as_ref().map(|constant| constant.in_world(world).into())).collect();
-        let outputs = mapping(&mut scratch, &Call { node: call.node, opset: call.opset, inputs })?;
+        let outputs = mapping(&mut scratch, &NodeCall { node: call.node, opset: call.opset, inputs })?;
         let mut computed = Vec::with_capacity(outputs.len());
         for output in outputs {
             computed.push(match output {

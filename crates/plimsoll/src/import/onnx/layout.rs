@@ -1,6 +1,6 @@
 //! The order of axes in memory.
 
-use super::Importer;
+use super::OnnxImporter;
 use super::layer::NodeLayer;
 use super::values::{Computed, Found, is_identity};
 use crate::nn::Lowering;
@@ -9,7 +9,7 @@ use plimsoll_core::shape::Shape;
 use plimsoll_core::{Op, ValueId};
 use std::sync::Arc;
 
-impl Importer {
+impl OnnxImporter {
     /// The tensor with its axes in memory in this order.
     pub(super) fn ordered(&mut self, tensor: &Computed, order: &[usize]) -> Found<Computed> {
         if tensor.order == order {

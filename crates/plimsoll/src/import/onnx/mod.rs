@@ -15,7 +15,7 @@ mod values;
 
 use super::{Assembly, Imported, ImportedInput, ImportedWeights};
 use crate::nn::{Functional, Layer, Lowering, SymbolicTensor};
-use call::Call;
+use call::NodeCall;
 use layer::NodeLayer;
 use plimsoll_core::graph::Init;
 use plimsoll_core::shape::{Dim, Shape, TensorType};
@@ -54,7 +54,7 @@ pub(super) enum Shapes {
     Exact(BTreeMap<String, Vec<usize>>),
 }
 
-pub(super) struct Importer {
+pub(super) struct OnnxImporter {
     /// None while constants are folded.
     net: Option<Functional>,
     /// All layers so far, to infer shapes.
@@ -90,7 +90,7 @@ struct FusedBias {
 
 /// The model of a file, or everything about it that cannot be imported.
 pub(super) fn model(saved: &OnnxModel, title: &str) -> Result<Imported, Vec<String>> {
-    let mut importer = Importer::new(saved, title).map_err(|problem| vec![problem])?;
+    let mut importer = OnnxImporter::new(saved, title).map_err(|problem| vec![problem])?;
     let mut problems = Vec::new();
     let inputs = match importer.inputs(saved, &Shapes::Declared, &BTreeMap::new()) {
         Ok(inputs) => inputs,
@@ -111,8 +111,8 @@ pub(super) fn model(saved: &OnnxModel, title: &str) -> Result<Imported, Vec<Stri
     Ok(Imported { model, inputs, optimizer: None, losses: None, notes: Vec::new(), weights: importer.weights, optimizer_state: None, heap })
 }
 
-impl Importer {
-    fn new(saved: &OnnxModel, title: &str) -> Found<Importer> {
+impl OnnxImporter {
+    fn new(saved: &OnnxModel, title: &str) -> Found<OnnxImporter> {
         let opset = saved.opsets.get("").copied().unwrap_or(1);
         if !OPSETS.contains(&opset) {
             return Err(format!("it has version {opset} of ONNX' operators; versions 7 to 27 are read"));
@@ -122,7 +122,7 @@ impl Importer {
         let nodes = saved.graph.nodes.iter().filter(|node| node.op != "Identity");
         let read = nodes.flat_map(|node| &node.inputs).chain(saved.graph.outputs.iter().map(|output| &output.name));
         read.for_each(|name| *uses.entry(name.clone()).or_default() += 1);
-        Ok(Importer {
+        Ok(OnnxImporter {
             net: Some(Functional::new(title)),
             graph: Graph::new(),
             held: Vec::new(),
@@ -267,7 +267,7 @@ impl Importer {
                 continue;
             }
             self.current = title(node);
-            let call = Call { node, opset: self.opset, inputs };
+            let call = NodeCall { node, opset: self.opset, inputs };
             match self.map(&call, mapping) {
                 Ok(outputs) => {
                     for (name, value) in node.outputs.iter().zip(outputs).filter(|(name, _)| !name.is_empty()) {
@@ -279,7 +279,7 @@ impl Importer {
         }
     }
 
-    fn map(&mut self, call: &Call<'_>, mapping: ops::Mapping) -> Found<Vec<Value>> {
+    fn map(&mut self, call: &NodeCall<'_>, mapping: ops::Mapping) -> Found<Vec<Value>> {
         if let Some(folded) = self.folded(call, mapping)? {
             return Ok(folded);
         }

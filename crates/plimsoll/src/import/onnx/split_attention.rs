@@ -2,7 +2,7 @@
 //!
 //! Scores that are masked in between keep their three steps.
 
-use super::Importer;
+use super::OnnxImporter;
 use super::ops::attended;
 use super::values::{Computed, Found, Value};
 use plimsoll_core::ops::{Attention, Packing};
@@ -24,7 +24,7 @@ enum Factor {
     Divided,
 }
 
-impl Importer {
+impl OnnxImporter {
     /// Finds products whose left operand is the softmax of another product, scaled or not.
     pub(super) fn find_attentions(&mut self, nodes: &[Node]) {
         let steps = nodes.iter().filter(|node| matches!(node.op.as_str(), "MatMul" | "Softmax" | "Mul" | "Div"));

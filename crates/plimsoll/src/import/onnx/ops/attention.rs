@@ -1,7 +1,7 @@
 //! Attention and rotary embeddings of ONNX 23 and later.
 
-use super::super::Importer;
-use super::super::call::Call;
+use super::super::OnnxImporter;
+use super::super::call::NodeCall;
 use super::super::values::{Computed, ElementKind, Found, Value};
 use super::Mapping;
 use super::pool::pad_with;
@@ -14,7 +14,7 @@ use plimsoll_core::{Op, ValueId};
 pub(super) const OPERATORS: &[(&str, Mapping)] = &[("Attention", attention), ("RotaryEmbedding", rotary)];
 
 /// `[batch, heads, length, depth]`: joined heads are split.
-fn heads(i: &mut Importer, x: &Computed, heads: i64) -> Found<Computed> {
+fn heads(i: &mut OnnxImporter, x: &Computed, heads: i64) -> Found<Computed> {
     let dims = i.dims(x);
     match dims[..] {
         [_, _, _, _] => Ok(x.clone()),
@@ -29,7 +29,7 @@ fn heads(i: &mut Importer, x: &Computed, heads: i64) -> Found<Computed> {
 }
 
 /// Two tensors one after the other along an axis.
-fn joined(i: &mut Importer, a: &Value, b: &Computed, axis: usize) -> Found<Computed> {
+fn joined(i: &mut OnnxImporter, a: &Value, b: &Computed, axis: usize) -> Found<Computed> {
     let a = i.computed(a)?;
     let (tensors, order) = i.aligned(&[b.clone(), a])?;
     let place = tensors[0].place(axis);
@@ -38,7 +38,7 @@ fn joined(i: &mut Importer, a: &Value, b: &Computed, axis: usize) -> Found<Compu
 }
 
 /// Heads of keys or values, each as often as queries share it.
-fn repeated(i: &mut Importer, x: &Computed, times: usize) -> Found<Computed> {
+fn repeated(i: &mut OnnxImporter, x: &Computed, times: usize) -> Found<Computed> {
     if times == 1 {
         return Ok(x.clone());
     }
@@ -55,7 +55,7 @@ fn repeated(i: &mut Importer, x: &Computed, times: usize) -> Found<Computed> {
 }
 
 /// Fused attention of queries, keys and values of `[batch, heads, length, depth]`.
-pub(in super::super) fn attended(i: &mut Importer, parts: [&Computed; 3], op: Attention) -> Found<Computed> {
+pub(in super::super) fn attended(i: &mut OnnxImporter, parts: [&Computed; 3], op: Attention) -> Found<Computed> {
     // As in memory: heads side by side.
     let order = [0, 2, 1, 3];
     let (q, k, v) = (i.ordered(parts[0], &order)?, i.ordered(parts[1], &order)?, i.ordered(parts[2], &order)?);
@@ -72,7 +72,7 @@ pub(in super::super) fn attended(i: &mut Importer, parts: [&Computed; 3], op: At
     Ok(y.laid_out(order.to_vec()))
 }
 
-fn attention(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn attention(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let (q, k, v) = (i.computed(&c.input(0)?)?, i.computed(&c.input(1)?)?, i.computed(&c.input(2)?)?);
     let joined_heads = q.order.len() == 3;
     let (query_heads, key_heads) = (c.int("q_num_heads", 0)?, c.int("kv_num_heads", 0)?);
@@ -184,7 +184,7 @@ fn attention(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(outputs)
 }
 
-fn rotary(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn rotary(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let joined_heads = x.order.len() == 3;
     let x = heads(i, &x, c.int("num_heads", 0)?)?;

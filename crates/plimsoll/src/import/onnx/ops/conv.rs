@@ -1,8 +1,8 @@
 //! Convolutions over one or two axes.
 
-use super::super::call::Call;
+use super::super::call::NodeCall;
 use super::super::values::{Computed, Found, Value};
-use super::super::{Importer, owner};
+use super::super::{OnnxImporter, owner};
 use super::Mapping;
 use crate::nn::{Conv2D, Padding};
 use plimsoll_core::ops::{Conv2d, Conv2dGradInput, Window};
@@ -14,7 +14,7 @@ pub(super) const OPERATORS: &[(&str, Mapping)] = &[("Conv", conv), ("ConvTranspo
 
 /// Sliding windows over all axes behind the channels.
 #[derive(Clone, Debug)]
-pub(super) struct Windows {
+pub(super) struct WindowAttributes {
     pub size: Vec<usize>,
     pub stride: Vec<usize>,
     pub dilation: Vec<usize>,
@@ -22,9 +22,9 @@ pub(super) struct Windows {
     pub pads: Vec<(usize, usize)>,
 }
 
-impl Windows {
+impl WindowAttributes {
     /// The windows of a node over images of these extents.
-    pub fn read(c: &Call<'_>, size: Vec<usize>, image: &[usize]) -> Found<Windows> {
+    pub fn read(c: &NodeCall<'_>, size: Vec<usize>, image: &[usize]) -> Found<WindowAttributes> {
         let rank = image.len();
         let list = |name: &str| -> Found<Vec<usize>> { Ok(c.sizes(name)?.unwrap_or_else(|| vec![1; rank])) };
         let (stride, dilation) = (list("strides")?, list("dilations")?);
@@ -57,7 +57,7 @@ impl Windows {
                 (0..rank).map(|axis| (pads[axis], pads[axis + rank])).collect()
             }
         };
-        Ok(Windows { size, stride, dilation, pads })
+        Ok(WindowAttributes { size, stride, dilation, pads })
     }
 
     /// The same over two axes; a single axis is that of the columns.
@@ -76,7 +76,7 @@ impl Windows {
     }
 }
 
-impl Importer {
+impl OnnxImporter {
     /// Extents of the axes behind the channels.
     pub(super) fn image_extents(&self, x: &Computed) -> Found<Vec<usize>> {
         let dims = self.dims(x);
@@ -108,17 +108,17 @@ impl Importer {
 }
 
 /// The dimensions of a filter for images of this rank.
-fn filter_extents(i: &Importer, filter: &Value, rank: usize) -> Found<Vec<usize>> {
+fn filter_extents(i: &OnnxImporter, filter: &Value, rank: usize) -> Found<Vec<usize>> {
     let dims = fixed(&i.shape_of(filter))?;
     if dims.len() == rank { Ok(dims) } else { Err(format!("its filter has {} dimensions for images of {rank}", dims.len())) }
 }
 
-fn conv(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn conv(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let (filter, bias) = (c.input(1)?, c.given(2));
     let (rank, image) = (x.order.len(), i.image_extents(&x)?);
     let filter_dims = filter_extents(i, &filter, rank)?;
-    let windows = Windows::read(c, filter_dims[2..].to_vec(), &image)?;
+    let windows = WindowAttributes::read(c, filter_dims[2..].to_vec(), &image)?;
     let window = windows.flat()?;
     let groups = usize::try_from(c.int("group", 1)?).unwrap_or(0);
     let x = i.as_image(&x)?;
@@ -151,7 +151,7 @@ fn conv(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
 }
 
 /// Adds a vector to the channels, which are last.
-fn with_bias(i: &mut Importer, y: Computed, bias: Option<&Value>) -> Found<Computed> {
+fn with_bias(i: &mut OnnxImporter, y: Computed, bias: Option<&Value>) -> Found<Computed> {
     let Some(bias) = bias else { return Ok(y) };
     let bias = i.computed(bias)?;
     i.node("bias", &[&y, &bias], |g, x| g.plus(x[0], x[1]))
@@ -162,13 +162,13 @@ pub(super) fn fixed(dims: &[Dim]) -> Found<Vec<usize>> {
     all.ok_or_else(|| "the shape of a weight depends on the batch".to_string())
 }
 
-fn conv_transpose(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn conv_transpose(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let (filter, bias) = (c.input(1)?, c.given(2));
     let (rank, image) = (x.order.len(), i.image_extents(&x)?);
     let filter_dims = filter_extents(i, &filter, rank)?;
     let axes = image.len();
-    let mut windows = Windows::read(c, filter_dims[2..].to_vec(), &image)?;
+    let mut windows = WindowAttributes::read(c, filter_dims[2..].to_vec(), &image)?;
     let extra = c.sizes("output_padding")?.unwrap_or_else(|| vec![0; axes]);
     let groups = usize::try_from(c.int("group", 1)?).ok().filter(|groups| *groups > 0).ok_or("it has no groups")?;
     let whole = |axis: usize| {

@@ -1,7 +1,7 @@
 //! Operators on every element by itself, with broadcasting.
 
-use super::super::Importer;
-use super::super::call::Call;
+use super::super::OnnxImporter;
+use super::super::call::NodeCall;
 use super::super::layer::NodeLayer;
 use super::super::values::{Computed, ElementKind, Found, Value, Weight};
 use super::Mapping;
@@ -191,7 +191,7 @@ fn power(e: &ExprBuilder, a: TermId, b: TermId) -> TermId {
     e.select(e.binary(Binary::Less, a, e.constant(0.0)), negative, size)
 }
 
-fn clip(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn clip(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = c.input(0)?;
     if c.has("min") || c.has("max") || c.inputs.len() == 1 {
         let (low, high) = (c.float("min", f32::MIN)?, c.float("max", f32::MAX)?);
@@ -214,7 +214,7 @@ fn clip(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     })
 }
 
-fn dropout(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn dropout(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let ratio = match c.constant(1)? {
         Some(ratio) => ratio.fixed()?.first().copied().unwrap_or(0.5) as f32,
         None => c.float("ratio", 0.5)?,
@@ -238,28 +238,28 @@ fn dropout(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(outputs)
 }
 
-impl Importer {
+impl OnnxImporter {
     /// A function of one tensor.
-    pub(super) fn unary(&mut self, c: &Call<'_>, f: impl Fn(&ExprBuilder, TermId) -> TermId) -> Found<Vec<Value>> {
+    pub(super) fn unary(&mut self, c: &NodeCall<'_>, f: impl Fn(&ExprBuilder, TermId) -> TermId) -> Found<Vec<Value>> {
         self.elementwise("pointwise", &c.all()?[..1.min(c.inputs.len())], None, |e, t| f(e, t[0]))
     }
 
-    fn binary(&mut self, c: &Call<'_>, f: impl Fn(&ExprBuilder, TermId, TermId) -> TermId) -> Found<Vec<Value>> {
+    fn binary(&mut self, c: &NodeCall<'_>, f: impl Fn(&ExprBuilder, TermId, TermId) -> TermId) -> Found<Vec<Value>> {
         let all = c.exactly(2)?;
         // Up to version 6 a vector was laid along any axis; the importer begins at version 7.
         self.elementwise("pointwise", &all, None, |e, t| f(e, t[0], t[1]))
     }
 
-    fn variadic(&mut self, c: &Call<'_>, f: impl Fn(&ExprBuilder, TermId, TermId) -> TermId) -> Found<Vec<Value>> {
+    fn variadic(&mut self, c: &NodeCall<'_>, f: impl Fn(&ExprBuilder, TermId, TermId) -> TermId) -> Found<Vec<Value>> {
         self.elementwise("pointwise", &c.all()?, None, |e, t| t[1..].iter().fold(t[0], |all, next| f(e, all, *next)))
     }
 
-    fn logical(&mut self, c: &Call<'_>, inputs: usize, f: impl Fn(&ExprBuilder, &[TermId]) -> TermId) -> Found<Vec<Value>> {
+    fn logical(&mut self, c: &NodeCall<'_>, inputs: usize, f: impl Fn(&ExprBuilder, &[TermId]) -> TermId) -> Found<Vec<Value>> {
         self.elementwise("pointwise", &c.exactly(inputs)?, Some(ElementKind::Bool), f)
     }
 
     /// An activation as the layer that losses know.
-    fn activation(&mut self, c: &Call<'_>, activation: Activation) -> Found<Vec<Value>> {
+    fn activation(&mut self, c: &NodeCall<'_>, activation: Activation) -> Found<Vec<Value>> {
         let x = self.computed(&c.input(0)?)?;
         let name = self.current.clone();
         Ok(vec![self.layer(&name, Arc::new(activation), &[&x])?.laid_out(x.order).into()])

@@ -1,10 +1,10 @@
 //! Operators that look elements up by index. An index that the model computes selects by comparison with coordinates, so that rows
 //! of the batch stay apart; a table that does not depend on the batch is looked up directly.
 
-use super::super::call::Call;
+use super::super::call::NodeCall;
 use super::super::layer::NodeLayer;
 use super::super::values::{Computed, Constant, ElementKind, Found, Value, axis_of, count_of};
-use super::super::{Importer, clean, owner};
+use super::super::{OnnxImporter, clean, owner};
 use super::Mapping;
 use super::reduce::reduced;
 use crate::nn::Lowering;
@@ -24,7 +24,7 @@ pub(super) fn from_start(e: &ExprBuilder, index: TermId, extent: usize) -> TermI
     e.select(negative, e.add(index, e.constant(extent as f32)), index)
 }
 
-fn gather(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn gather(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let (data, indices) = (c.input(0)?, c.input(1)?);
     let axis = axis_of(c.int("axis", 0)?, data.rank())?;
     if let Value::Constant(indices) = &indices {
@@ -69,7 +69,7 @@ fn lookup(g: &mut Graph, table: ValueId, indices: ValueId) -> Result<ValueId, Gr
 }
 
 /// A table of the file whose rows are looked up: an embedding.
-fn embedding(i: &mut Importer, table: &super::super::values::Weight, tokens: &Computed) -> Found<Vec<Value>> {
+fn embedding(i: &mut OnnxImporter, table: &super::super::values::Weight, tokens: &Computed) -> Found<Vec<Value>> {
     let dims = table.dims();
     let name = owner(&table.name).unwrap_or_else(|| clean(&table.name));
     let name = i.unique(&name);
@@ -86,7 +86,7 @@ fn embedding(i: &mut Importer, table: &super::super::values::Weight, tokens: &Co
 }
 
 /// Elements of an axis by constant indices: slices of consecutive ones.
-fn constant_indices(i: &mut Importer, data: &Computed, axis: usize, indices: &Constant) -> Found<Vec<Value>> {
+fn constant_indices(i: &mut OnnxImporter, data: &Computed, axis: usize, indices: &Constant) -> Found<Vec<Value>> {
     let Some(extent) = i.dims(data)[axis].as_fixed() else { return Err("it takes rows of the batch".to_string()) };
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for index in indices.integers()? {
@@ -116,7 +116,7 @@ fn constant_indices(i: &mut Importer, data: &Computed, axis: usize, indices: &Co
 }
 
 /// Elements of an axis of a tensor that depends on the batch, by computed indices: one more axis runs over all elements.
-fn selected(i: &mut Importer, data: &Computed, axis: usize, extent: usize, indices: &Computed) -> Found<Vec<Value>> {
+fn selected(i: &mut OnnxImporter, data: &Computed, axis: usize, extent: usize, indices: &Computed) -> Found<Vec<Value>> {
     if i.graph.shape(indices.value).has_batch() && indices.order.len() > 1 {
         return Err("both its data and its indices depend on the batch; use GatherElements or GatherND".to_string());
     }
@@ -148,7 +148,7 @@ fn selected(i: &mut Importer, data: &Computed, axis: usize, extent: usize, indic
     Ok(vec![y.of(kind).into()])
 }
 
-fn gather_elements(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn gather_elements(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let (data, indices) = (i.computed(&c.input(0)?)?, i.computed(&c.input(1)?)?);
     let (data, indices) = (i.plain(&data)?, i.plain(&indices)?);
     let rank = data.order.len();
@@ -183,7 +183,7 @@ fn gather_elements(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![y.of(kind).into()])
 }
 
-fn gather_nd(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn gather_nd(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let (data, indices) = (i.computed(&c.input(0)?)?, i.computed(&c.input(1)?)?);
     let (data, indices) = (i.plain(&data)?, i.plain(&indices)?);
     let batch_dims = usize::try_from(c.int("batch_dims", 0)?).unwrap_or(0);
@@ -232,7 +232,7 @@ pub(super) fn flat_index(
     Ok(g.pointwise_many(expr, &parts, shape, vec![DType::I32])?[0])
 }
 
-fn one_hot(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn one_hot(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let indices = i.computed(&c.input(0)?)?;
     let depth = c.constant(1)?.ok_or("it has no depth")?.integers()?.first().copied().unwrap_or(0);
     let values = c.constant(2)?.ok_or("it has no values")?;
@@ -256,7 +256,7 @@ fn one_hot(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![y.of(kind).into()])
 }
 
-fn compress(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn compress(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let mut data = i.computed(&c.input(0)?)?;
     let condition = c.constant(1)?.ok_or("it has no condition")?;
     let kept: Vec<f64> = condition.fixed()?.iter().enumerate().filter(|(_, flag)| **flag != 0.0).map(|(index, _)| index as f64).collect();

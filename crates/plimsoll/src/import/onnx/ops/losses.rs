@@ -1,7 +1,7 @@
 //! Losses as nodes of a graph.
 
-use super::super::Importer;
-use super::super::call::Call;
+use super::super::OnnxImporter;
+use super::super::call::NodeCall;
 use super::super::values::{Computed, Found, Value};
 use super::Mapping;
 use super::reduce::reduced;
@@ -27,7 +27,7 @@ pub(super) const OPERATORS: &[(&str, Mapping)] = &[
 ];
 
 /// The negative logarithm of the probability of every label.
-fn likelihood(i: &mut Importer, c: &Call<'_>, scores: &Computed) -> Found<Vec<Value>> {
+fn likelihood(i: &mut OnnxImporter, c: &NodeCall<'_>, scores: &Computed) -> Found<Vec<Value>> {
     let scores = i.channels_last(scores)?;
     let labels = i.computed(&c.input(1)?)?;
     let labels = i.plain(&labels)?;

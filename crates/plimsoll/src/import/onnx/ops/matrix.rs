@@ -1,8 +1,8 @@
 //! Matrix products.
 
-use super::super::call::Call;
+use super::super::call::NodeCall;
 use super::super::values::{Computed, Found, Value, Weight};
-use super::super::{Importer, owner};
+use super::super::{OnnxImporter, owner};
 use super::Mapping;
 use super::reduce::reduced;
 use crate::nn::Dense;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 pub(super) const OPERATORS: &[(&str, Mapping)] = &[("MatMul", matmul), ("Gemm", gemm), ("Einsum", einsum)];
 
-fn matmul(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn matmul(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let (a, b) = (c.input(0)?, c.input(1)?);
     if let (Value::Tensor(x), Some(matrix)) = (&a, i.own_weight(Some(&b), 2))
         && x.order.len() >= 2
@@ -36,7 +36,7 @@ fn matmul(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![i.product(&a, &b)?.into()])
 }
 
-impl Importer {
+impl OnnxImporter {
     /// A fully connected layer; the matrix is `[inputs, outputs]`.
     fn dense(&mut self, x: &Computed, matrix: &Weight, bias: Option<&Weight>) -> Found<Computed> {
         let x = self.plain(x)?;
@@ -57,7 +57,7 @@ impl Importer {
             return Err("it multiplies single numbers".to_string());
         }
         if left == 1 || right == 1 {
-            let shape = |i: &Importer, x: &Computed, front: bool| {
+            let shape = |i: &OnnxImporter, x: &Computed, front: bool| {
                 let mut dims = i.dims(x);
                 if dims.len() == 1 {
                     dims.insert(if front { 0 } else { 1 }, Dim::fixed(1));
@@ -114,7 +114,7 @@ impl Importer {
     }
 }
 
-fn gemm(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn gemm(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let (alpha, beta) = (c.float("alpha", 1.0)?, c.float("beta", 1.0)?);
     let (flip_a, flip_b) = (c.flag("transA", false)?, c.flag("transB", false)?);
     let (a, b, bias) = (c.input(0)?, c.input(1)?, c.given(2));
@@ -147,7 +147,7 @@ fn gemm(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
 }
 
 /// A sum of products over named axes, as one reduction.
-fn einsum(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn einsum(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let equation: String = c.text("equation", "")?.chars().filter(|letter| !letter.is_whitespace()).collect();
     let values = c.all()?;
     let (terms, output) = match equation.split_once("->") {

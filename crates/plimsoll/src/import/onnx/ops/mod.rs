@@ -16,14 +16,14 @@ mod scatter;
 mod shapes;
 mod trigonometry;
 
-use super::Importer;
-use super::call::Call;
+use super::OnnxImporter;
+use super::call::NodeCall;
 use super::values::{Found, Value};
 pub(super) use attention::attended;
 use plimsoll_formats::onnx::{Node, OnnxModel};
 
 /// Adds a node to the model and gives its outputs.
-pub(super) type Mapping = fn(&mut Importer, &Call<'_>) -> Found<Vec<Value>>;
+pub(super) type Mapping = fn(&mut OnnxImporter, &NodeCall<'_>) -> Found<Vec<Value>>;
 
 /// The operators of a file, by group.
 const GROUPS: [&[(&str, Mapping)]; 15] = [

@@ -1,7 +1,7 @@
 //! Operators that move elements: joining, cutting, padding, repeating.
 
-use super::super::Importer;
-use super::super::call::Call;
+use super::super::OnnxImporter;
+use super::super::call::NodeCall;
 use super::super::values::{Computed, Found, Value, axis_of};
 use super::Mapping;
 use super::pool::{every, pad_with};
@@ -23,7 +23,7 @@ pub(super) const OPERATORS: &[(&str, Mapping)] = &[
     ("ReverseSequence", reverse_sequence),
 ];
 
-fn concat(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn concat(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let values = c.all()?;
     let mut tensors = Vec::with_capacity(values.len());
     for value in &values {
@@ -47,7 +47,7 @@ fn concat(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![y.laid_out(order).of(kind).into()])
 }
 
-fn split(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn split(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let axis = axis_of(c.int("axis", 0)?, x.order.len())?;
     let Some(extent) = i.dims(&x)[axis].as_fixed() else { return Err("it splits the batch".to_string()) };
@@ -94,7 +94,7 @@ fn stepped(g: &mut Graph, x: ValueId, axis: usize, start: usize, step: i64, coun
     g.add_one(Op::Concat(Concat { axis }), &parts)
 }
 
-fn slice(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn slice(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let rank = x.order.len();
     let starts = c.integers(1, "starts")?.ok_or("it has no starts")?;
@@ -149,7 +149,7 @@ impl DivCeil for i64 {
     }
 }
 
-fn pad(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn pad(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let rank = x.order.len();
     let pads = c.integers(1, "pads")?.ok_or("it has no pads")?;
@@ -223,7 +223,7 @@ fn pad(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![y.laid_out(order).of(kind).into()])
 }
 
-fn tile(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn tile(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let repeats = c.constant(1)?.ok_or("it has no repeats")?.integers()?;
     if repeats.len() != x.order.len() {
@@ -260,7 +260,7 @@ fn tile(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
 }
 
 /// Reshapes, transposes and reshapes again.
-fn shuffled(i: &mut Importer, x: &Computed, split: Vec<Dim>, order: Vec<usize>, result: Vec<Dim>) -> Found<Vec<Value>> {
+fn shuffled(i: &mut OnnxImporter, x: &Computed, split: Vec<Dim>, order: Vec<usize>, result: Vec<Dim>) -> Found<Vec<Value>> {
     let x = i.plain(x)?;
     let (split, result, kind) = (Shape::new(split), Shape::new(result), x.kind);
     let y = i.node("shuffle", &[&x], move |g, x| {
@@ -271,7 +271,7 @@ fn shuffled(i: &mut Importer, x: &Computed, split: Vec<Dim>, order: Vec<usize>, 
     Ok(vec![y.of(kind).into()])
 }
 
-fn depth_to_space(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn depth_to_space(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let size = usize::try_from(c.int("blocksize", 0)?).ok().filter(|size| (1..=4096).contains(size)).ok_or("it has no blocksize")?;
     let &[batch, channels, height, width] = &i.dims(&x)[..] else { return Err("it takes images".to_string()) };
@@ -289,7 +289,7 @@ fn depth_to_space(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     shuffled(i, &x, split, order, result)
 }
 
-fn space_to_depth(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn space_to_depth(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let size = usize::try_from(c.int("blocksize", 0)?).ok().filter(|size| (1..=4096).contains(size)).ok_or("it has no blocksize")?;
     let &[batch, channels, height, width] = &i.dims(&x)[..] else { return Err("it takes images".to_string()) };
@@ -301,7 +301,7 @@ fn space_to_depth(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     shuffled(i, &x, vec![batch, channels, rows, block, columns, block], vec![0, 3, 5, 1, 2, 4], result)
 }
 
-fn center_crop_pad(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn center_crop_pad(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let rank = x.order.len();
     let wanted = c.constant(1)?.ok_or("it has no shape")?.integers()?;
@@ -329,7 +329,7 @@ fn center_crop_pad(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![y.laid_out(order).of(kind).into()])
 }
 
-fn triangle(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn triangle(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let rank = x.order.len();
     if rank < 2 {
@@ -353,7 +353,7 @@ fn triangle(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
 }
 
 /// Reverses the first elements of every sequence, as many as a constant says.
-fn reverse_sequence(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn reverse_sequence(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let lengths = c.constant(1)?.ok_or("it has no lengths")?.integers()?;
     let (time, batch) = (axis_of(c.int("time_axis", 0)?, x.order.len())?, axis_of(c.int("batch_axis", 1)?, x.order.len())?);

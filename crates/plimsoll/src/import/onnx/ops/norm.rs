@@ -1,8 +1,8 @@
 //! Normalization.
 
-use super::super::call::Call;
+use super::super::call::NodeCall;
 use super::super::values::{Computed, Found, Value, axis_of};
-use super::super::{Importer, owner};
+use super::super::{OnnxImporter, owner};
 use super::Mapping;
 use super::reduce::reduced;
 use crate::nn::{BatchNorm, LayerNorm};
@@ -53,7 +53,7 @@ fn scaled(g: &mut Graph, y: ValueId, scale: ValueId, offset: ValueId) -> Result<
     g.pointwise(expr, &[y, scale, offset])
 }
 
-fn batch(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn batch(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let (epsilon, momentum) = (c.float("epsilon", 1e-5)?, c.float("momentum", 0.9)?);
     let x = if x.order.len() >= 2 { i.channels_last(&x)? } else { x };
@@ -106,7 +106,7 @@ fn batch(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(outputs)
 }
 
-fn instance(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn instance(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let (scale, offset) = (i.computed(&c.input(1)?)?, i.computed(&c.input(2)?)?);
     let epsilon = c.float("epsilon", 1e-5)?;
@@ -121,7 +121,7 @@ fn instance(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![y.laid_out(order).into()])
 }
 
-fn group(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn group(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let (scale, offset) = (i.computed(&c.input(1)?)?, i.computed(&c.input(2)?)?);
     let epsilon = c.float("epsilon", 1e-5)?;
@@ -155,7 +155,7 @@ fn group(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![y.laid_out(order).into()])
 }
 
-fn layer(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn layer(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let x = i.plain(&x)?;
     let rank = x.order.len();
@@ -209,7 +209,7 @@ fn layer(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(outputs)
 }
 
-fn rms(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn rms(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let x = i.plain(&x)?;
     let scale = i.computed(&c.input(1)?)?;
@@ -231,7 +231,7 @@ fn rms(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![y.into()])
 }
 
-fn mean_variance(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn mean_variance(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let rank = x.order.len();
     let axes = c.ints("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
@@ -249,7 +249,7 @@ fn mean_variance(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![y.laid_out(order).into()])
 }
 
-fn lp(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn lp(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let place = x.place(axis_of(c.int("axis", -1)?, x.order.len())?);
     let p = c.int("p", 2)?;
@@ -271,7 +271,7 @@ fn lp(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
 }
 
 /// Division by a power of the mean square of neighbouring channels.
-fn local_response(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn local_response(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let size = usize::try_from(c.int("size", 1)?).ok().filter(|size| (1..=256).contains(size)).ok_or("it has no size")?;
     let (alpha, beta, bias) = (c.float("alpha", 1e-4)?, c.float("beta", 0.75)?, c.float("bias", 1.0)?);
     let x = i.computed(&c.input(0)?)?;

@@ -1,10 +1,10 @@
 //! Pooling.
 
-use super::super::Importer;
-use super::super::call::Call;
+use super::super::OnnxImporter;
+use super::super::call::NodeCall;
 use super::super::values::{Computed, ElementKind, Found, Value, count_of};
 use super::Mapping;
-use super::conv::Windows;
+use super::conv::WindowAttributes;
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
 use plimsoll_core::ops::{AvgPool, MaxPool, Pad, Reduction, Slice, Window};
 use plimsoll_core::shape::Shape;
@@ -25,8 +25,8 @@ pub(super) const OPERATORS: &[(&str, Mapping)] = &[
 
 /// A reduction over all axes behind the channels, which stay with extent 1.
 fn global(
-    i: &mut Importer,
-    c: &Call<'_>,
+    i: &mut OnnxImporter,
+    c: &NodeCall<'_>,
     kind: Reduction,
     before: fn(&ExprBuilder, TermId) -> TermId,
     after: fn(&ExprBuilder, TermId, f32) -> TermId,
@@ -46,7 +46,7 @@ fn global(
 }
 
 /// Adds the elements that `ceil_mode` needs behind the image.
-fn ceil(windows: &mut Windows, image: &[usize]) {
+fn ceil(windows: &mut WindowAttributes, image: &[usize]) {
     for (axis, extent) in image.iter().enumerate() {
         let (before, after) = windows.pads[axis];
         let reach = (windows.size[axis] - 1) * windows.dilation[axis] + 1;
@@ -62,16 +62,16 @@ fn ceil(windows: &mut Windows, image: &[usize]) {
 }
 
 /// The windows of a pooling node, and the zeros that it adds first where they count.
-fn windows_of(c: &Call<'_>, image: &[usize]) -> Found<Windows> {
+fn windows_of(c: &NodeCall<'_>, image: &[usize]) -> Found<WindowAttributes> {
     let size = c.sizes("kernel_shape")?.ok_or("it has no kernel_shape")?;
-    Windows::read(c, size, image)
+    WindowAttributes::read(c, size, image)
 }
 
 /// How the elements of a window become one.
 type Step = fn(&mut Graph, ValueId, Window) -> Result<ValueId, GraphError>;
 
 /// Applies a pooling that is the same along each axis: two axes at a time.
-fn pooled(i: &mut Importer, x: &Computed, windows: &Windows, step: Step) -> Found<Computed> {
+fn pooled(i: &mut OnnxImporter, x: &Computed, windows: &WindowAttributes, step: Step) -> Found<Computed> {
     let rank = x.order.len();
     match windows.size.len() {
         1 | 2 => {
@@ -221,7 +221,7 @@ pub(super) fn pad_with(g: &mut Graph, x: ValueId, axis: usize, before: usize, af
     g.pointwise_over(expr, &[padded], shape)
 }
 
-fn max_pool(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn max_pool(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let image = i.image_extents(&x)?;
     let mut windows = windows_of(c, &image)?;
@@ -237,7 +237,7 @@ fn max_pool(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
 }
 
 /// The second output of a pooling: where in the whole tensor each maximum stands.
-fn places(i: &mut Importer, c: &Call<'_>, x: &Computed, windows: &Windows) -> Found<Value> {
+fn places(i: &mut OnnxImporter, c: &NodeCall<'_>, x: &Computed, windows: &WindowAttributes) -> Found<Value> {
     let window = windows.flat()?;
     let dims = super::conv::fixed(&i.dims(x))?;
     let by_column = c.flag("storage_order", false)?;
@@ -261,7 +261,7 @@ fn places(i: &mut Importer, c: &Call<'_>, x: &Computed, windows: &Windows) -> Fo
     Ok(i.as_in_file(y, x.order.len())?.of(ElementKind::Int).into())
 }
 
-fn average_pool(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn average_pool(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let image = i.image_extents(&x)?;
     let mut windows = windows_of(c, &image)?;
@@ -284,7 +284,7 @@ fn average_pool(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![pooled(i, &padded.laid_out(order), &windows, mean)?.into()])
 }
 
-fn lp_pool(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn lp_pool(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let p = c.int("p", 2)?;
     if !(1..=4).contains(&p) {
         return Err(format!("p is {p}; 1 to 4 are imported"));

@@ -1,7 +1,7 @@
 //! Recurrent layers: the usual ones as one op over the sequence, others step by step.
 
-use super::super::Importer;
-use super::super::call::Call;
+use super::super::OnnxImporter;
+use super::super::call::NodeCall;
 use super::super::values::{Computed, Found, Value};
 use super::Mapping;
 use plimsoll_core::expr::{Binary, Expr, Unary};
@@ -69,7 +69,7 @@ struct RecurrentOutputs {
     cell: Option<ValueId>,
 }
 
-fn recurrent(i: &mut Importer, c: &Call<'_>, layer: OnnxRecurrent) -> Found<Vec<Value>> {
+fn recurrent(i: &mut OnnxImporter, c: &NodeCall<'_>, layer: OnnxRecurrent) -> Found<Vec<Value>> {
     let batch_first = c.flag("layout", false)?;
     let x = i.computed(&c.input(0)?)?;
     if x.order.len() != 3 {

@@ -1,7 +1,7 @@
 //! Reductions along axes, softmax and its relatives.
 
-use super::super::Importer;
-use super::super::call::Call;
+use super::super::OnnxImporter;
+use super::super::call::NodeCall;
 use super::super::values::{Computed, Constant, ElementKind, Found, Value, axis_of};
 use super::Mapping;
 use crate::nn::Activation;
@@ -49,7 +49,7 @@ fn negative(e: &ExprBuilder, x: TermId) -> TermId {
 }
 
 /// The reduced axes of a node; none if it is the identity.
-fn axes_of(c: &Call<'_>, rank: usize) -> Found<Option<Vec<usize>>> {
+fn axes_of(c: &NodeCall<'_>, rank: usize) -> Found<Option<Vec<usize>>> {
     match c.integers(1, "axes")? {
         Some(axes) if !axes.is_empty() => {
             let mut axes = axes.iter().map(|axis| axis_of(*axis, rank)).collect::<Found<Vec<usize>>>()?;
@@ -62,11 +62,11 @@ fn axes_of(c: &Call<'_>, rank: usize) -> Found<Option<Vec<usize>>> {
     }
 }
 
-impl Importer {
+impl OnnxImporter {
     /// A reduction of `before` of every element, then `after` of the result and the number of elements.
     fn reduce(
         &mut self,
-        c: &Call<'_>,
+        c: &NodeCall<'_>,
         kind: Reduction,
         before: fn(&ExprBuilder, TermId) -> TermId,
         after: fn(&ExprBuilder, TermId, f32) -> TermId,
@@ -126,7 +126,7 @@ impl Importer {
 }
 
 /// Products of halves, until one element is left: exact for integers, and with a gradient.
-fn product(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn product(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let rank = x.order.len();
     let Some(axes) = axes_of(c, rank)? else { return Ok(vec![x.into()]) };
@@ -166,7 +166,7 @@ fn product(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![y.of(kind).into()])
 }
 
-fn extreme(i: &mut Importer, c: &Call<'_>, smallest: bool) -> Found<Vec<Value>> {
+fn extreme(i: &mut OnnxImporter, c: &NodeCall<'_>, smallest: bool) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let axis = axis_of(c.int("axis", 0)?, x.order.len())?;
     let last = c.flag("select_last_index", false)?;
@@ -195,7 +195,7 @@ fn extreme(i: &mut Importer, c: &Call<'_>, smallest: bool) -> Found<Vec<Value>> 
     Ok(vec![if c.flag("keepdims", true)? { y } else { i.squeezed(&y, &[axis])? }.into()])
 }
 
-fn softmax(i: &mut Importer, c: &Call<'_>, activation: Activation) -> Found<Vec<Value>> {
+fn softmax(i: &mut OnnxImporter, c: &NodeCall<'_>, activation: Activation) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let rank = x.order.len();
     if c.opset < 13 {
@@ -217,7 +217,7 @@ fn softmax(i: &mut Importer, c: &Call<'_>, activation: Activation) -> Found<Vec<
 }
 
 /// Softmax along an axis.
-pub(super) fn last_axis(i: &mut Importer, x: &Computed, axis: usize, activation: Activation) -> Found<Vec<Value>> {
+pub(super) fn last_axis(i: &mut OnnxImporter, x: &Computed, axis: usize, activation: Activation) -> Found<Vec<Value>> {
     let place = x.place(axis);
     if place + 1 == x.order.len() {
         let name = i.current.clone();
@@ -233,7 +233,7 @@ pub(super) fn last_axis(i: &mut Importer, x: &Computed, axis: usize, activation:
 }
 
 /// One at the first maximum, zero elsewhere.
-fn hardmax(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn hardmax(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let mut x = i.computed(&c.input(0)?)?;
     let (rank, shape) = (x.order.len(), Shape::new(i.dims(&x)));
     let mut axis = axis_of(c.int("axis", if c.opset < 13 { 1 } else { -1 })?, rank)?;
@@ -254,7 +254,7 @@ fn hardmax(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
 }
 
 /// A product with a triangular matrix.
-fn cumulative_sum(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn cumulative_sum(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let axis = c.constant(1)?.ok_or("it has no axis")?.integers()?;
     let axis = axis_of(axis.first().copied().unwrap_or(0), x.order.len())?;
@@ -285,7 +285,7 @@ fn cumulative_sum(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
 }
 
 /// The largest elements one after the other: each is hidden from those behind it.
-fn top_k(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn top_k(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let axis = axis_of(c.int("axis", -1)?, x.order.len())?;
     let count = match c.constant(1)? {

@@ -1,7 +1,7 @@
 //! Resizing: along each axis, a product with a matrix of interpolation weights.
 
-use super::super::Importer;
-use super::super::call::Call;
+use super::super::OnnxImporter;
+use super::super::call::NodeCall;
 use super::super::values::{Computed, Constant, ElementKind, Found, Value, axis_of};
 use super::Mapping;
 use plimsoll_core::expr::Expr;
@@ -23,7 +23,7 @@ struct Interpolation {
     extrapolation: f64,
 }
 
-fn upsample(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn upsample(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let scales: Vec<f64> = match c.floats("scales")? {
         Some(scales) => scales.into_iter().map(f64::from).collect(),
         None => c.constant(1)?.ok_or("it has no scales")?.fixed()?.to_vec(),
@@ -42,7 +42,7 @@ fn upsample(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     apply(i, x, &axes, &scales, None, &[], &how)
 }
 
-fn resize(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn resize(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = i.computed(&c.input(0)?)?;
     let rank = x.order.len();
     let axes = match c.ints("axes")? {
@@ -90,7 +90,7 @@ fn resize(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
 }
 
 fn apply(
-    i: &mut Importer,
+    i: &mut OnnxImporter,
     mut x: Computed,
     axes: &[usize],
     scales: &[f64],
@@ -134,7 +134,7 @@ fn apply(
 type ResizeWeights = Option<Vec<(usize, f64)>>;
 
 /// Applies the weights of all output elements along an axis.
-fn along(i: &mut Importer, x: &Computed, axis: usize, extent: usize, rows: &[ResizeWeights], outside: f64) -> Found<Computed> {
+fn along(i: &mut OnnxImporter, x: &Computed, axis: usize, extent: usize, rows: &[ResizeWeights], outside: f64) -> Found<Computed> {
     let size = rows.len();
     let times = size / extent.max(1);
     let repeats = |(at, row): (usize, &ResizeWeights)| matches!(row.as_deref(), Some([(from, weight)]) if *weight == 1.0 && *from == at / times.max(1));

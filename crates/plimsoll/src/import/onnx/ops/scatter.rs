@@ -1,10 +1,10 @@
 //! Operators that write elements by index. Updates are applied one after the other, each where coordinates equal its index.
 
-use super::super::Importer;
-use super::super::call::Call;
+use super::super::OnnxImporter;
+use super::super::call::NodeCall;
 use super::super::values::{Computed, Found, Value, axis_of, count_of};
 use super::Mapping;
-use super::conv::{Windows, fixed};
+use super::conv::{WindowAttributes, fixed};
 use super::index::{flat_index, from_start};
 use super::pool::pad_with;
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId};
@@ -29,7 +29,7 @@ enum Combine {
 }
 
 impl Combine {
-    fn read(c: &Call<'_>) -> Found<Combine> {
+    fn read(c: &NodeCall<'_>) -> Found<Combine> {
         Ok(match c.text("reduction", "none")?.as_str() {
             "none" => Combine::Replace,
             "add" => Combine::Add,
@@ -62,7 +62,7 @@ impl Combine {
     }
 }
 
-fn scatter_elements(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn scatter_elements(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let mut read = Vec::new();
     for value in c.all()? {
         let tensor = i.computed(&value)?;
@@ -96,7 +96,7 @@ fn scatter_elements(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![y.of(kind).into()])
 }
 
-fn scatter_nd(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn scatter_nd(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let mut read = Vec::new();
     for value in c.all()? {
         let tensor = i.computed(&value)?;
@@ -117,7 +117,7 @@ fn scatter_nd(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
 
 #[allow(clippy::too_many_arguments, reason = "the operands of a scatter and their dimensions")]
 fn write_rows(
-    i: &mut Importer,
+    i: &mut OnnxImporter,
     data: &Computed,
     indices: &Computed,
     updates: &Computed,
@@ -146,7 +146,7 @@ fn write_rows(
 }
 
 /// Values at the places that a pooling reported.
-fn max_unpool(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn max_unpool(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let (x, places) = (i.computed(&c.input(0)?)?, i.computed(&c.input(1)?)?);
     let (x, places) = (i.plain(&x)?, i.plain(&places)?);
     let dims = fixed(&i.dims(&x))?;
@@ -154,7 +154,7 @@ fn max_unpool(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
         return Err(format!("it takes images, but got {dims:?}"));
     }
     let image = dims[2..].to_vec();
-    let windows = Windows::read(c, c.sizes("kernel_shape")?.ok_or("it has no kernel_shape")?, &image)?;
+    let windows = WindowAttributes::read(c, c.sizes("kernel_shape")?.ok_or("it has no kernel_shape")?, &image)?;
     let mut usual = dims[..2].to_vec();
     for (axis, extent) in image.iter().enumerate() {
         let whole = extent.saturating_sub(1) * windows.stride[axis] + windows.size[axis];

@@ -1,7 +1,7 @@
 //! Shapes: constants that describe them, and operators that change them.
 
-use super::super::Importer;
-use super::super::call::{Call, read};
+use super::super::OnnxImporter;
+use super::super::call::{NodeCall, read};
 use super::super::values::{Constant, ElementKind, Found, LARGEST_CONSTANT, Value, axis_of, inverse};
 use super::Mapping;
 use plimsoll_core::expr::Expr;
@@ -23,7 +23,7 @@ pub(super) const OPERATORS: &[(&str, Mapping)] = &[
     ("Expand", expand),
 ];
 
-fn constant(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn constant(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let Some((name, value)) = c.node.attributes.iter().next() else { return Err("it has no value".to_string()) };
     let constant = match value {
         Attribute::Tensor(tensor) if tensor.elements() as usize <= LARGEST_CONSTANT => read(tensor)?,
@@ -46,7 +46,7 @@ fn constant(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![i.counted(constant)?])
 }
 
-fn constant_of_shape(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn constant_of_shape(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let extents = c.constant(0)?.ok_or("it has no shape")?.extents()?;
     let dims = extents.into_iter().map(|dim| dim.map_err(|dim| format!("a dimension is {dim}"))).collect::<Found<Vec<Dim>>>()?;
     let value = match c.node.attributes.get("value") {
@@ -62,20 +62,20 @@ fn constant_of_shape(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![i.node("constant", &[], move |g, _| g.full(number as f32, shape.clone()))?.of(value.kind).into()])
 }
 
-fn shape(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn shape(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let dims = i.shape_of(&c.input(0)?);
     let clamp = |at: i64| (if at < 0 { at + dims.len() as i64 } else { at }).clamp(0, dims.len() as i64) as usize;
     let (start, end) = (clamp(c.int("start", 0)?), clamp(c.int("end", dims.len() as i64)?));
     Ok(vec![Constant::of_dims(dims.get(start..end).unwrap_or_default()).into()])
 }
 
-fn size(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn size(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let elements = Shape::new(i.shape_of(&c.input(0)?)).elements();
     let list = Constant::of_dims(&[elements]);
     Ok(vec![Constant { dims: Vec::new(), ..list }.into()])
 }
 
-fn range(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn range(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let number = |index: usize| -> Found<(f64, ElementKind)> {
         let constant = c.constant(index)?.ok_or("it has no bounds")?;
         Ok((constant.fixed()?.first().copied().ok_or("a bound is empty")?, constant.kind))
@@ -89,7 +89,7 @@ fn range(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![i.counted(Constant::new(kind, vec![numbers.len()], numbers))?])
 }
 
-fn eye_like(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn eye_like(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let dims = super::conv::fixed(&i.shape_of(&c.input(0)?))?;
     let &[rows, columns] = &dims[..] else { return Err("it takes a matrix".to_string()) };
     let diagonal = c.int("k", 0)?;
@@ -100,7 +100,7 @@ fn eye_like(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![i.counted(Constant::new(ElementKind::Float, dims.clone(), (0..rows * columns).map(at).collect()))?])
 }
 
-fn reshape(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn reshape(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = c.input(0)?;
     let target = match c.ints("shape")? {
         Some(list) => list.into_iter().map(|dim| if dim < 0 { Err(dim) } else { Ok(Dim::fixed(dim as usize)) }).collect(),
@@ -157,7 +157,7 @@ fn reshape(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
 }
 
 /// The value under another shape of as many elements.
-fn under(i: &mut Importer, x: Value, shape: Shape) -> Found<Vec<Value>> {
+fn under(i: &mut OnnxImporter, x: Value, shape: Shape) -> Found<Vec<Value>> {
     if let Value::Weight(weight) = &x
         && weight.is_plain()
     {
@@ -169,7 +169,7 @@ fn under(i: &mut Importer, x: Value, shape: Shape) -> Found<Vec<Value>> {
     Ok(vec![i.reshaped(&x, shape)?.into()])
 }
 
-fn flatten(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn flatten(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = c.input(0)?;
     let dims = i.shape_of(&x);
     let axis = match c.int("axis", 1)? {
@@ -180,7 +180,7 @@ fn flatten(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     under(i, x, Shape::new([part(&dims[..axis]), part(&dims[axis..])]))
 }
 
-fn squeeze(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn squeeze(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = c.input(0)?;
     let dims = i.shape_of(&x);
     let axes = match c.integers(1, "axes")? {
@@ -194,7 +194,7 @@ fn squeeze(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     under(i, x, Shape::new(kept))
 }
 
-fn unsqueeze(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn unsqueeze(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = c.input(0)?;
     let dims = i.shape_of(&x);
     let axes = c.integers(1, "axes")?.ok_or("it has no axes")?;
@@ -206,7 +206,7 @@ fn unsqueeze(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     under(i, x, Shape::new(shape))
 }
 
-fn transpose(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn transpose(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let x = c.input(0)?;
     let rank = x.rank();
     let order = match c.sizes("perm")? {
@@ -228,7 +228,7 @@ fn transpose(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
     Ok(vec![x.laid_out(laid_out).into()])
 }
 
-fn expand(i: &mut Importer, c: &Call<'_>) -> Found<Vec<Value>> {
+fn expand(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let target = c.constant(1)?.ok_or("it has no shape")?.extents()?;
     let target = target.into_iter().map(|dim| dim.map_err(|dim| format!("a dimension is {dim}"))).collect::<Found<Vec<Dim>>>()?;
     let x = i.computed(&c.input(0)?)?;

@@ -4,7 +4,7 @@ mod models;
 mod mutations;
 mod nodes;
 
-use super::Importer;
+use super::OnnxImporter;
 use plimsoll_core::plan::{CheckedPlan, layout};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::selftest::{decode, encode};
@@ -61,7 +61,7 @@ fn difference(got: &[f64], wanted: &[f64]) -> f64 {
     got.iter().zip(wanted).map(error).fold(0.0, f64::max)
 }
 
-impl Importer {
+impl OnnxImporter {
     /// The elements of a state of the graph.
     fn state(&self, name: &str) -> Vec<f64> {
         self.weights.read(name).unwrap().into_iter().map(f64::from).collect()

@@ -1,7 +1,7 @@
 //! The node tests of ONNX: one operator each, with inputs and outputs. A selection is in the repository; `ONNX_NODE_TESTS` names the
 //! folder of all of them (`onnx/backend/test/data/node` of the Python package), `ONNX_NODE_RESULTS` a file for the outcome of each.
 
-use super::super::{Importer, Shapes, title, values::ElementKind};
+use super::super::{OnnxImporter, Shapes, title, values::ElementKind};
 use super::{difference, folder, run};
 use plimsoll_core::Device;
 use plimsoll_cpu::CpuDevice;
@@ -140,7 +140,7 @@ fn with_constants(
     case: &Case,
     device: &Arc<dyn Device>,
 ) -> Outcome {
-    let mut importer = match Importer::new(saved, "node") {
+    let mut importer = match OnnxImporter::new(saved, "node") {
         Ok(importer) => importer,
         Err(problem) => return Outcome::Refused(problem),
     };
