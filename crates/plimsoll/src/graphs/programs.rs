@@ -110,7 +110,7 @@ const LOADED_PER_NODE_SPLIT: u64 = 1_250;
 const SEARCH: u64 = if cfg!(debug_assertions) { 6 << 18 } else { 9 << 18 };
 
 /// Gaps that a search for strategies leaves between blocks that the run still uses.
-pub(crate) const GAPS_OF_SEARCH: Bytes = Bytes::kib(512);
+pub(crate) const GAPS_OF_SEARCH: Bytes = Bytes::kib(1024);
 
 /// What a process holds at its start, beside its footprint: more code is resident until the mappings of the program file are divided.
 const START: u64 = 6 << 18;
