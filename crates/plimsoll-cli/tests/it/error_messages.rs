@@ -182,7 +182,7 @@ fn an_infeasible_budget_reports_the_minimum() {
     // The sizes depend on the program's own size, so only the form is pinned.
     let form: String = error.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect();
     let form = form.replace("####", "#").replace("###", "#").replace("##", "#").replace("##", "#");
-    insta::assert_snapshot!(form, @"error: this run does not fit into #.# MiB of host memory; the minimum budget is #.# MiB (# bytes), with micro-batches of #: process #.# MiB, pipeline #.# MiB, graphs # KiB, workspace # KiB");
+    insta::assert_snapshot!(form, @"error: this run does not fit into #.# MiB of host memory; the minimum budget is #.# MiB (# bytes), with micro-batches of #: process #.# MiB, graphs #.# MiB, pipeline #.# MiB, workspace # KiB");
     assert!(!sandbox.path("out").exists(), "a run that cannot be leaves nothing behind");
 }
 
