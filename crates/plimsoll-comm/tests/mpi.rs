@@ -5,7 +5,7 @@ mod contract;
 mod engines;
 
 use contract::check_group;
-use engines::{Engine, LIBRARY, TASK, engines};
+use engines::{Engine, LIBRARY, TASK, engines, is_asked_for_list};
 use plimsoll_comm::{Group, Launch, Mpi, MpiOptions, Reduction};
 use std::collections::BTreeSet;
 use std::env;
@@ -17,15 +17,10 @@ fn main() -> ExitCode {
     if let Ok(task) = env::var(TASK) {
         return rank(&task);
     }
-    // `cargo test NAME` runs every test program; as a list, this one is empty.
-    if env::args().any(|argument| argument == "--list") {
+    if is_asked_for_list() {
         return ExitCode::SUCCESS;
     }
-    let engines = engines();
-    if engines.is_empty() {
-        println!("mpi: skipped, there is no mpirun: tools/install_mpi.sh");
-    }
-    for engine in &engines {
+    for engine in &engines() {
         let version = check(engine);
         println!(
             "mpi: {} with {} ({version})",

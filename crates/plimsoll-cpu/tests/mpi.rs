@@ -7,7 +7,7 @@ mod engines;
 #[allow(dead_code, reason = "the other tests use the rest")]
 mod model;
 
-use engines::{LIBRARY, TASK, engines};
+use engines::{LIBRARY, TASK, engines, is_asked_for_list};
 use model::{Model, ROWS};
 use plimsoll_comm::{Group, Launch, Mpi, MpiOptions};
 use plimsoll_core::Bytes;
@@ -22,14 +22,10 @@ fn main() -> ExitCode {
         rank();
         return ExitCode::SUCCESS;
     }
-    if env::args().any(|argument| argument == "--list") {
+    if is_asked_for_list() {
         return ExitCode::SUCCESS;
     }
-    let engines = engines();
-    if engines.is_empty() {
-        println!("mpi: skipped, there is no mpirun: tools/install_mpi.sh");
-    }
-    for engine in &engines {
+    for engine in &engines() {
         for ranks in [1, 2, 4] {
             let output = engine.run(ranks, "train");
             let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

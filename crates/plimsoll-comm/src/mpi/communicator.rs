@@ -190,7 +190,7 @@ impl<H: Handle> Communicator<H> {
         let most = Self::part(&state, self.size);
         for from in (0..block).step_by(most) {
             let to = (from + most).min(block);
-            let count = c_int::try_from((to - from) / of.size()).expect("a part of the staging buffer");
+            let count = count(to - from, of);
             part(&mut state, from..to, count)?;
         }
         Ok(())
@@ -240,7 +240,7 @@ impl<H: Handle> Group for Communicator<H> {
         let most = Self::part(&state, 1);
         for part in numbers.bytes().chunks_mut(most) {
             state.bytes()[..part.len()].copy_from_slice(part);
-            let count = c_int::try_from(part.len() / of.size()).expect("a part of the staging buffer");
+            let count = count(part.len(), of);
             let (of, reduction) = (constants.type_of(of), constants.operation(reduction));
             self.complete(&mut state, Operation::AllReduce, |f, staging, request| {
                 // SAFETY: the staging buffer has this part, and outlives the call.
@@ -302,7 +302,7 @@ impl<H: Handle> Group for Communicator<H> {
             if self.rank == root {
                 state.bytes()[..part.len()].copy_from_slice(part);
             }
-            let count = c_int::try_from(part.len() / of.size()).expect("a part of the staging buffer");
+            let count = count(part.len(), of);
             let of = self.library.constants.type_of(of);
             self.complete(&mut state, operation, |f, staging, request| {
                 // SAFETY: the staging buffer has this part, and outlives the call.
@@ -321,7 +321,7 @@ impl<H: Handle> Group for Communicator<H> {
         let most = Self::part(&state, 1);
         for part in numbers.bytes().chunks(most) {
             state.bytes()[..part.len()].copy_from_slice(part);
-            let count = c_int::try_from(part.len() / of.size()).expect("a part of the staging buffer");
+            let count = count(part.len(), of);
             let of = self.library.constants.type_of(of);
             self.complete(&mut state, operation, |f, staging, request| {
                 // SAFETY: the staging buffer has this part, and outlives the call.
@@ -338,7 +338,7 @@ impl<H: Handle> Group for Communicator<H> {
         let mut state = self.lock(operation)?;
         let most = Self::part(&state, 1);
         for part in numbers.bytes().chunks_mut(most) {
-            let count = c_int::try_from(part.len() / of.size()).expect("a part of the staging buffer");
+            let count = count(part.len(), of);
             let expected = Some(Expected { count, of });
             let of = self.library.constants.type_of(of);
             self.complete_with(&mut state, operation, expected, |f, staging, request| {
@@ -374,4 +374,9 @@ impl<H: Handle> Drop for Communicator<H> {
             unsafe { (self.library.functions.comm_free)(&mut handle) };
         }
     }
+}
+
+/// How many numbers are in a part of the staging buffer.
+fn count(bytes: usize, of: NumberType) -> c_int {
+    c_int::try_from(bytes / of.size()).expect("a part of the staging buffer")
 }

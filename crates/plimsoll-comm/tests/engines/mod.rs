@@ -20,7 +20,12 @@ pub struct Engine {
     pub library: Option<PathBuf>,
 }
 
-/// The launchers of this machine.
+/// Whether this program is asked for the list of its tests, as `cargo test NAME` asks every one: as a list, it is empty.
+pub fn is_asked_for_list() -> bool {
+    env::args().any(|argument| argument == "--list")
+}
+
+/// The launchers of this machine. If there is none, says so.
 pub fn engines() -> Vec<Engine> {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path).map(|folder| folder.join("mpirun")).filter(|path| path.exists());
@@ -35,7 +40,11 @@ pub fn engines() -> Vec<Engine> {
             false => libraries.into_iter().map(|library| Engine { mpirun: mpirun.clone(), library: Some(library) }).collect(),
         }
     };
-    new.flat_map(with_libraries).collect()
+    let engines: Vec<Engine> = new.flat_map(with_libraries).collect();
+    if engines.is_empty() {
+        println!("mpi: skipped, there is no mpirun: tools/install_mpi.sh");
+    }
+    engines
 }
 
 impl Engine {
