@@ -5,6 +5,7 @@ use super::overhead::{MemoryBaseline, TUNING, cudnn_overhead, host_staging, plan
 use super::profile::{Profile, capabilities};
 use crate::algorithms::convolution::Convolutions;
 use crate::libraries::cublaslt::CublasLt;
+use crate::libraries::cudnn::Convolution;
 use crate::libraries::driver::{Context, Stream};
 use crate::libraries::faults::SYNC;
 use crate::libraries::injected::InjectedFault;
@@ -40,13 +41,13 @@ pub struct CudaDevice {
     /// Scalars of programs whose memory is given for every run.
     arguments: SharedArguments,
     /// Threads that load the compiler, and compile what a program will need.
-    compiling: Mutex<Vec<JoinHandle<()>>>,
+    preparing: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
         // The process must not end while the compiler is in use.
-        for thread in lock(&self.compiling).drain(..) {
+        for thread in lock(&self.preparing).drain(..) {
             let _ = thread.join();
         }
     }
@@ -109,7 +110,7 @@ impl CudaDevice {
             arguments: SharedArguments::default(),
             model,
             total,
-            compiling: Mutex::new(compiling.into_iter().collect()),
+            preparing: Mutex::new(compiling.into_iter().collect()),
         })
     }
 
@@ -143,7 +144,7 @@ impl CudaDevice {
 
 /// Runs on a thread of its own, if one can be started.
 fn in_background(work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
-    std::thread::Builder::new().name("nvrtc".to_string()).spawn(work).ok()
+    std::thread::Builder::new().name("prepare".to_string()).spawn(work).ok()
 }
 
 impl Target for CudaDevice {
@@ -203,7 +204,16 @@ impl Device for CudaDevice {
     fn prepare(&self, graph: &Graph, rows: usize) {
         for source in program::attention_modules(graph, rows, self.shared.tensor_cores()) {
             let compiler = Arc::clone(&self.shared.compiler);
-            lock(&self.compiling).extend(in_background(move || compiler.compile_ahead(&source)));
+            lock(&self.preparing).extend(in_background(move || compiler.compile_ahead(&source)));
+        }
+        if let Some(request) = program::first_cudnn_request(graph, rows, self.shared.convolutions) {
+            let shared = Arc::clone(&self.shared);
+            let open = move || {
+                if let Some(dnn) = shared.bind().ok().and_then(|()| shared.cudnn()) {
+                    Convolution::warm_up(dnn, &request);
+                }
+            };
+            lock(&self.preparing).extend(in_background(open));
         }
     }
 

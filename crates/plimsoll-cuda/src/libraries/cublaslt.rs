@@ -107,10 +107,17 @@ impl Algorithm {
 unsafe impl Send for Matmul {}
 
 impl Matmul {
-    /// The product with at most `workspace` bytes. None if the library has no algorithm.
+    /// The product with at most `workspace` bytes, by the algorithm that the library chose for an equal request, or else by its first choice.
+    /// None if it has no algorithm.
     ///
     /// `bias` is the address of the row that is added, if there is one; it is read by every run.
-    pub fn new(library: &Arc<CublasLt>, request: &MatmulRequest, bias: Option<u64>, workspace: usize) -> Option<Matmul> {
+    pub fn new(
+        library: &Arc<CublasLt>,
+        request: &MatmulRequest,
+        bias: Option<u64>,
+        workspace: usize,
+        known: Option<Algorithm>,
+    ) -> Option<Matmul> {
         let MatmulRequest { extents: (m, n, k), types: (operands, results), transpose: (transpose_a, transpose_b), pitches, .. } = *request;
         // The library is column-major: a row-major matrix is its transpose there, and (A·B)ᵀ = Bᵀ·Aᵀ.
         let compute = match operands.tf32 {
@@ -136,8 +143,16 @@ impl Matmul {
             product.add_bias(address)?;
         }
         product.transpose(transpose_a, transpose_b)?;
-        product.algorithm = *product.ranking(1).first()?;
+        product.algorithm = match known {
+            Some(algorithm) => algorithm,
+            None => *product.ranking(1).first()?,
+        };
         Some(product)
+    }
+
+    /// The algorithm by which it is computed.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
     }
 
     /// The library's version, for which algorithms are recorded.

@@ -6,7 +6,7 @@ use super::address::{Address, Addresses, resolve};
 use super::lower::{CudnnConvOp, LoweredOp, MatmulStep};
 use super::tuning::Tuner;
 use crate::kernels::{Argument, Kernel};
-use crate::libraries::cublaslt::{Matmul, MatmulRequest};
+use crate::libraries::cublaslt::MatmulRequest;
 use crate::libraries::cudnn::ConvRequest;
 use crate::libraries::driver::Module;
 use crate::libraries::kernel_cache::Compiled;
@@ -122,15 +122,16 @@ impl<'a> Assembly<'a> {
                 let library = self.shared.products.as_ref().expect("products are only made where the library is");
                 // A bias is always a copy in the workspace.
                 let bias_address = self.addresses.argument(Argument::WorkspaceAt(bias_at as usize), inputs, outputs, offset)?;
-                let bias = |request: &MatmulRequest| request.bias.then(|| self.now(bias_address));
-                let make = |step: &MatmulStep| match step {
+                let bias_now = self.now(bias_address);
+                let bias = |request: &MatmulRequest| request.bias.then_some(bias_now);
+                let mut make = |step: &MatmulStep| match step {
                     MatmulStep::Kernel(_) => Some(None),
                     MatmulStep::Product(request, ..) => {
-                        let new = || Matmul::new(library, request, bias(request), workspace.get() - taken as usize);
+                        let new = || self.tuner.product(library, request, bias(request), workspace.get() - taken as usize);
                         self.shared.start_times.time("cublaslt_algorithms", new).map(Some)
                     }
                 };
-                let Some(products) = steps.iter().map(make).collect::<Option<Vec<_>>>() else {
+                let Some(products) = steps.iter().map(&mut make).collect::<Option<Vec<_>>>() else {
                     return self.launch_all(&fallback, inputs, outputs, offset);
                 };
                 let at = |argument: Argument| self.addresses.argument(argument, inputs, outputs, offset);

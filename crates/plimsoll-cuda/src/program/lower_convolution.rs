@@ -6,20 +6,31 @@ use crate::algorithms::convolution::{self, ConvAlgorithm, ConvPass, Convolutions
 use crate::kernels::{self, Argument, ConvShape, FusedExpr, Kernel};
 use crate::libraries::cublaslt::MatmulRequest;
 use crate::libraries::cudnn::ConvRequest;
-use plimsoll_core::graph::Node;
+use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::Conv2d;
 use plimsoll_core::plan::{Place, Program};
 use plimsoll_core::{DType, Op, ValueId};
 
 /// Whether a program uses cuDNN for at most `rows` rows, if it is available.
 pub(crate) fn wants_cudnn(program: &Program, rows: usize, convolutions: Convolutions) -> bool {
-    let wanted = |node: &Node| {
-        matches!(node.op, Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_)) && {
-            let (kind, conv, types) = convolution::of_node(&program.graph, node, rows);
-            matches!(convolution::select(kind, &conv, types, program.graph.tf32(), convolutions), ConvAlgorithm::Cudnn(_))
-        }
-    };
-    convolutions != Convolutions::Generated && program.order.iter().any(|id| wanted(program.graph.node(*id)))
+    program.order.iter().any(|id| cudnn_request(&program.graph, program.graph.node(*id), rows, convolutions).is_some())
+}
+
+/// The first convolution of a graph that uses cuDNN, if it is available.
+pub(crate) fn first_cudnn_request(graph: &Graph, rows: usize, convolutions: Convolutions) -> Option<ConvRequest> {
+    graph.nodes().find_map(|(_, node)| cudnn_request(graph, node, rows, convolutions))
+}
+
+fn cudnn_request(graph: &Graph, node: &Node, rows: usize, convolutions: Convolutions) -> Option<ConvRequest> {
+    let is_convolution = matches!(node.op, Op::Conv2d(_) | Op::Conv2dGradInput(_) | Op::Conv2dGradFilter(_));
+    if !is_convolution || convolutions == Convolutions::Generated {
+        return None;
+    }
+    let (kind, conv, types) = convolution::of_node(graph, node, rows);
+    match convolution::select(kind, &conv, types, graph.tf32(), convolutions) {
+        ConvAlgorithm::Cudnn(ty) => Some(ConvRequest { kind, conv, ty }),
+        ConvAlgorithm::Generated | ConvAlgorithm::Matmul(_) => None,
+    }
 }
 
 /// A convolution, or a gradient of one, and the node that computes it.

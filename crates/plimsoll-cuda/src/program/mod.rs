@@ -19,7 +19,7 @@ mod tuning;
 pub(crate) use executable::CudaExecutable;
 pub(crate) use lower::{fuses_slice_write, workspace};
 pub(crate) use lower_attention::attention_modules;
-pub(crate) use lower_convolution::wants_cudnn;
+pub(crate) use lower_convolution::{first_cudnn_request, wants_cudnn};
 pub(crate) use sources::kernel_sources;
 
 use crate::kernels::PitchedRows;

@@ -6,7 +6,7 @@
 
 use super::timing::Clock;
 use crate::algorithms::measured::Recorded;
-use crate::libraries::cublaslt::Matmul;
+use crate::libraries::cublaslt::{Algorithm, CublasLt, Matmul, MatmulRequest};
 use crate::libraries::cudnn::{ConvRequest, Convolution, Cudnn};
 use crate::runtime::state::{DeviceState, lock};
 use cudarc::driver::result;
@@ -38,12 +38,22 @@ pub(super) struct Tuner<'a> {
     filled: bool,
     /// Execution plans by request: layers of equal shapes share one.
     convolutions: HashMap<String, Rc<Convolution>>,
+    /// The library's first choice by request, which takes a millisecond.
+    products: HashMap<String, Algorithm>,
 }
 
 impl<'a> Tuner<'a> {
     /// For a program in an arena of this start and size.
     pub fn new(shared: &'a DeviceState, (start, size): (u64, u64)) -> Tuner<'a> {
-        Tuner { shared, arena: start..start + size, filled: false, convolutions: HashMap::new() }
+        Tuner { shared, arena: start..start + size, filled: false, convolutions: HashMap::new(), products: HashMap::new() }
+    }
+
+    /// A product by the first choice of the library. None if it has no algorithm.
+    pub fn product(&mut self, library: &Arc<CublasLt>, request: &MatmulRequest, bias: Option<u64>, workspace: usize) -> Option<Matmul> {
+        let text = request.text(false, workspace);
+        let product = Matmul::new(library, request, bias, workspace, self.products.get(&text).copied())?;
+        self.products.entry(text).or_insert(product.algorithm());
+        Some(product)
     }
 
     /// Selects the algorithm of a product whose results are at `results`, as `run` enqueues it.

@@ -105,9 +105,9 @@ const LOADED_PER_NODE: u64 = 850;
 const RUN_PER_NODE_SPLIT: u64 = 600;
 const LOADED_PER_NODE_SPLIT: u64 = 1_250;
 
-/// Memory of planning whatever the graphs: tables and code of the searches, and graphs of split layers before they are counted. Debug builds
-/// count all code with the process.
-const SEARCH: u64 = if cfg!(debug_assertions) { 6 << 18 } else { 9 << 18 };
+/// Memory of planning whatever the graphs: tables and code of the searches, what the allocator keeps of freed blocks, and graphs of split layers
+/// before they are counted. Debug builds count all code with the process.
+const SEARCH: u64 = if cfg!(debug_assertions) { 9 << 18 } else { 12 << 18 };
 
 /// Gaps that a search for strategies leaves between blocks that the run still uses.
 pub(crate) const GAPS_OF_SEARCH: Bytes = Bytes::kib(1024);

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::graphs::{Variant, nodes};
 use crate::numerics::Numerics;
 use plimsoll_core::Bytes;
-use plimsoll_core::budget::{KeepFreedMemory, give_back_program_pages};
+use plimsoll_core::budget::{KeepFreedMemory, give_back_memory_of_phase};
 use plimsoll_core::plan::{self, Certificate, CheckedPlan};
 use std::borrow::Cow;
 
@@ -58,7 +58,7 @@ pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
 /// Searches for the minimum of the run; an error if it does not fit the budgets.
 fn fitting_minimum(request: &Request<'_>, budgets: Budgets) -> Result<()> {
     let minimum = minimum_of(request, budgets)?;
-    give_back_program_pages();
+    give_back_memory_of_phase();
     // A resumed run may fit all the same.
     if minimum.fits(budgets) || request.spec.numerics.is_some() {
         return Ok(());
@@ -104,7 +104,7 @@ fn fastest_plan(request: &Request<'_>, budgets: Budgets, wait: impl FnOnce() -> 
         whole.tightened(&varied(&request, variant)?)
     };
     let on_the_way = on_the_way.into_iter().map(tightened).collect::<Result<Vec<_>>>()?;
-    give_back_program_pages();
+    give_back_memory_of_phase();
     let strategies = strategies(&request, &candidate, on_the_way)?;
     wait()?;
     let minimum = minimum_of(&request, budgets)?;

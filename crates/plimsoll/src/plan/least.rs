@@ -16,7 +16,7 @@ use crate::infeasible::{HOST, Infeasible};
 use crate::numerics::Numerics;
 use crate::spec::Count;
 use plimsoll_core::Bytes;
-use plimsoll_core::budget::{Owner, give_back_program_pages};
+use plimsoll_core::budget::{Owner, give_back_memory_of_phase};
 use plimsoll_core::plan::recompute::{self, Effort, FitError};
 use plimsoll_core::plan::{CheckedPlan, is_tight};
 use std::borrow::Cow;
@@ -133,7 +133,7 @@ fn smaller(
     let counted = best.on_device.is_none() && request.spec.count == Count::Everything;
     let request = &Request { split, ..request.clone() };
     // The code of the search before.
-    give_back_program_pages();
+    give_back_memory_of_phase();
     if split {
         let Cow::Owned(graphs) = planned_graphs(request, rows)? else { return Ok(None) };
         // Not laid out if planning them alone takes more memory than the best plan in all.
@@ -176,7 +176,7 @@ fn smallest(request: &Request<'_>, sketch: Candidate, budgets: Budgets, best: &C
         let nodes = sketch.memory.programs.iter().map(|program| program.graph.nodes().len() as u64).max().unwrap_or(0);
         let search = (request.cost_model, Effort((EFFORT_PER_NODE * nodes).min(MAX_EFFORT)));
         // The code that made the sketch.
-        give_back_program_pages();
+        give_back_memory_of_phase();
         let memory = recompute::smallest(&sketch.memory, sketch.graphs(request)?, request.device(), per_node, search)?;
         finish(request, sketch.micro_batch, memory)?.from(sketch.written.clone())
     } else {

@@ -31,7 +31,7 @@ use crate::precision::Precision;
 use crate::spec::{Count, Optimization, RunSpec};
 use candidate::Candidate;
 use choose::plan_run;
-use plimsoll_core::budget::{Owner, give_back_program_pages};
+use plimsoll_core::budget::{Owner, give_back_memory_of_phase};
 use plimsoll_core::device::Device;
 use plimsoll_core::plan::recompute::{Effort, Recomputation};
 use plimsoll_core::plan::{Certificate, CheckedPlan, CostModel};
@@ -262,7 +262,7 @@ impl RunSpec {
         let batch = data.training.batch_rows()?;
         let variants = Variants::new(self, &data.training.schema, batch, &machine.device.capabilities())?;
         // The code that built the graphs.
-        give_back_program_pages();
+        give_back_memory_of_phase();
         run(&Request {
             spec: self,
             machine,

@@ -4,7 +4,7 @@ use super::candidate::{Candidate, finish};
 use super::{Budgets, Request};
 use crate::error::Result;
 use plimsoll_core::Bytes;
-use plimsoll_core::budget::give_back_program_pages;
+use plimsoll_core::budget::give_back_memory_of_phase;
 use plimsoll_core::plan::recompute::{self, Effort, FitError};
 
 /// How often the arena limit is lowered because recomputed nodes take heap themselves.
@@ -43,7 +43,7 @@ pub(super) fn within(
 ) -> Result<Result<Candidate, Option<Bytes>>> {
     let graphs = large.graphs(request)?;
     // The code that planned without recomputation.
-    give_back_program_pages();
+    give_back_memory_of_phase();
     match recompute::refit(&large.memory, graphs, request.device(), limit, request.cost_model, effort, from.map(|from| &*from.memory)) {
         Ok(plan) => Ok(Ok(finish(request, large.micro_batch, plan)?.from(large.written.clone()))),
         Err(FitError::TooSmall { least, .. }) => Ok(Err(Some(least))),

@@ -196,6 +196,16 @@ pub fn give_back_freed_memory() {
     }
 }
 
+/// Returns freed memory to the operating system, if the program asked for [its early return](return_freed_memory_early) and no
+/// [guard](KeepFreedMemory) keeps it. The system allocator returns small blocks only from the end of its memory: a search that tries many plans
+/// would hold twice what it uses.
+pub fn give_back_unused_memory() {
+    let kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if kept.early && kept.guards == 0 {
+        give_back_freed_memory();
+    }
+}
+
 impl Default for CountingAllocator {
     fn default() -> CountingAllocator {
         CountingAllocator::new()

@@ -9,9 +9,9 @@ mod program_pages;
 mod slot;
 
 pub use bytes::{Bytes, ParseBytesError};
-pub use heap::{CountingAllocator, KeepFreedMemory, give_back_freed_memory, return_freed_memory_early};
+pub use heap::{CountingAllocator, KeepFreedMemory, give_back_freed_memory, give_back_unused_memory, return_freed_memory_early};
 pub use ledger::{Ledger, LedgerError, OwnerUsage, Reservation};
 pub use limits::Budget;
 pub use owner::{DeviceRuntime, Owner};
-pub use program_pages::{FaultWindows, fault_windows, give_back_program_pages, program_pages};
+pub use program_pages::{FaultWindows, fault_windows, give_back_memory_of_phase, give_back_program_pages, program_pages};
 pub use slot::SlotMemory;

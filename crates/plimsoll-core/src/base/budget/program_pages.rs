@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "gives the system advice about pages of the program file")]
 
 use super::Bytes;
+use super::heap::give_back_unused_memory;
 use std::sync::OnceLock;
 
 /// Size of the code and constants of the program file, which become resident as they are used. Zero where that is unknown.
@@ -17,6 +18,12 @@ pub fn give_back_program_pages() {
     if let Some(windows) = fault_windows() {
         give_back(windows.program);
     }
+}
+
+/// Returns [unused memory](give_back_unused_memory) and pages of code, which the phase of the program that has ended needed.
+pub fn give_back_memory_of_phase() {
+    give_back_unused_memory();
+    give_back_program_pages();
 }
 
 /// Mapped files of which a page fault makes a small part resident.

@@ -13,6 +13,7 @@ mod sections;
 
 use super::liveness::peak;
 use crate::Bytes;
+use crate::base::budget::give_back_unused_memory;
 use restarts::Restarts;
 use search::PackingOutcome;
 use sections::{Partition, parts};
@@ -195,6 +196,7 @@ fn attempt(packed: &mut Packed<'_>, wanted: u64, work: u64, budget: &mut WorkBud
     }
     let mut spent = 0;
     for search in [peaks::search, large_first::search] {
+        give_back_unused_memory();
         let tried = search(packed.part, wanted, (work - spent) / 2, budget.keep_going);
         spent += tried.work;
         budget.left = budget.left.saturating_sub(tried.work);

@@ -142,6 +142,11 @@ impl Convolution {
         if found.is_empty() { Err(refusal) } else { Ok(found) }
     }
 
+    /// Queries the ranking of one request, because the first query of a process loads much.
+    pub fn warm_up(dnn: &Cudnn, request: &ConvRequest) {
+        let _ = dnn.with(|handle| EngineQuery::new(dnn.functions, request, HEURISTICS[0], Target::open(handle)));
+    }
+
     /// Whether all addresses have the alignment that plans are made for.
     pub fn is_aligned(addresses: [u64; 4]) -> bool {
         addresses.iter().all(|address| address.is_multiple_of(ALIGNMENT))
