@@ -44,6 +44,27 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// All processors of this machine, whichever this process may use.
+pub(crate) fn processors() -> usize {
+    let listed = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let range = |range: &str| -> Option<usize> {
+        let (from, to) = range.split_once('-').unwrap_or((range, range));
+        Some(to.parse::<usize>().ok()?.checked_sub(from.parse().ok()?)? + 1)
+    };
+    let online: Option<usize> = listed.trim().split(',').map(range).sum();
+    online.unwrap_or(0).max(cores())
+}
+
+/// A number that processes of one machine share, and others do not.
+pub(crate) fn machine_id() -> u64 {
+    hash_of(&fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default())
+}
+
+/// A number that differs if bytes do (FNV-1a).
+pub(crate) fn hash_of(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
 /// The peak resident memory of this process.
 pub fn peak_resident() -> Bytes {
     status("VmHWM:").unwrap_or_default()

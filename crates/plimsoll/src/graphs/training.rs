@@ -2,16 +2,21 @@
 
 use crate::prune::PrunedWeight;
 use crate::spec::Optimization;
-use plimsoll_core::ValueId;
+use plimsoll_core::data_parallel::DataParallel;
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::pruning::zero_where_pruned;
 use plimsoll_core::step::{GradientsRule, Role, Training, training_programs_with};
+use plimsoll_core::{Bytes, ValueId};
+
+/// Gradients that are summed over ranks at a time, at least: as much as a communicator's buffer holds.
+const BUCKET: Bytes = Bytes::mib(1);
 
 /// The training programs of a forward graph, with or without the variants that accumulate gradients over micro-batches.
-/// `pruned`: the weights that have a mask. `resumes`: whether the device's sums over rows resume from those of earlier micro-batches.
+/// `pruned`: the weights that have a mask. `ranks`: those that gradients are summed over. `resumes`: whether the device's sums over rows resume from those of earlier micro-batches.
 pub(crate) fn training_programs(
     optimization: &Optimization,
     pruned: &[PrunedWeight],
+    ranks: usize,
     forward: &Graph,
     loss: ValueId,
     divisor: Option<ValueId>,
@@ -32,6 +37,7 @@ pub(crate) fn training_programs(
     };
     let global = optimization.clip.filter(|clip| !clip.is_local()).map(|clip| move |g: &mut Graph, all: &[ValueId]| clip.all(g, all));
     let gradients = global.as_ref().map(|rule| rule as &GradientsRule<'_>);
-    let training = Training { rule: &rule, gradients, divisor, scaling: optimization.loss_scaling(), resumes, data_parallel: None };
+    let data_parallel = (ranks > 1).then_some(DataParallel { ranks: ranks as u32, bucket: BUCKET });
+    let training = Training { rule: &rule, gradients, divisor, scaling: optimization.loss_scaling(), resumes, data_parallel };
     training_programs_with(forward, loss, accumulate, &training)
 }

@@ -18,7 +18,8 @@ const MAX_LAYERS: usize = 4;
 impl fmt::Display for RunPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, description) = &self.device;
-        writeln!(f, "plan · {} · batch {} · {name} ({description})", self.model, self.batch)?;
+        let ranks = if self.ranks > 1 { format!(" · {} of them on each of {} ranks", self.rank_batch, self.ranks) } else { String::new() };
+        writeln!(f, "plan · {} · batch {}{ranks} · {name} ({description})", self.model, self.batch)?;
         writeln!(f)?;
         if let Some(device) = &self.device_memory {
             let origin = origin(device.requested, device.given, "free device memory");
@@ -57,6 +58,7 @@ impl fmt::Display for RunPlan {
         let mut changes = Vec::new();
         for permission in self.used.iter().filter(|permission| permission.changes_results()) {
             changes.push(match permission {
+                Permission::MicrobatchBatchnorm if self.ranks > 1 => "batch normalization uses the statistics of each rank's rows",
                 Permission::MicrobatchBatchnorm => "batch normalization uses the statistics of micro-batches",
                 Permission::MixedPrecision => "activations are rounded to 16 bits",
                 _ => "optimizer state is rounded to 8 bits",
@@ -231,6 +233,7 @@ impl RunPlan {
             "device": self.device.0,
             "count": self.count.name(),
             "batch": self.batch,
+            "ranks": self.ranks,
             "peak_bytes": { "host": self.total().0, "device": self.device_memory.as_ref().map_or(0, |device| device.total().0) },
             "host_budget_bytes": self.host_budget.0,
             "device_budget_bytes": self.device_memory.as_ref().map(|device| device.budget.0),
