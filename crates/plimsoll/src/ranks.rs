@@ -102,9 +102,9 @@ impl Ranks {
         self.here
     }
 
-    /// What communication takes in this process: buffers, and libraries as far as they are resident or may become so.
+    /// What communication takes in this process, as it was measured at its start.
     pub(crate) fn owned_bytes(&self) -> Bytes {
-        Bytes(self.group.owned_bytes()).max(self.mapped)
+        Bytes(self.group.owned_bytes())
     }
 
     /// What the footprint of the process has grown by when the group was opened.
