@@ -42,7 +42,7 @@ impl Bench {
         }
         g.output("loss", loss);
         let device: Arc<dyn Device> = Arc::new(CpuDevice::new(2).unwrap());
-        let plan = plan(training_programs(&optimization, &[], &g, loss, None, true, true).unwrap(), 1, &*device).unwrap();
+        let plan = plan(training_programs(&optimization, &[], 1, &g, loss, None, true, true).unwrap(), 1, &*device).unwrap();
         check(&plan.certificate(), &plan.programs.iter().map(|program| &program.graph).collect::<Vec<_>>()).unwrap();
         let mut executor = Executor::new(device, CheckedPlan::new(plan).unwrap(), &Ledger::new("host", None)).unwrap();
         executor.initialize(1).unwrap();

@@ -76,6 +76,10 @@ impl fmt::Display for RunPlan {
             format!("; {} with {bytes}, without a strategy", seconds(time))
         });
         writeln!(f, "  step time      {} predicted{by}{without}", seconds(self.predicted_s))?;
+        if self.ranks > 1 {
+            let all = Bytes(self.total().0.saturating_mul(self.ranks as u64));
+            writeln!(f, "  all ranks      {} × {} = {all}: they have equal plans", self.ranks, self.total())?;
+        }
         let smallest = if self.may_micro_batch { ", with micro-batches down to one row" } else { "" };
         match &self.device_memory {
             Some(device) => write!(f, "  minimum        {} on the device and {} on the host{smallest}", device.minimum, self.minimum),

@@ -207,6 +207,23 @@ impl Trainer {
         self
     }
 
+    /// Plans for ranks that are not there. Nothing can be computed then, and what communication takes is
+    /// [assumed](crate::Assumptions::communication).
+    ///
+    /// ```
+    /// use plimsoll::prelude::*;
+    ///
+    /// let data = Dataset::digits(Split::Train).map("x", [scale(1.0 / 16.0)]).batch(256);
+    /// let trainer = Trainer::new(zoo::mlp(10), &data).plan_for_ranks(64);
+    /// let plan = trainer.plan(&Fit::epochs(1))?;
+    /// assert_eq!((plan.batch, plan.ranks, plan.rank_batch), (256, 64, 4));
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    pub fn plan_for_ranks(mut self, ranks: usize) -> Trainer {
+        self.spec.ranks = ranks.max(1);
+        self
+    }
+
     /// Sets what the ranks of a job do.
     pub fn parallel(mut self, parallel: Parallel) -> Trainer {
         self.spec.parallel = parallel;

@@ -128,6 +128,12 @@ impl Trainer {
         if self.spec.inference_only {
             return Err(Error::Config("this trainer is for predictions only; it cannot train".to_string()));
         }
+        if self.spec.ranks > 1 && self.ranks.is_none() {
+            return Err(Error::Config(format!(
+                "this trainer plans for {} ranks, but is a single process; start that many",
+                self.spec.ranks
+            )));
+        }
         let mut fit = fit.with_described_callbacks(self.ranks.as_ref().is_none_or(Ranks::is_first));
         let spec = self.spec_of(&fit);
         self.agreed(plan.check_covers(&spec))?;
@@ -313,14 +319,20 @@ impl Trainer {
     /// The machine as it is now; as all ranks see it, if there are several.
     fn machine(&self) -> Result<Machine> {
         let machine = Machine::read(self.open_device()?, self.spec.costs.as_ref());
-        self.ranks.as_ref().map_or(Ok(machine.clone()), |ranks| machine.shared_by(ranks))
+        match &self.ranks {
+            Some(ranks) => machine.shared_by(ranks),
+            None => Ok(machine.of_ranks(self.spec.ranks)),
+        }
     }
 
     /// The same with what the process takes by now.
     fn machine_at_start(&self) -> Result<Machine> {
         let mapped = self.ranks.as_ref().map_or(Bytes::ZERO, Ranks::mapped);
         let machine = Machine::read(self.open_device()?, self.spec.costs.as_ref()).at_start(mapped);
-        self.ranks.as_ref().map_or(Ok(machine.clone()), |ranks| machine.shared_by(ranks))
+        match &self.ranks {
+            Some(ranks) => machine.shared_by(ranks),
+            None => Ok(machine),
+        }
     }
 
     /// The result of every rank, or the error of the first that failed.
@@ -338,7 +350,7 @@ impl Trainer {
 
     /// The plan of a description: a new one, or one that continues in the memory of the session.
     fn plan_of(&self, spec: &RunSpec) -> Result<RunPlan> {
-        self.open_device()?;
+        self.agreed(self.open_device().map(drop))?;
         let start = Instant::now();
         // What is resident at once is the code of one phase: of the configuration, of the data, of planning.
         give_back_program_pages();
