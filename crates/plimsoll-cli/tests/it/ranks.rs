@@ -4,31 +4,36 @@
 #[allow(dead_code, reason = "these tests start the command instead of themselves")]
 mod engines;
 
-use super::{Sandbox, command};
+use super::cgroup::Group;
+use super::{Sandbox, command, program};
 use engines::{Engine, engines};
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::fs;
+use std::process::{Command, Output, Stdio};
 
 /// 1438 rows in batches of 48: the last batch has 46.
-const RUN: [&str; 12] =
-    ["train", "--epochs", "2", "--seed", "3", "--batch", "48", "--threads", "1", "--no-calibrate", "--set", "checkpoint.every_steps=20"];
+const RUN: [&str; 10] = ["train", "--seed", "3", "--batch", "48", "--threads", "1", "--no-calibrate", "--set", "checkpoint.every_steps=20"];
 
-/// The command as the ranks of a job.
-fn job(sandbox: &Sandbox, engine: &Engine, ranks: usize, arguments: &[&str]) -> Command {
-    let plimsoll = command();
+/// The variable with the rank, of any launcher here.
+const RANK: [&str; 2] = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"];
+
+/// A program as the ranks of a job.
+fn job(sandbox: &Sandbox, engine: &Engine, ranks: usize, program: &[&str]) -> Command {
     let mut job = engine.command(ranks);
-    job.arg(plimsoll.get_program()).args(arguments).current_dir(&sandbox.folder);
-    for (name, value) in plimsoll.get_envs() {
-        match value {
-            Some(value) => job.env(name, value),
-            None => job.env_remove(name),
-        };
-    }
+    job.args(program).current_dir(&sandbox.folder);
+    let plimsoll = command();
+    job.envs(plimsoll.get_envs().filter_map(|(name, value)| Some((name, value?))));
     job
 }
 
+/// The run with more arguments as the ranks of a job.
+fn training(sandbox: &Sandbox, engine: &Engine, ranks: usize, arguments: &[&str]) -> Command {
+    let plimsoll = program().to_str().unwrap();
+    job(sandbox, engine, ranks, &[&[plimsoll], &RUN[..], arguments].concat())
+}
+
 fn run(sandbox: &Sandbox, engine: &Engine, ranks: usize, arguments: &[&str]) -> Output {
-    job(sandbox, engine, ranks, &RUN.iter().chain(arguments).copied().collect::<Vec<_>>()).output().unwrap()
+    training(sandbox, engine, ranks, arguments).output().unwrap()
 }
 
 /// Standard error of ranks that succeed, and the document that they print.
@@ -61,10 +66,10 @@ fn assert_same_weights(sandbox: &Sandbox, folder: &str) {
 #[test]
 fn ranks_train_the_weights_of_one_process_and_resume_on_others() {
     let sandbox = Sandbox::new("ranks");
-    sandbox.succeed(&[&RUN[..], &["--out", "one", "--quiet"]].concat());
+    sandbox.succeed(&[&RUN[..], &["--out", "one", "--quiet", "--epochs", "2"]].concat());
     for (number, engine) in engines().iter().enumerate() {
         let folder = format!("many-{number}");
-        let (err, report) = succeed(&sandbox, engine, 4, &["--out", &folder]);
+        let (err, report) = succeed(&sandbox, engine, 4, &["--out", &folder, "--epochs", "2"]);
         assert_eq!(err.matches("plan · digits-cnn").count(), 1, "rank 0 alone prints: {err}");
         assert_same_weights(&sandbox, &folder);
         assert_eq!(report["epochs"][1]["accuracy"], read(&sandbox, "one/report.json")["epochs"][1]["accuracy"]);
@@ -81,7 +86,7 @@ fn ranks_train_the_weights_of_one_process_and_resume_on_others() {
                 std::fs::remove_file(file).unwrap();
             }
         }
-        let (err, _) = succeed(&sandbox, engine, 3, &["--out", &folder, "--resume"]);
+        let (err, _) = succeed(&sandbox, engine, 3, &["--out", &folder, "--resume", "--epochs", "2"]);
         assert!(err.contains("resumed after step 40, 1 epochs done"), "{err}");
         assert_same_weights(&sandbox, &folder);
     }
@@ -101,5 +106,76 @@ fn what_ranks_cannot_do_is_one_error() {
         refused(&["--set", "parallel.shard=optimizer"], "error: unknown key `parallel.shard`");
         refused(&["--host-memory", "4MiB"], "error: this run does not fit into 4.00 MiB of host memory");
         refused(&["--device", "cuda:0"], "error: 2 ranks were started to train together, which they can on the CPU only");
+    }
+}
+
+/// The process of a rank whose current folder is that of the test.
+fn process_of_rank(sandbox: &Sandbox, rank: usize) -> Option<String> {
+    let here = fs::canonicalize(&sandbox.folder).unwrap();
+    fs::read_dir("/proc").unwrap().filter_map(Result::ok).find_map(|entry| {
+        let path = entry.path();
+        let is_plimsoll = fs::read_link(path.join("exe")).ok()? == fs::canonicalize(program()).unwrap();
+        let variables = fs::read(path.join("environ")).ok()?;
+        let is_rank = RANK.iter().any(|name| variables.split(|byte| *byte == 0).any(|pair| pair == format!("{name}={rank}").as_bytes()));
+        let found = is_plimsoll && is_rank && fs::read_link(path.join("cwd")).ok()? == here;
+        found.then(|| entry.file_name().to_string_lossy().into_owned())
+    })
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_the_job_which_resumes_on_fewer() {
+    let sandbox = Sandbox::new("ranks-killed");
+    sandbox.succeed(&[&RUN[..], &["--out", "one", "--quiet", "--epochs", "3"]].concat());
+    for (number, engine) in engines().iter().enumerate() {
+        let folder = format!("killed-{number}");
+        let arguments = ["--out", &folder, "--quiet", "--epochs", "1000000", "--set", "checkpoint.keep=1000000"];
+        let mut job = training(&sandbox, engine, 3, &arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let first = sandbox.path(&format!("{folder}/checkpoints/step-000000000020.json"));
+        while !first.exists() {
+            assert!(job.try_wait().unwrap().is_none(), "{}: the job has ended", engine.mpirun.display());
+            std::thread::yield_now();
+        }
+        let rank = process_of_rank(&sandbox, 1).expect("rank 1 trains");
+        assert!(Command::new("kill").args(["-9", &rank]).status().unwrap().success());
+        // Its launcher ends the other ranks, which wait for it.
+        assert!(!job.wait().unwrap().success(), "{}", engine.mpirun.display());
+        for file in fs::read_dir(sandbox.path(&folder).join("checkpoints")).unwrap().map(|file| file.unwrap().path()) {
+            let step: String = file.to_string_lossy().rsplit('/').next().unwrap().chars().filter(char::is_ascii_digit).collect();
+            if step.parse::<u64>().is_ok_and(|step| step > 50) {
+                fs::remove_file(file).unwrap();
+            }
+        }
+        succeed(&sandbox, engine, 2, &["--out", &folder, "--resume", "--epochs", "3"]);
+        assert_same_weights(&sandbox, &folder);
+    }
+}
+
+#[test]
+fn every_rank_stays_within_a_hard_limit_of_its_plan() {
+    let sandbox = Sandbox::new("ranks-limited");
+    for (number, engine) in engines().iter().enumerate() {
+        let folder = format!("measured-{number}");
+        succeed(&sandbox, engine, 2, &["--out", &folder, "--epochs", "2"]);
+        // What MPI takes differs by some pages from start to start.
+        let budget = read(&sandbox, &format!("{folder}/plan.json"))["min_bytes"].as_u64().unwrap() + (512 << 10);
+        let limit = |rank: usize| Group::new(&format!("rank-{rank}"), budget);
+        let Some(groups) = (0..2).map(limit).collect::<Option<Vec<Group>>>() else {
+            println!("ranks: skipped, there are no control groups that this process may make");
+            return;
+        };
+        let parent = groups[0].path().to_str().unwrap().strip_suffix('0').unwrap();
+        let script = format!("echo $$ > {parent}${{{}:-${}}}/cgroup.procs && exec \"$0\" \"$@\"", RANK[0], RANK[1]);
+        let (plimsoll, host, out) = (program().to_str().unwrap(), budget.to_string(), format!("limited-{number}"));
+        let own = ["sh", "-c", &script, plimsoll];
+        let limited =
+            job(&sandbox, engine, 2, &[&own[..], &RUN[..], &["--out", &out, "--quiet", "--epochs", "2", "--host-memory", &host]].concat())
+                .output()
+                .unwrap();
+        let err = String::from_utf8_lossy(&limited.stderr);
+        assert!(limited.status.success(), "{}: {err}", engine.mpirun.display());
+        // Nothing was replanned, and the result is that of a run without limits.
+        assert!(!err.contains("replanned"), "{err}");
+        assert_eq!(read(&sandbox, &format!("{out}/plan.json"))["host_budget_bytes"].as_u64(), Some(budget));
+        assert_eq!(numbers(&sandbox, &out), numbers(&sandbox, &folder));
     }
 }

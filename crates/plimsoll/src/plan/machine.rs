@@ -95,7 +95,7 @@ impl Machine {
         let communication = ranks.owned_bytes();
         let most = ranks.most([self.process.0, self.thread_stacks.0, communication.0])?;
         let [process, thread_stacks, communication] = most.map(Bytes);
-        let [free_host] = ranks.least([self.free_host.0 / ranks.here() as u64])?.map(Bytes);
+        let [free_host] = ranks.least([system::available_to_rank(ranks.here() as u64).0])?.map(Bytes);
         Ok(Machine { process, thread_stacks, communication, free_host, ..self })
     }
 
