@@ -1,6 +1,8 @@
 //! Training: epochs of steps, validation after each, checkpoints, and events.
 
 mod event;
+mod over_ranks;
+mod position;
 mod progress;
 mod tensorboard;
 mod training;

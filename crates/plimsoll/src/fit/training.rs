@@ -1,5 +1,6 @@
 //! One fit: open, epochs, finish.
 
+use super::position::{Begun, EpochPosition};
 use super::progress::{Progress, TrainedEpoch};
 use super::tensorboard::TensorBoard;
 use super::{Event, FirstBatch, Fit, Validation};
@@ -15,7 +16,7 @@ use crate::ranks::{Ranks, agree};
 use crate::session::{HostRows, Session, Tally, feed, place_in_batch, place_in_rank};
 use crate::spec::RunSpec;
 use crate::{import, system};
-use plimsoll_core::budget::{Owner, give_back_program_pages};
+use plimsoll_core::budget::give_back_program_pages;
 use plimsoll_core::graph::StateKind;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Reservation};
@@ -40,52 +41,22 @@ pub(crate) fn train(spec: &RunSpec, plan: &RunPlan, session: &mut Session, fit: 
     training.finish()
 }
 
-/// Where a fit begins: at its first step, or where a checkpoint was written.
-struct Begun {
-    /// The rows that are fed: of several ranks, those of this one.
-    data: Dataset,
-    progress: Progress,
-    /// Of checkpoints, of the file of the model and of the history.
-    memory: [Reservation; 3],
-}
-
-impl Begun {
-    /// Restores a checkpoint, if there is one to continue from.
-    fn read(spec: &RunSpec, plan: &RunPlan, session: &mut Session, fit: &mut Fit<'_>) -> Result<Begun> {
-        let owners = [Owner::Checkpoint, Owner::ModelFile, Owner::History];
-        let [checkpoint, model_file, history] = owners.map(|owner| session.ledger.reserve(owner.clone(), plan.owned_by(&owner)));
-        let memory = [checkpoint?, model_file?, history?];
-        let (data, whole) = match &session.ranks {
-            None => {
-                let data = spec.data.clone().rebatch(plan.feed_rows);
-                (data.clone(), data)
-            }
-            Some(ranks) => {
-                let own = spec.rows_of_rank(&spec.data, ranks.rank(), true)?;
-                let rows = own.batch_size().unwrap_or(plan.feed_rows);
-                (own.rebatch(rows), spec.data.clone())
-            }
-        };
-        Ok(Begun { progress: Progress::start(spec, fit, session, &whole, plan)?, data, memory })
-    }
-}
-
 /// A fit under way.
-struct Training<'r, 'f> {
+pub(super) struct Training<'r, 'f> {
     spec: &'r RunSpec,
     plan: &'r RunPlan,
-    session: &'r mut Session,
-    fit: &'r mut Fit<'f>,
+    pub(super) session: &'r mut Session,
+    pub(super) fit: &'r mut Fit<'f>,
     /// The rows that are fed: of several ranks, those of this one.
     data: Dataset,
-    schema: Schema,
+    pub(super) schema: Schema,
     feed: Feed,
     /// The ranks that train together, and which rows of a batch are this one's; none on one process.
-    ranks: Option<(Ranks, RankRows)>,
+    pub(super) ranks: Option<(Ranks, RankRows)>,
     validation: Option<Validation>,
-    writer: Option<Writer>,
+    pub(super) writer: Option<Writer>,
     tensorboard: Option<TensorBoard>,
-    progress: Progress,
+    pub(super) progress: Progress,
     /// Scores of the epoch so far, for progress events; their names are allocated once.
     running: Scores,
     history: History,
@@ -94,7 +65,7 @@ struct Training<'r, 'f> {
     epoch_rows: Option<u64>,
     epoch_steps: Option<u64>,
     /// Whether a position in an epoch says which rows are left.
-    in_order: bool,
+    pub(super) in_order: bool,
     past_schedule: bool,
     /// What eager tensors grew between epochs, because a callback keeps them.
     leaks: LeakWatch,
@@ -461,31 +432,6 @@ impl<'r, 'f> Training<'r, 'f> {
         }
     }
 
-    /// Between two steps: writes a checkpoint if one is due, and says whether somebody asked any rank to stop.
-    fn stops_on_any_rank(&mut self, place: &mut EpochPosition) -> Result<bool> {
-        let Some((ranks, _)) = self.ranks.clone() else { return Ok(false) };
-        let step = self.session.step;
-        let due = std::mem::take(&mut place.fresh) && self.in_order && self.writer.as_ref().is_some_and(|writer| writer.due(step));
-        let [stop, due] = ranks.most([u64::from(self.fit.stop.is_stopped()), u64::from(due)])?;
-        if due == 1 {
-            self.session.settle(&self.schema, &mut place.tally)?;
-            let (own, mut all) = (self.session.counts().to_vec(), place.tally);
-            self.sum_over_ranks(&mut all)?;
-            (self.progress.rows, self.progress.tally) = (place.rows, all);
-            self.save(false);
-            self.session.set_counts(&own);
-        }
-        Ok(stop == 1)
-    }
-
-    /// Adds up what the ranks have counted, and takes the statistics of rank 0.
-    fn sum_over_ranks(&mut self, tally: &mut Tally) -> Result<()> {
-        let Some((ranks, _)) = &self.ranks else { return Ok(()) };
-        *tally = tally.over(ranks)?;
-        self.session.sum_counts(ranks)?;
-        self.session.share_statistics(ranks)
-    }
-
     /// Writes a checkpoint of a place within an epoch, if it can be resumed from; gives whether it has all steps.
     fn save_at(&mut self, place: &mut EpochPosition) -> Result<bool> {
         if place.within_step {
@@ -507,7 +453,7 @@ impl<'r, 'f> Training<'r, 'f> {
     }
 
     /// Writes a checkpoint of the run as it is now; whether that began well.
-    fn save(&mut self, best: bool) -> bool {
+    pub(super) fn save(&mut self, best: bool) -> bool {
         if self.writer.is_none() {
             return false;
         }
@@ -600,28 +546,6 @@ fn write_checkpoint(writer: &mut Option<Writer>, session: &mut Session, fit: &mu
     // The code that writes one is not resident beside the code of all steps before.
     give_back_program_pages();
     writer.write(&session.executor, record, best).map_err(warn).is_ok()
-}
-
-/// Where the steps of an epoch are.
-struct EpochPosition {
-    /// Rows of the epoch up to the last complete step.
-    rows: u64,
-    /// Sums of all rows, and of those up to the last complete step.
-    tally: Tally,
-    at_step: Tally,
-    /// Whether some micro-batches of the next step are done.
-    within_step: bool,
-    /// Whether that was the last step of the epoch.
-    ended: bool,
-    /// Whether a step ran since a checkpoint was last considered.
-    fresh: bool,
-}
-
-impl EpochPosition {
-    /// Rows of the epoch that are done, by all ranks if there are several.
-    fn done(&self, over_ranks: bool) -> u64 {
-        if over_ranks { self.rows } else { self.tally.rows }
-    }
 }
 
 /// Loads the weights a run starts from, unless it was resumed. Gives a warning about those that stay random.

@@ -1,6 +1,6 @@
 //! The graphs of a run: the training step in its variants, evaluation and prediction, from one model.
 
-use super::training::training_programs;
+use super::training::{Update, training_programs};
 use crate::error::Error;
 use crate::loss::{Loss, ModelOutput};
 use crate::metrics::{LabelledOutput, ModelMetrics};
@@ -268,25 +268,19 @@ impl Programs {
     /// The training step before any pass. None of programs that only predict.
     fn unoptimized_step(&self) -> Result<Option<Graph>, GraphError> {
         let Some((training, loss, counted)) = &self.training else { return Ok(None) };
-        let pruned = &self.interface.pruned;
-        let programs = training_programs(&self.optimization, pruned, self.ranks, training, *loss, *counted, false, self.resumes)?;
+        let programs = training_programs(self.update(), training, *loss, *counted, false, self.resumes)?;
         Ok(programs.into_iter().find(|(role, _)| *role == Role::Step).map(|(_, graph)| graph))
+    }
+
+    fn update(&self) -> Update<'_> {
+        Update { optimization: &self.optimization, pruned: &self.interface.pruned, ranks: self.ranks }
     }
 
     /// The graphs with variants for micro-batches. Built on first use, because large networks take a while.
     pub fn accumulating(&self) -> Result<&[(Role, Graph)], GraphError> {
         if self.accumulating.get().is_none() {
             let mut graphs = match &self.training {
-                Some((training, loss, counted)) => training_programs(
-                    &self.optimization,
-                    &self.interface.pruned,
-                    self.ranks,
-                    training,
-                    *loss,
-                    *counted,
-                    true,
-                    self.resumes,
-                )?,
+                Some((training, loss, counted)) => training_programs(self.update(), training, *loss, *counted, true, self.resumes)?,
                 None => Vec::new(),
             };
             graphs = graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
@@ -460,7 +454,14 @@ pub(crate) fn programs(
     let loss: ValueId = output("loss").expect("written above");
     let counted = output(LOSS_WEIGHT);
     let pruned = optimization.prune.as_ref().map_or(Ok(Vec::new()), |prune| prune.weights_of(model, training.states()))?;
-    let mut whole = training_programs(&optimization, &pruned, spec.ranks, &training, loss, counted, false, false)?;
+    let mut whole = training_programs(
+        Update { optimization: &optimization, pruned: &pruned, ranks: spec.ranks },
+        &training,
+        loss,
+        counted,
+        false,
+        false,
+    )?;
     whole.push((Role::Evaluate, evaluation));
     whole.push((Role::Predict, prediction));
     let whole = whole.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;

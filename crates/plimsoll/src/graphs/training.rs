@@ -11,18 +11,27 @@ use plimsoll_core::{Bytes, ValueId};
 /// Gradients that are summed over ranks at a time, at least: as much as a communicator's buffer holds.
 const BUCKET: Bytes = Bytes::mib(1);
 
+/// How parameters are updated.
+#[derive(Clone, Copy)]
+pub(crate) struct Update<'a> {
+    pub optimization: &'a Optimization,
+    /// The weights that have a mask.
+    pub pruned: &'a [PrunedWeight],
+    /// Ranks that gradients are summed over.
+    pub ranks: usize,
+}
+
 /// The training programs of a forward graph, with or without the variants that accumulate gradients over micro-batches.
-/// `pruned`: the weights that have a mask. `ranks`: those that gradients are summed over. `resumes`: whether the device's sums over rows resume from those of earlier micro-batches.
+/// `resumes`: whether the device's sums over rows resume from those of earlier micro-batches.
 pub(crate) fn training_programs(
-    optimization: &Optimization,
-    pruned: &[PrunedWeight],
-    ranks: usize,
+    update: Update<'_>,
     forward: &Graph,
     loss: ValueId,
     divisor: Option<ValueId>,
     accumulate: bool,
     resumes: bool,
 ) -> Result<Vec<(Role, Graph)>, GraphError> {
+    let Update { optimization, pruned, ranks } = update;
     let local = optimization.clip.filter(|clip| clip.is_local());
     let rule = |g: &mut Graph, parameter: StateId, gradient: ValueId| {
         let gradient = local.map_or(Ok(gradient), |clip| clip.one(g, gradient))?;

@@ -6,10 +6,10 @@ mod initial_values;
 mod learning_rate;
 mod loading;
 mod not_finite;
+mod over_ranks;
 mod prepared;
 mod tally;
 
-use crate::allow::Permission;
 use crate::error::{BadRow, Error, Result};
 use crate::graphs::ValueKind;
 use crate::history::WeightSparsity;
@@ -27,15 +27,16 @@ use clock::Clock;
 use learning_rate::LearningRate;
 use loading::Loading;
 use not_finite::{first_non_finite, in_words, number};
+pub(crate) use over_ranks::place_in_rank;
 use plimsoll_core::budget::{Owner, give_back_freed_memory, give_back_program_pages};
 use plimsoll_core::device::{BackingStore, Device, DeviceError, NodeSpan, StepInputs};
-use plimsoll_core::graph::{StateId, StateKind};
+use plimsoll_core::graph::StateId;
 use plimsoll_core::loss_scale::SKIPPED;
 use plimsoll_core::plan::NUMBERS;
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Executor, Ledger, Reservation, Ticket};
-use plimsoll_data::{Batch, RankRows, Schema};
+use plimsoll_data::{Batch, Schema};
 use prepared::{Prepared, ResultIndices, Scalar, prepare};
 use std::sync::Arc;
 pub(crate) use tally::Tally;
@@ -264,34 +265,6 @@ impl Session {
     /// Per-class counts since [`Session::begin`], for runs whose results were read.
     pub fn counts(&self) -> &[f64] {
         &self.counts
-    }
-
-    /// Sets the counts.
-    pub fn set_counts(&mut self, counts: &[f64]) {
-        self.counts.copy_from_slice(counts);
-    }
-
-    /// Adds the counts of all ranks up.
-    pub fn sum_counts(&mut self, ranks: &Ranks) -> Result<()> {
-        if self.counts.is_empty() { Ok(()) } else { ranks.sum(&mut self.counts) }
-    }
-
-    /// Takes the statistics of rank 0, where each rank has those of its own rows.
-    pub fn share_statistics(&mut self, ranks: &Ranks) -> Result<()> {
-        if !self.plan.used.contains(&Permission::MicrobatchBatchnorm) {
-            return Ok(());
-        }
-        let mut bytes = [0u8; 4096];
-        for (i, state) in self.plan.memory.states.iter().enumerate().filter(|(_, state)| state.kind == StateKind::Statistic) {
-            let (id, size) = (StateId(i as u32), state.size.0);
-            for from in (0..size).step_by(bytes.len()) {
-                let bytes = &mut bytes[..(size - from).min(4096) as usize];
-                self.executor.read_state_part(id, Bytes(from), bytes)?;
-                ranks.copy_of_first(bytes)?;
-                self.executor.write_state_part(id, Bytes(from), bytes)?;
-            }
-        }
-        Ok(())
     }
 
     /// Adds the counts of a restored epoch.
@@ -563,26 +536,4 @@ pub(crate) fn place_in_batch<'a>(
         (false, true) => Role::Last,
     };
     (role, Piece { batch, at, rows, first_row, batch_rows, repeats: false })
-}
-
-/// The same of one of several ranks, whose blocks are all of its rows of a batch. The epoch has `length` rows of all ranks.
-pub(crate) fn place_in_rank<'a>(
-    micro_batch: usize,
-    batch: HostRows<'a>,
-    at: usize,
-    block_rows: usize,
-    own: &RankRows,
-    length: u64,
-) -> (Role, Piece<'a>) {
-    let number = batch.first_row() / own.rows().max(1);
-    let batch_rows = own.batch().min(length - number * own.batch());
-    let rows = micro_batch.min(block_rows - at);
-    let role = match (at == 0, at + rows == block_rows) {
-        (true, true) => Role::Step,
-        (true, false) => Role::First,
-        (false, false) => Role::Middle,
-        (false, true) => Role::Last,
-    };
-    let first_row = own.of_batch(batch_rows).start + at as u64;
-    (role, Piece { batch, at, rows, first_row, batch_rows, repeats: own.repeats(batch_rows) })
 }
