@@ -186,7 +186,7 @@ impl Ranks {
     }
 
     /// Checks that something is the same on all ranks; names the first rank on which it is not.
-    pub(crate) fn check_same(&self, what: &[(&str, u64)]) -> Result<()> {
+    pub(crate) fn check_equal(&self, what: &[(&str, u64)]) -> Result<()> {
         let own: Vec<u64> = what.iter().map(|(_, hash)| *hash).collect();
         let mut all = vec![0u64; own.len() * self.size()];
         self.group.all_gather((&own[..]).into(), (&mut all[..]).into())?;
@@ -241,8 +241,8 @@ mod tests {
     #[test]
     fn what_differs_is_named_with_its_rank() {
         let checked = on_ranks(3, |ranks| {
-            ranks.check_same(&[("configuration", 7)]).unwrap();
-            ranks.check_same(&[("configuration", 7), ("plan", ranks.rank() as u64 / 2)]).unwrap_err().to_string()
+            ranks.check_equal(&[("configuration", 7)]).unwrap();
+            ranks.check_equal(&[("configuration", 7), ("plan", ranks.rank() as u64 / 2)]).unwrap_err().to_string()
         });
         let error = "rank 2 of 3 has another plan than rank 0; start all ranks with the same program, configuration and files".to_string();
         assert_eq!(checked, vec![error; 3]);

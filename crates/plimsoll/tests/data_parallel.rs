@@ -4,7 +4,10 @@
 use plimsoll::comm::threads::ThreadGroup;
 use plimsoll::data::Mix;
 use plimsoll::data::ops::random_brightness;
-use plimsoll::nn::{BatchNorm, Dropout, Flatten, Quantize, Regularizer};
+use plimsoll::nn::{
+    Add, BatchNorm, Conv2D, Dropout, Embedding, Flatten, Functional, GlobalAveragePool, Gru, LayerNorm, Lstm, MultiHeadAttention,
+    PositionEmbedding, Quantize, Regularizer,
+};
 use plimsoll::prelude::*;
 use plimsoll::{Allow, Checkpoints, DataParallelism, Epoch, Error, History, Parallel, Permission, Ranks, Result, StopHandle};
 use std::path::Path;
@@ -114,6 +117,53 @@ fn ranks_train_the_weights_of_one_process() {
         for ranks in [1, 2, 4, 7] {
             let of_ranks = on_ranks(ranks, |ranks| trained(with(trainer(&data())).ranks(&ranks), fit()));
             check(name, &alone, &of_ranks);
+        }
+    }
+}
+
+/// Tokens that are looked up and scored with the same weights.
+fn transformer() -> Model {
+    let mut net = Functional::new("transformer");
+    let tokens = net.input();
+    let vectors = net.named("tokens", Embedding::new(11, 16), [tokens]);
+    let placed = net.add(PositionEmbedding::new(14), [vectors]);
+    let normed = net.add(LayerNorm::new(), [placed]);
+    let attended = net.add(MultiHeadAttention::new(2).causal().dropout(0.2), [normed]);
+    let sum = net.add(Add, [placed, attended]);
+    let scores = net.tied(vectors, Embedding::new(11, 16).scores(), [sum]);
+    net.build(scores)
+}
+
+/// 41 rows in batches of 12: the last batch has 5, fewer than the most ranks.
+#[test]
+fn networks_of_every_kind() {
+    let random = |spec: RandomSpec| Dataset::random(spec).unwrap().batch(12);
+    let spec = || RandomSpec::new(41).seed(4);
+    let tokens = || random(spec().classes("x", vec![14], 11).classes("y", [14], 11));
+    let series = || random(spec().floats("x", [9, 5]).floats("y", [2]));
+    let images = || random(spec().floats("x", [8, 8, 3]).labels("y", 4));
+    let recurrent = || -> Model { Sequential::new().add(Lstm::new(18).sequence()).add(Gru::new(7)).add(Dense::new(2)).into() };
+    let convolutions = || -> Model {
+        Sequential::new().add(Conv2D::new(6, 3).relu()).add(Conv2D::new(8, 3).relu()).add(GlobalAveragePool).add(Dense::new(4)).into()
+    };
+    let sgd = |trainer: Trainer| trainer.optimizer(Sgd::new(0.05).momentum(0.9)).seed(3).threads(1);
+    type Case<'a> = (&'static str, &'a (dyn Fn() -> Trainer + Sync));
+    let cases: [Case<'_>; 6] = [
+        ("lstm and gru", &|| sgd(Trainer::new(recurrent(), &series()).loss(Loss::MeanSquaredError))),
+        ("a transformer", &|| sgd(Trainer::new(transformer(), &tokens()))),
+        // The number of labels that count is known only after all ranks have computed their loss.
+        ("ignored labels", &|| sgd(Trainer::new(transformer(), &tokens()).loss(Loss::SoftmaxCrossEntropy.ignore_class(3)))),
+        ("convolutions", &|| sgd(Trainer::new(convolutions(), &images()).clip(Clip::GlobalNorm(0.1)).average(Ema::new(0.9)))),
+        ("convolutions in micro-batches", &|| sgd(Trainer::new(convolutions(), &images()).micro_batch(2))),
+        ("class weights", &|| {
+            let loss = Loss::SoftmaxCrossEntropy.class_weights([1.0, 3.0, 0.5, 1.0]).smoothing(0.1);
+            sgd(Trainer::new(convolutions(), &images()).loss(loss))
+        }),
+    ];
+    for (name, trainer) in cases {
+        let alone = trained(trainer(), Fit::epochs(2));
+        for ranks in [2, 7] {
+            check(name, &alone, &on_ranks(ranks, |ranks| trained(trainer().ranks(&ranks), Fit::epochs(2))));
         }
     }
 }

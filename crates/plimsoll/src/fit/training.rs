@@ -32,7 +32,7 @@ pub(crate) fn train(spec: &RunSpec, plan: &RunPlan, session: &mut Session, fit: 
     let ranks = session.ranks.clone();
     let begun = agree(ranks.as_ref(), Begun::read(spec, plan, session, fit))?;
     if let Some(ranks) = &ranks {
-        ranks.check_same(&begun.progress.outline(spec, session))?;
+        ranks.check_equal(&begun.progress.outline(spec, session))?;
     }
     let mut training = agree(ranks.as_ref(), Training::open(spec, plan, session, fit, begun))?;
     while training.epochs_left > 0 && !training.progress.stopped && training.interrupted.is_none() {
@@ -306,7 +306,7 @@ impl<'r, 'f> Training<'r, 'f> {
         self.session.clock.paused();
         let (mut tally, mut counts) = (self.progress.tally, std::mem::take(&mut self.progress.counts));
         if self.ranks.as_ref().is_some_and(|(ranks, _)| !ranks.is_first()) {
-            // A checkpoint has the sums of all ranks, which rank 0 goes on with.
+            // A checkpoint has the sums of all ranks, which rank 0 continues from.
             (tally, counts) = (Tally::default(), Vec::new());
         }
         self.session.take_up_counts(&counts);
