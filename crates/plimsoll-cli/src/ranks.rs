@@ -28,8 +28,10 @@ pub fn agreed<T>(ranks: Option<&Ranks>, result: Result<T>) -> Result<T> {
 pub fn error_line(error: &anyhow::Error) -> Option<String> {
     match (RANK.get(), error.downcast_ref()) {
         (Some((1.., _)), Some(Error::OfRank { .. })) => None,
-        // Communication names its rank itself.
-        (Some(_), Some(Error::Communication(_) | Error::OfRank { .. })) | (None | Some((0, _)), _) => Some(format!("error: {error}\n")),
-        (Some((rank, size)), _) => Some(format!("error: on rank {rank} of {size}: {error}\n")),
+        // Errors of communication name the rank themselves.
+        (Some((rank @ 1.., size)), _) if !error.to_string().contains(&format!("rank {rank} of {size}")) => {
+            Some(format!("error: on rank {rank} of {size}: {error}\n"))
+        }
+        _ => Some(format!("error: {error}\n")),
     }
 }

@@ -6,6 +6,7 @@ use plimsoll_comm::{Group, Launch, Mpi, MpiOptions, Reduction};
 use plimsoll_core::Bytes;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What the ranks of a job do: `[parallel]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +66,7 @@ impl Ranks {
         // Before libraries are loaded: they are memory of communication.
         let before = system::process_footprint();
         let library = std::env::var_os("PLIMSOLL_MPI").filter(|name| !name.is_empty());
-        let mpi = Mpi::open(&MpiOptions { library, launch: Some(launch), ..MpiOptions::default() })?;
+        let mpi = Mpi::open(&MpiOptions { library, launch: Some(launch), timeout: timeout()? })?;
         let now = system::footprint_now();
         Ok(Some(Ranks { mapped: now - before.min(now), ..Ranks::over(Arc::new(mpi))? }))
     }
@@ -203,6 +204,19 @@ impl Ranks {
     }
 }
 
+/// The variable with the seconds that a rank waits for others.
+const TIMEOUT: &str = "PLIMSOLL_MPI_TIMEOUT";
+
+/// How long a rank waits for others.
+fn timeout() -> Result<Duration> {
+    let Some(set) = std::env::var_os(TIMEOUT).filter(|value| !value.is_empty()) else { return Ok(MpiOptions::default().timeout) };
+    let text = set.to_string_lossy();
+    let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0);
+    seconds
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| Error::Config(format!("{TIMEOUT} is `{text}`, but should be the seconds that a rank waits for others, such as 600")))
+}
+
 /// The result of every rank, or the error of the first that failed.
 pub(crate) fn agree<T>(ranks: Option<&Ranks>, result: Result<T>) -> Result<T> {
     match ranks {
@@ -215,7 +229,6 @@ pub(crate) fn agree<T>(ranks: Option<&Ranks>, result: Result<T>) -> Result<T> {
 mod tests {
     use super::*;
     use plimsoll_comm::threads::ThreadGroup;
-    use std::time::Duration;
 
     fn on_ranks<T: Send>(ranks: usize, run: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
         let groups = ThreadGroup::new(ranks, Duration::from_secs(60));

@@ -105,6 +105,10 @@ fn what_ranks_cannot_do_is_one_error() {
         refused(&["--set", "parallel.data=none"], "error: 2 ranks were started, but `parallel.data` is \"none\"");
         refused(&["--set", "parallel.shard=optimizer"], "error: unknown key `parallel.shard`");
         refused(&["--host-memory", "4MiB"], "error: this run does not fit into 4.00 MiB of host memory");
+        let output = training(&sandbox, &engine, 2, &[]).env("PLIMSOLL_MPI_TIMEOUT", "soon").output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        let timeout = "error: PLIMSOLL_MPI_TIMEOUT is `soon`, but should be the seconds that a rank waits for others, such as 600";
+        assert!(!output.status.success() && err.contains(timeout), "{err}");
         refused(&["--device", "cuda:0"], "error: 2 ranks were started to train together, which they can on the CPU only");
     }
 }
