@@ -95,7 +95,8 @@ fn ranks_train_the_weights_of_one_process_and_resume_on_others() {
 #[test]
 fn what_ranks_cannot_do_is_one_error() {
     let sandbox = Sandbox::new("ranks-refused");
-    for engine in engines() {
+    // Whatever the library is.
+    if let Some(engine) = engines().into_iter().next() {
         let refused = |arguments: &[&str], with: &str| {
             let output = run(&sandbox, &engine, 2, arguments);
             let err = String::from_utf8_lossy(&output.stderr);
