@@ -106,7 +106,11 @@ impl<'a> Rates<'a> {
     /// The trainer with the stored rates of its device, if there are any. A run that is resumed in a folder keeps the
     /// rates it was planned with.
     pub fn stored(trainer: Trainer, args: &'a RunArgs, resumed: Option<&Path>) -> Result<(Trainer, Rates<'a>)> {
-        let off = args.no_calibrate || args.device_profile.is_some() || std::env::var_os(OFF).is_some_and(|value| !value.is_empty());
+        // All ranks make the same plan, whatever was measured on their machines.
+        let off = args.no_calibrate
+            || args.device_profile.is_some()
+            || trainer.spec().ranks > 1
+            || std::env::var_os(OFF).is_some_and(|value| !value.is_empty());
         let recorded = resumed.and_then(|folder| cost::recorded_rates(&folder.join("plan.json")));
         let folder = cost::cache_dir().filter(|_| !off && recorded != Some(RecordedRates::BuiltIn));
         let rates = Rates { args, folder };

@@ -21,6 +21,7 @@ mod predict_files;
 mod profile;
 mod progress;
 mod progress_line;
+mod ranks;
 mod refused;
 mod report;
 mod run_args;
@@ -153,14 +154,17 @@ fn run<C: Command>(matches: &ArgMatches) -> ExitCode {
 
 /// One line that says what is wrong; with `--json` a document too. A refused budget is an answer: its document has the numbers.
 fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
-    complain(&format!("error: {error}\n"));
+    if let Some(line) = ranks::error_line(error) {
+        complain(&line);
+    }
     let (document, status) = match error.downcast_ref() {
         Some(Error::Infeasible(infeasible)) => (infeasible.to_json(), ExitCode::from(INFEASIBLE)),
         Some(Error::PlanningInfeasible(refusal)) => (refusal.to_json(), ExitCode::from(INFEASIBLE)),
         Some(Error::PipelineInfeasible(refusal)) => (refusal.to_json(), ExitCode::from(INFEASIBLE)),
+        Some(Error::OfRank { infeasible: true, .. }) => (json!({ "error": error.to_string() }), ExitCode::from(INFEASIBLE)),
         _ => (json!({ "error": error.to_string() }), ExitCode::FAILURE),
     };
-    let printed = if json { print(&document) } else { Ok(()) };
+    let printed = if json && ranks::prints() { print(&document) } else { Ok(()) };
     if let Some(unprinted) = printed.err().map(|error| error.to_string()).filter(|unprinted| *unprinted != error.to_string()) {
         complain(&format!("error: {unprinted}\n"));
     }

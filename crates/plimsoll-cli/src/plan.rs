@@ -29,6 +29,10 @@ pub struct Plan {
     #[arg(long, conflicts_with_all = ["max_batch", "log_placement"])]
     pub sweep: bool,
 
+    /// Plan for this many ranks, which need not be there: each has its part of every batch, and all have the same plan
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20), conflicts_with_all = ["max_batch", "sweep", "inference"])]
+    pub ranks: Option<u32>,
+
     /// Plot the result of --sweep as SVG
     #[arg(long, value_name = "FILE.svg", requires = "sweep")]
     pub plot: Option<PathBuf>,
@@ -78,7 +82,10 @@ impl Plan {
         if let Some(path) = self.run.config.as_deref().filter(|path| TflitePlan::is_for(path)) {
             return self.tflite(path);
         }
-        let (mut trainer, rates) = Rates::stored(self.run.config()?.build()?.into(), &self.run, None)?;
+        let trainer = Trainer::from(self.run.config()?.build()?);
+        // Before stored rates: ranks are planned with built-in ones.
+        let trainer = self.ranks.into_iter().fold(trainer, |trainer, ranks| trainer.plan_for_ranks(ranks as usize));
+        let (mut trainer, rates) = Rates::stored(trainer, &self.run, None)?;
         trainer = trainer.count(self.counted());
         if self.inference {
             trainer = trainer.for_prediction();

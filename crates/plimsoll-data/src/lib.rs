@@ -4,7 +4,7 @@
 //!
 //! | layer | module | what |
 //! |---|---|---|
-//! | values | `error`, `fault`, `sync`, `memory`, `meter`, `rng`, `permutation`, `holdout`, `split`, `number`, `ragged`, `span`, `progress` | errors, buffers, times, random numbers |
+//! | values | `error`, `fault`, `sync`, `memory`, `meter`, `rng`, `permutation`, `holdout`, `split`, `number`, `ragged`, `span`, `rank_rows`, `progress` | errors, buffers, times, random numbers |
 //! | rows | `schema`, `block`, `row`, `condition` | columns, blocks of rows, single rows and conditions on them |
 //! | tables | `table` | cells of any format to numbers: inferred, fitted, encoded |
 //! | maps | `image`, [`ops`] | operations that change dtype or shape, written straight to the destination |
@@ -56,6 +56,7 @@ mod permutation;
 mod plan;
 mod progress;
 mod ragged;
+mod rank_rows;
 mod rng;
 mod row;
 mod run;
@@ -82,6 +83,7 @@ pub use permutation::Permutation;
 pub use plan::{PRODUCER_STACK, PipelinePlan};
 pub use plimsoll_core::budget::SlotMemory;
 pub use progress::{Progress, observe_progress};
+pub use rank_rows::RankRows;
 pub use row::Row;
 pub use run::{Activity, Batch, Feed, FeedState, NextBatch, Options};
 pub use schema::{Column, Extent, Schema};

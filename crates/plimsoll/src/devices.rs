@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::gpu::{self, Convolutions};
+use crate::ranks::Ranks;
 use crate::system;
 use plimsoll_core::{Bytes, Device};
 use plimsoll_cpu::CpuDevice;
@@ -60,6 +61,21 @@ pub(crate) struct OpenDevice {
     /// None for a GPU.
     pub threads: Option<usize>,
     pub thread_stacks: Bytes,
+}
+
+/// Opens the device of one of several ranks. Those of a machine share its processors.
+pub(crate) fn open_of_rank(spec: DeviceSpec, threads: Option<usize>, ranks: &Ranks) -> Result<OpenDevice> {
+    if let DeviceSpec::Cuda(_) = spec {
+        return Err(Error::Config(format!(
+            "{} ranks were started to train together, which they can on the CPU only; leave `device` out, or start one process for each GPU",
+            ranks.size()
+        )));
+    }
+    // All ranks plan for the same number of threads.
+    let own = system::cores().min((system::processors() / ranks.here()).max(1));
+    let threads = ranks.least([threads.unwrap_or(own) as u64])?[0] as usize;
+    let cpu = CpuDevice::new(threads)?.with_group(Arc::clone(ranks.group()));
+    Ok(OpenDevice { threads: Some(cpu.threads()), thread_stacks: cpu.stacks(), device: Arc::new(cpu) })
 }
 
 /// Opens a device. With a profile no GPU is needed, and only plans can be made.

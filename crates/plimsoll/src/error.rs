@@ -2,6 +2,7 @@
 
 use crate::allow::UnknownPermission;
 use crate::infeasible::{Infeasible, PipelineInfeasible, PlanningInfeasible};
+use plimsoll_comm::{CommError, LaunchError};
 use plimsoll_core::budget::ParseBytesError;
 use plimsoll_core::device::DeviceError;
 use plimsoll_core::plan::CheckError;
@@ -82,6 +83,24 @@ pub enum Error {
         /// The vocabulary size.
         known: usize,
     },
+    /// The variables of launchers do not say which rank this is.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// Ranks could not exchange what they need.
+    #[error(transparent)]
+    Communication(#[from] CommError),
+    /// Another rank failed, or this one, and all of them end.
+    #[error("on rank {rank} of {size}: {error}")]
+    OfRank {
+        /// The first rank that failed.
+        rank: usize,
+        /// The number of ranks.
+        size: usize,
+        /// Its error.
+        error: String,
+        /// Whether the run does not fit its memory budget there.
+        infeasible: bool,
+    },
     /// A file or folder that cannot be used.
     #[error("cannot {action} {}: {source}", .path.display())]
     Io {
@@ -117,6 +136,12 @@ impl std::fmt::Display for BadRow {
 }
 
 impl Error {
+    /// Whether the run does not fit its memory budget.
+    pub fn is_infeasible(&self) -> bool {
+        let refused = matches!(self, Error::Infeasible(_) | Error::PlanningInfeasible(_) | Error::PipelineInfeasible(_));
+        refused || matches!(self, Error::OfRank { infeasible: true, .. })
+    }
+
     /// The same error with the origin of its row, if it is about a row of this data.
     pub(crate) fn located(mut self, data: &Dataset) -> Error {
         if let Error::Label { row, .. } | Error::Token { row, .. } | Error::NonFinite { row: Some(row), .. } = &mut self {

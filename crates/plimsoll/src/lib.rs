@@ -8,7 +8,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | values and errors | `suggest`, `named`, `system`, `precision`, `numerics`, `allow`, `infeasible`, `error`, `reader`, `files`, `stop`, `thumbnails` |
+//! | values and errors | `suggest`, `named`, `system`, `precision`, `numerics`, `allow`, `infeasible`, `error`, `ranks`, `reader`, `files`, `stop`, `thumbnails` |
 //! | devices and files | `gpu`, `devices`, `offload_file`, `tensors`, `preprocessing`, `checkpoint`, `cost`, `image_scan`, `tflite`; `pipeline`: data without a model |
 //! | models and training | `graph`: what custom layers use of the core; `nn`, `optim`, `loss`, `metrics`, `output_loss`, `schedule`, `prune`, `distill`, `zoo`, `import`, `history`, `callbacks` |
 //! | eager code | `eager`: tensors, tapes, compiled functions |
@@ -58,6 +58,7 @@ mod predictor;
 mod preprocessing;
 mod profile;
 mod prune;
+mod ranks;
 mod reader;
 mod report;
 mod run_folder;
@@ -100,6 +101,8 @@ pub use plan::{
     AppliedStrategy, Assumptions, DataSummary, DatasetSummary, DeviceBudget, LargestBatch, Machine, RunPlan, SplitLayers, Sweep, SweepPoint,
 };
 pub use plan_file::{Checked, check_plan_file, write_plan_file};
+/// Groups of ranks and their collectives.
+pub use plimsoll_comm as comm;
 pub use plimsoll_core::budget::{CountingAllocator, give_back_program_pages, return_freed_memory_early};
 pub use plimsoll_core::loss_scale::LossScaling;
 pub use plimsoll_core::{Budget, Bytes, Device};
@@ -117,6 +120,7 @@ pub use predictor::{FileKind, Inputs, Predictions, Predictor, TflitePlan, ToInpu
 pub use preprocessing::Preprocessing;
 pub use profile::{MemorySample, Profile, ProfiledOp, StepSpan};
 pub use prune::{Pooling, Prune, Sparsity, SparsityPattern};
+pub use ranks::{DataParallelism, Parallel, Ranks};
 pub use report::{Change, Refusal, Report, cheapest_changes};
 pub use run_folder::{Existing, RunFolder};
 pub use run_status::{RunState, RunStatus};

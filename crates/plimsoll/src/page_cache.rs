@@ -15,8 +15,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bytes after which a writer looks at the limit.
-pub(crate) const PIECE: usize = 1 << 20;
+/// Bytes after which a writer looks at the limit. As much can be on its way to the disk when the kernel looks for memory.
+pub(crate) const PIECE: usize = 256 << 10;
 
 /// Bytes read at a time near the limit.
 const SMALL_PIECE: usize = 128 << 10;

@@ -7,6 +7,7 @@ use crate::files::{self, INCOMPLETE};
 use crate::fit::{Event, FirstBatch, Fit};
 use crate::history::{Epoch, History};
 use crate::plan::RunPlan;
+use crate::ranks::{Ranks, agree};
 use crate::report::{self, ProgressLog, Report, Sampled};
 use crate::spec::{FitSpec, RunSpec};
 use crate::stop::StopHandle;
@@ -18,8 +19,10 @@ use plimsoll_core::budget::{give_back_freed_memory, give_back_program_pages};
 use plimsoll_core::device::Device;
 use plimsoll_data::Dataset;
 use serde_json::Value;
+use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io::{BufWriter, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -69,8 +72,8 @@ pub enum Existing {
 pub struct RunFolder {
     path: PathBuf,
     existing: Existing,
-    /// Locked until the folder is dropped, or the process ends.
-    _lock: File,
+    /// Locked until the folder is dropped, or the process ends; by rank 0 if there are several.
+    _lock: Option<File>,
 }
 
 impl RunFolder {
@@ -80,7 +83,8 @@ impl RunFolder {
     }
 
     /// Trains as planned, reports what happens, and writes configuration, plan, log, checkpoints, weights and report to the folder. The plan is
-    /// one of [`fit`](RunFolder::fit). A run that is stopped leaves a checkpoint, but neither weights nor a report.
+    /// one of [`fit`](RunFolder::fit). A run that is stopped leaves a checkpoint, but neither weights nor a report. Of several ranks, the first
+    /// reports and writes.
     ///
     /// # Errors
     /// When training fails, the folder cannot be written, or its disk has no space for the weights.
@@ -92,15 +96,14 @@ impl RunFolder {
         let costs = trainer.spec().costs.clone();
         let averages = trainer.spec().optimization.average.is_some();
         let (validation, samples) = (trainer.spec().fit.validation.clone(), trainer.spec().fit.log_samples);
-        self.remove_incomplete();
-        self.check_space(&plan, averages)?;
-        self.check_memory(&plan, averages, trainer.spec().fit.checkpoints.as_ref())?;
         let fit = self.fit(&trainer).stop_handle(stop);
         let resume = self.existing == Existing::Resume;
         let (checkpoints, csv_log) = (fit.spec.checkpoints.clone(), fit.spec.csv_log.is_some());
-        if resume && checkpoints.is_none() && self.usual_checkpoints().any() {
-            let what = "`checkpoint.enabled` is false, so the run would start over instead of continuing from its checkpoint; leave it out";
-            return Err(Error::Config(what.to_string()));
+        let ranks = trainer.ranks_in_use().cloned();
+        let writes = ranks.as_ref().is_none_or(Ranks::is_first);
+        agree(ranks.as_ref(), if writes { self.check_files(&trainer, &plan, checkpoints.as_ref()) } else { Ok(()) })?;
+        if !writes {
+            return trainer.run(plan, fit);
         }
         let mut log = Log { folder: self, file: None, synced: Instant::now() };
         let (mut failed, mut progress) = (None, None);
@@ -156,6 +159,19 @@ impl RunFolder {
             Report::of(&self.path)?.write(&self.file(report::PAGE))?;
         }
         Ok(history)
+    }
+
+    /// Checks that a run can write its files, and that it continues where it is to be resumed.
+    fn check_files(&self, trainer: &Trainer, plan: &RunPlan, checkpoints: Option<&Checkpoints>) -> Result<()> {
+        let averages = trainer.spec().optimization.average.is_some();
+        self.remove_incomplete();
+        self.check_space(plan, averages)?;
+        self.check_memory(plan, averages, trainer.spec().fit.checkpoints.as_ref())?;
+        if self.existing == Existing::Resume && checkpoints.is_none() && self.usual_checkpoints().any() {
+            let what = "`checkpoint.enabled` is false, so the run would start over instead of continuing from its checkpoint; leave it out";
+            return Err(Error::Config(what.to_string()));
+        }
+        Ok(())
     }
 
     /// Writes the memory of the plan, which only the page shows. What an earlier run left is removed.
@@ -371,7 +387,20 @@ impl RunFolder {
         let lock = lock(path)?;
         // Another process may have finished meanwhile.
         RunFolder::check(path, existing)?;
-        Ok(RunFolder { path: path.to_path_buf(), existing, _lock: lock })
+        Ok(RunFolder { path: path.to_path_buf(), existing, _lock: Some(lock) })
+    }
+
+    /// The folder that rank 0 has opened, on all ranks: those after it read its checkpoints and write nothing. `open` is called by
+    /// rank 0.
+    ///
+    /// # Errors
+    /// If it cannot be opened, or another rank does not take part.
+    pub fn on_all_ranks(ranks: Option<&Ranks>, existing: Existing, open: impl FnOnce() -> Result<RunFolder>) -> Result<RunFolder> {
+        let Some(ranks) = ranks else { return open() };
+        let opened = ranks.agree(if ranks.is_first() { open().map(Some) } else { Ok(None) })?;
+        let path = opened.as_ref().map(|folder| folder.path.as_os_str().as_bytes()).unwrap_or_default();
+        let path = PathBuf::from(OsString::from_vec(ranks.of_first(path)?));
+        Ok(opened.unwrap_or(RunFolder { path, existing, _lock: None }))
     }
 
     /// Checks that [`open`](RunFolder::open) allows for what is in a folder, which is not changed.

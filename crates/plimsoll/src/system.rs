@@ -27,8 +27,13 @@ const MAIN_STACK: Bytes = Bytes::kib(256);
 /// The memory this process can have in all: the limit of its control group minus what others in the group hold, or its resident memory plus
 /// what the system has available, whichever is less.
 pub fn available_memory() -> Bytes {
-    let available = meminfo("MemAvailable:").unwrap_or(Bytes::gib(1)) + resident();
-    match free_in_control_group() {
+    available_to_rank(1)
+}
+
+/// The same where `ranks` processes like this one share the machine, and every control group in which this one is not alone.
+pub(crate) fn available_to_rank(ranks: u64) -> Bytes {
+    let available = Bytes(meminfo("MemAvailable:").unwrap_or(Bytes::gib(1)).0 / ranks) + resident();
+    match free_in_control_group(ranks) {
         Some(free) => free.min(available),
         None => available,
     }
@@ -42,6 +47,27 @@ pub fn total_memory() -> Bytes {
 /// The cores this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// All processors of this machine, whichever this process may use.
+pub(crate) fn processors() -> usize {
+    let listed = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let range = |range: &str| -> Option<usize> {
+        let (from, to) = range.split_once('-').unwrap_or((range, range));
+        Some(to.parse::<usize>().ok()?.checked_sub(from.parse().ok()?)? + 1)
+    };
+    let online: Option<usize> = listed.trim().split(',').map(range).sum();
+    online.unwrap_or(0).max(cores())
+}
+
+/// A number that processes of one machine share, and others do not.
+pub(crate) fn machine_id() -> u64 {
+    hash_of(&fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default())
+}
+
+/// A number that differs if bytes do (FNV-1a).
+pub(crate) fn hash_of(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// The peak resident memory of this process.
@@ -184,13 +210,14 @@ fn kilobytes(text: &str, field: &str) -> Option<Bytes> {
     line.split_whitespace().nth(1)?.parse().ok().map(Bytes::kib)
 }
 
-/// What this process can have in its control group and its parents, in either version of the interface.
-fn free_in_control_group() -> Option<Bytes> {
+/// What this process can have in its control group and its parents, in either version of the interface; `ranks` share those in which it is not
+/// alone.
+fn free_in_control_group(ranks: u64) -> Option<Bytes> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let read = |path: &str| fs::read_to_string(path).ok();
     let kernel = groups.lines().filter_map(|line| own_kernel_memory(line, std::process::id(), &read)).max();
     let own = status("RssAnon:").unwrap_or_default() + kernel.unwrap_or_default();
-    groups.lines().filter_map(|line| control_group_free(line, own, kernel.is_some(), &read)).min()
+    groups.lines().filter_map(|line| control_group_free(line, own, kernel.is_some(), ranks, &read)).min()
 }
 
 /// The names of a version's files: where groups are, the limit, and what is in use.
@@ -225,7 +252,7 @@ fn own_kernel_memory(line: &str, own: u32, read: &dyn Fn(&str) -> Option<String>
 }
 
 /// What there is for a process that holds `own` bytes itself and may be alone in its group, for one line of `/proc/self/cgroup`.
-fn control_group_free(line: &str, own: Bytes, alone: bool, read: &dyn Fn(&str) -> Option<String>) -> Option<Bytes> {
+fn control_group_free(line: &str, own: Bytes, alone: bool, ranks: u64, read: &dyn Fn(&str) -> Option<String>) -> Option<Bytes> {
     let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
     let interface = match controllers {
         "" => Interface { root: "/sys/fs/cgroup", limit: "memory.max", kernel: "", held: &["anon ", "shmem ", "kernel "] },
@@ -249,8 +276,8 @@ fn control_group_free(line: &str, own: Bytes, alone: bool, read: &dyn Fn(&str) -
             // Not the usage: it includes files, which are given up first, and what each processor has charged ahead.
             let held: u64 = interface.held.iter().map(|name| of(name)).sum::<u64>() + number(interface.kernel).unwrap_or(0);
             // Statistics lag behind; alone in its group, a process holds all of it. A limit was rounded down to whole pages.
-            let others = if alone && group == innermost { 0 } else { held.saturating_sub(own.0) };
-            let free = (limit + PAGE - 1).saturating_sub(others);
+            let (others, ranks) = if alone && group == innermost { (0, 1) } else { (held.saturating_sub(own.0), ranks) };
+            let free = (limit + PAGE - 1).saturating_sub(others) / ranks;
             least = Some(least.map_or(free, |least| least.min(free)));
         }
         let Some(parent) = group.rfind('/') else { break };
@@ -275,7 +302,7 @@ mod tests {
             };
             Some(text.to_string())
         };
-        let free = |line: &str| control_group_free(line, Bytes::ZERO, false, &files).map(|free| Bytes(free.0 / PAGE * PAGE));
+        let free = |line: &str| control_group_free(line, Bytes::ZERO, false, 1, &files).map(|free| Bytes(free.0 / PAGE * PAGE));
         assert_eq!(free("0::/a/b"), Some(Bytes::mib(1)));
         assert_eq!(free("4:cpu,memory:/job"), Some(Bytes::mib(2)));
         assert_eq!(free("3:cpu:/job"), None);
@@ -293,10 +320,14 @@ mod tests {
             Some(text.to_string())
         };
         // Half a million is held, a fifth of that by this process; files are given up for it.
-        let free = |own: u64, alone: bool| control_group_free("0::/a", Bytes(own), alone, &files);
+        let free = |own: u64, alone: bool| control_group_free("0::/a", Bytes(own), alone, 1, &files);
         assert_eq!(free(100_000, false), Some(Bytes(600_000 + PAGE - 1)));
         assert_eq!(free(900_000, false), Some(Bytes(1_000_000 + PAGE - 1)), "never more than the limit");
         assert_eq!(free(100_000, true), Some(Bytes(1_000_000 + PAGE - 1)), "statistics lag behind");
+        // Ranks share what they are in together.
+        let of_rank = |alone: bool| control_group_free("0::/a", Bytes(100_000), alone, 3, &files);
+        assert_eq!(of_rank(false), Some(Bytes((600_000 + PAGE - 1) / 3)));
+        assert_eq!(of_rank(true), Some(Bytes(1_000_000 + PAGE - 1)));
     }
 
     #[test]

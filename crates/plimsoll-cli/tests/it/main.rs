@@ -18,6 +18,7 @@ mod new_data;
 mod offload;
 mod plan_files;
 mod profile;
+mod ranks;
 mod report;
 mod resume;
 mod stream_stages;

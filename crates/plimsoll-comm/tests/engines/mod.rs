@@ -50,15 +50,22 @@ pub fn engines() -> Vec<Engine> {
 impl Engine {
     /// Starts this program as the ranks of a job.
     pub fn run(&self, ranks: usize, task: &str) -> Output {
+        let mut command = self.command(ranks);
+        command.env(TASK, task).arg(env::current_exe().expect("this program has a path"));
+        command.output().expect("the launcher starts")
+    }
+
+    /// The launcher of a job, without its program.
+    pub fn command(&self, ranks: usize) -> Command {
         let mut command = Command::new(&self.mpirun);
         // A launcher of Open MPI, as root and on fewer cores than ranks. MPICH's needs no permission.
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
         command.env("OMPI_MCA_rmaps_base_oversubscribe", "1").env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe");
-        command.env(TASK, task).env_remove(LIBRARY);
+        command.env_remove(LIBRARY);
         if let Some(library) = &self.library {
             command.env(LIBRARY, library);
         }
-        command.arg("-np").arg(ranks.to_string()).arg(env::current_exe().expect("this program has a path"));
-        command.output().expect("the launcher starts")
+        command.arg("-np").arg(ranks.to_string());
+        command
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::Permutation;
 use crate::holdout::SplitPart;
+use crate::rank_rows::RankRows;
 use crate::span::Span;
 
 /// What a stage does to the rows of an indexed source, as arithmetic on row indices.
@@ -20,6 +21,8 @@ pub(crate) enum IndexStep {
     Permute { seed: u64 },
     /// The rows that are held out, or the others.
     Part(SplitPart),
+    /// The rows that one rank has of every batch.
+    Rank(RankRows),
 }
 
 impl IndexStep {
@@ -32,6 +35,7 @@ impl IndexStep {
             IndexStep::Repeat(times) => rows.saturating_mul(times),
             IndexStep::Permute { .. } => rows,
             IndexStep::Part(ref part) => part.len(),
+            IndexStep::Rank(ref own) => own.of_epoch(rows),
         }
     }
 
@@ -72,7 +76,7 @@ struct OrderStep {
 }
 
 /// The rows of the source that can occur in any epoch. Steps after a shuffle or a repeat are ignored, because any row
-/// may then occur.
+/// may then occur; those of one rank are spread over the epoch.
 pub(crate) fn span(rows: u64, steps: &[IndexStep]) -> Span {
     let mut span = Span { part: None, first: 0, step: 1, rows };
     for (index, step) in steps.iter().enumerate() {
@@ -87,7 +91,7 @@ pub(crate) fn span(rows: u64, steps: &[IndexStep]) -> Span {
             IndexStep::Truncate(_) => (0, 1),
             IndexStep::Offset(first) => (first, 1),
             IndexStep::Shard { count, index } => (index, count),
-            IndexStep::Repeat(_) | IndexStep::Permute { .. } => break,
+            IndexStep::Repeat(_) | IndexStep::Permute { .. } | IndexStep::Rank(_) => break,
         };
         span = match left {
             0 => Span { rows: 0, ..span },
@@ -126,6 +130,7 @@ impl Order {
                 IndexStep::Truncate(_) => {}
                 IndexStep::Offset(first) => place += first,
                 IndexStep::Part(ref part) => place = part.row(place),
+                IndexStep::Rank(ref own) => place = own.position(place, *rows),
                 IndexStep::Shard { count, index } => place = place * count + index + std::mem::take(&mut consumed),
                 IndexStep::Repeat(times) => {
                     epoch = epoch.wrapping_mul(times).wrapping_add(place / rows);

@@ -21,6 +21,7 @@ mod max_item;
 mod mix;
 mod packed_images;
 mod prefetch;
+mod rank;
 mod repeat;
 mod sample_from;
 mod sequential;

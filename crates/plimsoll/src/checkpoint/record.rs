@@ -24,6 +24,9 @@ pub(crate) struct Record {
     pub epoch: u64,
     /// The seed; with the step, the whole state of the random numbers.
     pub seed: u64,
+    /// Ranks that trained together.
+    #[serde(default = "one")]
+    pub ranks: u64,
     /// The position in the data.
     pub data: Position,
     /// Sums of the current epoch, as the bits of their values, so that they continue exactly.
@@ -65,6 +68,7 @@ impl Record {
             step: 0,
             epoch: 0,
             seed: 0,
+            ranks: 1,
             data: Position { rows: 0, epoch_rows: 0, batch: 0, order: String::new() },
             sums: vec![],
             epochs: vec![],
@@ -105,6 +109,10 @@ impl Record {
         let record: Record = serde_json::from_slice(document).map_err(|error| format!("it is not a checkpoint's document: {error}"))?;
         if record.format != FORMAT { Err(other_version(u64::from(record.format))) } else { Ok(record) }
     }
+}
+
+fn one() -> u64 {
+    1
 }
 
 fn other_version(version: u64) -> String {

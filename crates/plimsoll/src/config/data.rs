@@ -8,6 +8,7 @@ use crate::nn::Model;
 use crate::preprocessing::Preprocessing;
 use crate::reader::Reader;
 use crate::spec::HeldOut;
+use plimsoll_core::budget::give_back_memory_of_phase;
 use plimsoll_core::{Bytes, DType};
 use plimsoll_data::ops::finite;
 use plimsoll_data::{Cache, Column, Dataset, Extent, Parallelism, Prefetch, SplitMethod, SplitSpec, Splits, Vocabulary};
@@ -84,6 +85,8 @@ pub(super) fn open(
     };
 
     let lenient = data.value("ignore_errors").is_some() || stages::leave_out_errors(&data);
+    // What reading the configuration, and of a trained run its files, needed.
+    give_back_memory_of_phase();
     let opened = kind.open(&data, folder, lenient, fitted, host)?;
     data.finish()?;
     let (training, held_out, mut test, how) = split(&opened, kind, own_validation, holdout, folder, lenient)?;

@@ -101,6 +101,11 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     ("log", "What is written for people and other tools."),
     ("log.samples", "Whether the report shows rows of the data."),
     ("log.tensorboard", "Writes events for TensorBoard."),
+    ("parallel", "What the processes of `mpirun`, `srun` or `torchrun` do; see [several processes](parallel.md)."),
+    (
+        "parallel.data",
+        "`\"auto\"`: each trains on its part of every batch, and gradients are summed. `\"none\"`: the run is one of a single process, and several are refused. Default `\"auto\"`.",
+    ),
     ("prune", "Sets the smallest weights to zero while the network trains."),
     ("prune.begin", "The step of the first mask. Default 0."),
     ("prune.block", "`[rows, columns]`: prunes blocks of this size."),

@@ -85,7 +85,7 @@ pub fn initializers() -> String {
 }
 
 /// The tables of a configuration, in the order in which people write them.
-const TABLES: [&str; 9] = ["data", "model", "train", "budget", "checkpoint", "log", "prune", "quantize", "distill"];
+const TABLES: [&str; 10] = ["data", "model", "train", "budget", "parallel", "checkpoint", "log", "prune", "quantize", "distill"];
 
 /// All keys of configurations: a section per table, with what values may be and what they are for.
 ///

@@ -6,7 +6,7 @@ use crate::numerics::Numerics;
 use toml::{Table, Value};
 
 /// Keys that may differ, with all keys below them: how long, how fast, within which budgets, and what is written.
-const MAY_DIFFER: [&str; 10] = [
+const MAY_DIFFER: [&str; 11] = [
     "train.epochs",
     "train.threads",
     "train.csv_log",
@@ -16,6 +16,7 @@ const MAY_DIFFER: [&str; 10] = [
     "data.parallelism",
     "data.validation.parallelism",
     "budget",
+    "parallel",
     "checkpoint",
     "log",
 ];

@@ -37,6 +37,7 @@ layers = [{ match = "*" }]
 teacher = "runs/teacher"
 [checkpoint]
 [log]
+[parallel]
 [budget]
 "#;
 

@@ -1,6 +1,8 @@
 //! Training: epochs of steps, validation after each, checkpoints, and events.
 
 mod event;
+mod over_ranks;
+mod position;
 mod progress;
 mod tensorboard;
 mod training;
@@ -99,11 +101,11 @@ impl<'a> Fit<'a> {
         self
     }
 
-    /// Adds the callbacks that the description names.
-    pub(crate) fn with_described_callbacks(mut self) -> Fit<'a> {
+    /// Adds the callbacks that the description names; `writes`: also those that write files.
+    pub(crate) fn with_described_callbacks(mut self, writes: bool) -> Fit<'a> {
         let described: [Option<Box<dyn Callback + 'a>>; 2] = [
             self.spec.early_stopping.clone().map(|stopping| Box::new(stopping) as _),
-            self.spec.csv_log.clone().map(|path| Box::new(CsvLog::new(path)) as _),
+            self.spec.csv_log.clone().filter(|_| writes).map(|path| Box::new(CsvLog::new(path)) as _),
         ];
         self.callbacks.splice(0..0, described.into_iter().flatten());
         self

@@ -12,6 +12,7 @@ use crate::plan::RunPlan;
 use crate::preprocessing::Preprocessing;
 use crate::session::{Session, Tally};
 use crate::spec::RunSpec;
+use crate::system::hash_of;
 use plimsoll_data::Dataset;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -52,6 +53,7 @@ pub(super) struct Progress {
     batch: usize,
     digest: String,
     model: String,
+    ranks: usize,
     numerics: Numerics,
     /// The model of the GPU, if it is one.
     device: String,
@@ -86,6 +88,7 @@ impl Progress {
             batch: plan.batch,
             digest: plan.digest(),
             model: plan.model.clone(),
+            ranks: plan.ranks,
             numerics: Numerics { convolutions, ..plan.numerics() },
             device: if on_gpu { plan.device.1.clone() } else { "cpu".to_string() },
         };
@@ -158,8 +161,22 @@ impl Progress {
 
     /// The planner's choices, with what is chosen when programs are loaded as in a checkpoint.
     fn numerics_as_in(&self, record: &Record) -> Numerics {
-        let Numerics { convolutions, algorithms, .. } = record.numerics.clone();
-        Numerics { convolutions, algorithms, ..self.numerics.clone() }
+        let Numerics { convolutions, algorithms, micro_batch, .. } = record.numerics.clone();
+        // Another number of ranks has other micro-batches.
+        let micro_batch = if record.ranks == self.ranks as u64 { self.numerics.micro_batch } else { micro_batch };
+        Numerics { convolutions, algorithms, micro_batch, ..self.numerics.clone() }
+    }
+
+    /// What all ranks must have alike, by name.
+    pub fn outline(&self, spec: &RunSpec, session: &Session) -> [(&'static str, u64); 5] {
+        let text = |text: String| hash_of(text.as_bytes());
+        [
+            ("configuration", hash_of(spec.config.as_bytes())),
+            ("plan", text(format!("{} {} {} {:?} {}", self.digest, self.batch, self.ranks, self.numerics, self.model))),
+            ("seed", session.seed()),
+            ("data set", text(format!("{} {}", self.epoch_rows, self.order))),
+            ("checkpoint", text(format!("{} {} {}", session.step, session.epochs, self.rows))),
+        ]
     }
 
     pub fn report(&self, fit: &mut Fit<'_>, session: &Session) {
@@ -196,6 +213,7 @@ impl Progress {
             step: session.step,
             epoch: session.epochs,
             seed: session.seed(),
+            ranks: self.ranks as u64,
             data,
             sums: self.tally.save(),
             epochs: history.epochs.iter().map(Epoch::to_json).collect(),

@@ -1,5 +1,6 @@
 //! One fit: open, epochs, finish.
 
+use super::position::{Begun, EpochPosition};
 use super::progress::{Progress, TrainedEpoch};
 use super::tensorboard::TensorBoard;
 use super::{Event, FirstBatch, Fit, Validation};
@@ -11,14 +12,15 @@ use crate::history::{Epoch, History, MAX_EPOCHS};
 use crate::metrics::Scores;
 use crate::pipeline::Explain;
 use crate::plan::{DeviceBudget, RunPlan, epoch_rows};
-use crate::session::{HostRows, Session, Tally, feed, place_in_batch};
+use crate::ranks::{Ranks, agree};
+use crate::session::{HostRows, Session, Tally, feed, place_in_batch, place_in_rank};
 use crate::spec::RunSpec;
 use crate::{import, system};
-use plimsoll_core::budget::{Owner, give_back_program_pages};
+use plimsoll_core::budget::give_back_program_pages;
 use plimsoll_core::graph::StateKind;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Reservation};
-use plimsoll_data::{Dataset, Feed, NextBatch, Options, Schema};
+use plimsoll_data::{Dataset, Feed, NextBatch, Options, RankRows, Schema};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -27,7 +29,12 @@ const PROGRESS: Duration = Duration::from_millis(100);
 
 /// Trains in an open session, as planned.
 pub(crate) fn train(spec: &RunSpec, plan: &RunPlan, session: &mut Session, fit: &mut Fit<'_>) -> Result<History> {
-    let mut training = Training::open(spec, plan, session, fit)?;
+    let ranks = session.ranks.clone();
+    let begun = agree(ranks.as_ref(), Begun::read(spec, plan, session, fit))?;
+    if let Some(ranks) = &ranks {
+        ranks.check_equal(&begun.progress.outline(spec, session))?;
+    }
+    let mut training = agree(ranks.as_ref(), Training::open(spec, plan, session, fit, begun))?;
     while training.epochs_left > 0 && !training.progress.stopped && training.interrupted.is_none() {
         training.epoch()?;
     }
@@ -35,18 +42,21 @@ pub(crate) fn train(spec: &RunSpec, plan: &RunPlan, session: &mut Session, fit: 
 }
 
 /// A fit under way.
-struct Training<'r, 'f> {
+pub(super) struct Training<'r, 'f> {
     spec: &'r RunSpec,
     plan: &'r RunPlan,
-    session: &'r mut Session,
-    fit: &'r mut Fit<'f>,
+    pub(super) session: &'r mut Session,
+    pub(super) fit: &'r mut Fit<'f>,
+    /// The rows that are fed: of several ranks, those of this one.
     data: Dataset,
-    schema: Schema,
+    pub(super) schema: Schema,
     feed: Feed,
+    /// The ranks that train together, and which rows of a batch are this one's; none on one process.
+    pub(super) ranks: Option<(Ranks, RankRows)>,
     validation: Option<Validation>,
-    writer: Option<Writer>,
+    pub(super) writer: Option<Writer>,
     tensorboard: Option<TensorBoard>,
-    progress: Progress,
+    pub(super) progress: Progress,
     /// Scores of the epoch so far, for progress events; their names are allocated once.
     running: Scores,
     history: History,
@@ -55,7 +65,7 @@ struct Training<'r, 'f> {
     epoch_rows: Option<u64>,
     epoch_steps: Option<u64>,
     /// Whether a position in an epoch says which rows are left.
-    in_order: bool,
+    pub(super) in_order: bool,
     past_schedule: bool,
     /// What eager tensors grew between epochs, because a callback keeps them.
     leaks: LeakWatch,
@@ -75,14 +85,22 @@ struct Training<'r, 'f> {
 }
 
 impl<'r, 'f> Training<'r, 'f> {
-    /// Restores a checkpoint or loads initial weights, and starts the pipelines.
-    fn open(spec: &'r RunSpec, plan: &'r RunPlan, session: &'r mut Session, fit: &'r mut Fit<'f>) -> Result<Training<'r, 'f>> {
-        let owners = [Owner::Checkpoint, Owner::ModelFile, Owner::History];
-        let [checkpoint, model_file, history] = owners.map(|owner| session.ledger.reserve(owner.clone(), plan.owned_by(&owner)));
-        let memory = [checkpoint?, model_file?, history?];
-        let data = spec.data.clone().rebatch(plan.feed_rows);
-        let mut progress = Progress::start(spec, fit, session, &data, plan)?;
-        let writer = fit.spec.checkpoints.clone().map(|settings| Writer::new(settings, session.step)).transpose()?;
+    /// Loads initial weights, and starts the pipelines.
+    fn open(
+        spec: &'r RunSpec,
+        plan: &'r RunPlan,
+        session: &'r mut Session,
+        fit: &'r mut Fit<'f>,
+        begun: Begun,
+    ) -> Result<Training<'r, 'f>> {
+        let Begun { data, mut progress, memory } = begun;
+        let ranks = session.ranks.clone().map(|ranks| {
+            let own = RankRows::new(plan.batch as u64, ranks.size() as u64, ranks.rank() as u64).repeating();
+            (ranks, own)
+        });
+        // Rank 0 writes for all.
+        let writes = ranks.as_ref().is_none_or(|(ranks, _)| ranks.is_first());
+        let writer = fit.spec.checkpoints.clone().filter(|_| writes).map(|settings| Writer::new(settings, session.step)).transpose()?;
         let random = load_initial_weights(fit, session, &progress)?;
         let last = if fit.spec.resume { fit.spec.epochs } else { session.epochs + fit.spec.epochs };
         fit.report(&Event::Planned { plan, epochs: last });
@@ -93,12 +111,16 @@ impl<'r, 'f> Training<'r, 'f> {
         let epochs_left = if progress.stopped { 0 } else { last.saturating_sub(session.epochs) };
         // Where only validation is left of an epoch, the steps continue with the next.
         let trained = u64::from(progress.validation_pending.is_some() && epochs_left > 0);
-        let first_batch = if trained == 0 { progress.rows / plan.feed_rows as u64 } else { 0 };
+        let fed_rows = if ranks.is_some() { plan.batch } else { plan.feed_rows };
+        let first_batch = if trained == 0 { progress.rows / fed_rows as u64 } else { 0 };
         let (first_epoch, epochs) = (session.epochs + trained, Some(epochs_left - trained));
         let options = Options { first_epoch, first_batch, epochs, ..Options::default() };
-        let feed = feed::start(&data, &plan.pipeline, &session.ledger, options, session.executor.device())?;
-        let validation = match (&fit.spec.validation, &plan.validation) {
-            (Some(data), Some(pipeline)) => Some(Validation::start(Role::Evaluate, data, pipeline, session, epochs_left)?),
+        // Rank 0 has the most rows: the others stay within what was planned for it.
+        let pipeline = if writes { plan.pipeline.clone() } else { data.plan(Some(plan.pipeline.total()))? };
+        let feed = feed::start(&data, &pipeline, &session.ledger, options, session.executor.device())?;
+        let validation = match (&fit.spec.validation, &plan.validation, &ranks) {
+            (Some(data), Some(pipeline), Some((ranks, _))) => Some(Validation::of_rank(spec, data, pipeline, session, epochs_left, ranks)?),
+            (Some(data), Some(pipeline), None) => Some(Validation::start(Role::Evaluate, data, pipeline, session, epochs_left)?),
             _ => None,
         };
         // Where the number of steps is not known, the learning rate stays where the schedule ends.
@@ -106,7 +128,7 @@ impl<'r, 'f> Training<'r, 'f> {
             let steps = session.step.max(last.saturating_mul(rows.div_ceil(plan.batch as u64)));
             plan.optimization.schedule.check(steps)?;
         }
-        let folder = fit.spec.tensorboard.as_deref();
+        let folder = fit.spec.tensorboard.as_deref().filter(|_| writes);
         let tensorboard = folder.map(|folder| TensorBoard::open(folder, spec, plan, session.step)).transpose()?;
         let mut history = History {
             epochs: Vec::with_capacity(epochs_left.min(MAX_EPOCHS as u64) as usize),
@@ -136,6 +158,7 @@ impl<'r, 'f> Training<'r, 'f> {
             schema: data.output_schema()?,
             data,
             feed,
+            ranks,
             validation,
             writer,
             tensorboard,
@@ -264,6 +287,9 @@ impl<'r, 'f> Training<'r, 'f> {
         for callback in &mut self.fit.callbacks {
             self.progress.stopped |= callback.epoch_end(&epoch)? == TrainingControl::Stop;
         }
+        if let Some((ranks, _)) = &self.ranks {
+            self.progress.stopped = ranks.most([u64::from(self.progress.stopped)])? == [1];
+        }
         self.warn_leaks();
         let best = self.progress.best.as_mut().map(|best| best.improves(&epoch, 0.0)).transpose()?.unwrap_or(false);
         self.history.push(epoch);
@@ -278,9 +304,13 @@ impl<'r, 'f> Training<'r, 'f> {
     fn steps(&mut self) -> Result<Option<Tally>> {
         self.session.begin()?;
         self.session.clock.paused();
-        self.session.take_up_counts(&std::mem::take(&mut self.progress.counts));
-        let tally = self.progress.tally;
-        let mut place = EpochPosition { rows: self.progress.rows, tally, at_step: tally, within_step: false, ended: false };
+        let (mut tally, mut counts) = (self.progress.tally, std::mem::take(&mut self.progress.counts));
+        if self.ranks.as_ref().is_some_and(|(ranks, _)| !ranks.is_first()) {
+            // A checkpoint has the sums of all ranks, which rank 0 continues from.
+            (tally, counts) = (Tally::default(), Vec::new());
+        }
+        self.session.take_up_counts(&counts);
+        let mut place = EpochPosition { rows: self.progress.rows, tally, at_step: tally, within_step: false, ended: false, fresh: false };
         match self.run_steps(&mut place) {
             Ok(true) => {}
             Ok(false) => {
@@ -289,13 +319,16 @@ impl<'r, 'f> Training<'r, 'f> {
             }
             Err(error) => {
                 // The steps before a bad row are not lost. After any other error, the state cannot be trusted.
-                if matches!(error, Error::Data(_) | Error::Label { .. } | Error::Token { .. }) && place.rows > 0 {
+                // Of several ranks, the others do not know of it.
+                let rows = matches!(error, Error::Data(_) | Error::Label { .. } | Error::Token { .. });
+                if rows && place.rows > 0 && self.ranks.is_none() {
                     let _ = self.save_at(&mut place);
                 }
                 return Err(error);
             }
         }
         self.session.settle(&self.schema, &mut place.tally)?;
+        self.sum_over_ranks(&mut place.tally)?;
         if place.tally.rows == 0 {
             let (rows, epoch) = (self.spec.data.describe(), self.session.epochs + 1);
             return Err(Error::Config(format!("there is nothing to train on: {rows} has no rows in epoch {epoch}")));
@@ -308,14 +341,19 @@ impl<'r, 'f> Training<'r, 'f> {
         let (batch, length) = (self.plan.batch as u64, self.epoch_rows);
         let start = Instant::now();
         let mut reported = start;
-        let before = place.tally.rows;
+        let before = place.done(self.ranks.is_some());
         loop {
-            // A step that has begun is finished, if its rows come.
-            if self.fit.stop.is_stopped() && !place.within_step && !place.ended {
+            if self.ranks.is_some() {
+                if !place.ended && self.stops_on_any_rank(place)? {
+                    return Ok(false);
+                }
+            } else if self.fit.stop.is_stopped() && !place.within_step && !place.ended {
+                // A step that has begun is finished, if its rows come.
                 return Ok(false);
             }
             let asked = Instant::now();
-            let block = match place.ended {
+            // Ranks stop between steps only, all of them.
+            let block = match place.ended || self.ranks.is_some() {
                 true => self.feed.next()?.map_or(NextBatch::EpochEnd, NextBatch::Batch),
                 false => self.feed.next_or_stop(self.fit.stop.flag())?,
             };
@@ -329,17 +367,26 @@ impl<'r, 'f> Training<'r, 'f> {
                 let first = FirstBatch { batch: &block, data: &self.data, schema: &self.schema };
                 self.fit.report(&Event::FirstBatch(first));
                 self.tensorboard.as_mut().map_or(Ok(()), |events| events.first_batch(&first))?;
+            }
+            if !self.started {
+                // The code that opened the run, restored it and started its pipelines.
                 give_back_program_pages();
             }
             let mut at = 0;
             while at < block.rows {
                 let session = &mut *self.session;
-                let (role, piece) =
-                    place_in_batch(self.plan.micro_batch, HostRows::Fed(&block), at, block.first_row, block.rows, batch, length);
+                let micro_batch = self.plan.micro_batch;
+                let (role, piece) = match &self.ranks {
+                    None => place_in_batch(micro_batch, HostRows::Fed(&block), at, block.first_row, block.rows, batch, length),
+                    Some((_, own)) => place_in_rank(micro_batch, HostRows::Fed(&block), at, block.rows, own, length.unwrap_or(u64::MAX)),
+                };
                 let began = session.clock.begin();
                 session.run(role, &piece, &self.schema, &mut place.tally)?;
                 session.clock.ran(role, began, session.lags, piece.batch_rows == batch);
-                let rows = block.first_row + (at + piece.rows) as u64;
+                let rows = match &self.ranks {
+                    None => block.first_row + (at + piece.rows) as u64,
+                    Some((_, own)) => block.first_row / own.rows() * batch + piece.batch_rows,
+                };
                 let ends = matches!(role, Role::Step | Role::Last);
                 session.step += u64::from(ends);
                 at += piece.rows;
@@ -357,9 +404,12 @@ impl<'r, 'f> Training<'r, 'f> {
                 }
                 // A partial batch is the last one, and the end of an epoch has a checkpoint of its own.
                 place.ended = piece.batch_rows != batch || length.is_some_and(|length| rows >= length);
-                (place.rows, place.at_step) = (rows, place.tally);
+                (place.rows, place.at_step, place.fresh) = (rows, place.tally, true);
                 // Where the order is not deterministic, a position in an epoch does not say which rows are left.
-                let due = self.in_order && !place.ended && self.writer.as_ref().is_some_and(|writer| writer.due(self.session.step));
+                let due = self.ranks.is_none()
+                    && self.in_order
+                    && !place.ended
+                    && self.writer.as_ref().is_some_and(|writer| writer.due(self.session.step));
                 if due {
                     // Results that the device has not returned yet belong to the sums too.
                     self.session.settle(&self.schema, &mut place.tally)?;
@@ -374,11 +424,11 @@ impl<'r, 'f> Training<'r, 'f> {
                 self.session.update_running(&mut self.running, &place.tally);
                 self.fit.report(&Event::Progress {
                     epoch: self.session.epochs + 1,
-                    step: place.tally.rows / batch,
+                    step: place.done(self.ranks.is_some()) / batch,
                     steps: self.epoch_steps,
                     scores: &self.running,
                     learning_rate: self.session.rate,
-                    examples_per_s: (place.tally.rows - before) as f64 / seconds,
+                    examples_per_s: (place.done(self.ranks.is_some()) - before) as f64 / seconds,
                     resident: system::resident(),
                 });
             }
@@ -395,6 +445,7 @@ impl<'r, 'f> Training<'r, 'f> {
             }
         } else {
             self.session.settle(&self.schema, &mut place.tally)?;
+            self.sum_over_ranks(&mut place.tally)?;
             place.at_step = place.tally;
         }
         if place.ended || !(self.in_order || place.rows == 0) {
@@ -405,7 +456,7 @@ impl<'r, 'f> Training<'r, 'f> {
     }
 
     /// Writes a checkpoint of the run as it is now; whether that began well.
-    fn save(&mut self, best: bool) -> bool {
+    pub(super) fn save(&mut self, best: bool) -> bool {
         if self.writer.is_none() {
             return false;
         }
@@ -446,6 +497,8 @@ impl<'r, 'f> Training<'r, 'f> {
         if let Err(error) = &written {
             self.fit.report(&Event::Warning(&format!("{error}; the last checkpoint is missing")));
         }
+        // The others read what rank 0 has written.
+        self.ranks.as_ref().map_or(Ok(()), |(ranks, _)| ranks.wait())?;
         if let Some(complete) = self.interrupted {
             let checkpoint = self.writer.as_ref().and_then(Writer::newest);
             let (epoch, step) = (self.session.epochs, self.session.step);
@@ -466,6 +519,10 @@ impl<'r, 'f> Training<'r, 'f> {
         self.history.computing_s = seconds.saturating_sub(self.waited).as_secs_f64();
         self.history.sparsity = self.session.sparsity()?;
         self.history.measured = system::peak_resident();
+        if let Some((ranks, _)) = &self.ranks {
+            // Of the rank with the largest.
+            self.history.measured = Bytes(ranks.most([self.history.measured.0])?[0]);
+        }
         self.history.measured_step_s = self.session.clock.measured();
         self.history.in_use_on_device = self.session.executor.device().memory_info().map(|memory| memory.in_use);
         if self.interrupted.is_some() {
@@ -492,19 +549,6 @@ fn write_checkpoint(writer: &mut Option<Writer>, session: &mut Session, fit: &mu
     // The code that writes one is not resident beside the code of all steps before.
     give_back_program_pages();
     writer.write(&session.executor, record, best).map_err(warn).is_ok()
-}
-
-/// Where the steps of an epoch are.
-struct EpochPosition {
-    /// Rows of the epoch up to the last complete step.
-    rows: u64,
-    /// Sums of all rows, and of those up to the last complete step.
-    tally: Tally,
-    at_step: Tally,
-    /// Whether some micro-batches of the next step are done.
-    within_step: bool,
-    /// Whether that was the last step of the epoch.
-    ended: bool,
 }
 
 /// Loads the weights a run starts from, unless it was resumed. Gives a warning about those that stay random.

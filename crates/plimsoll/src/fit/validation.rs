@@ -2,7 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
+use crate::ranks::Ranks;
 use crate::session::{HostRows, Piece, Session, Tally, feed};
+use crate::spec::RunSpec;
 use crate::stop::StopHandle;
 use plimsoll_core::step::Role;
 use plimsoll_data::{Dataset, Feed, NextBatch, Options, PipelinePlan, Schema};
@@ -14,27 +16,67 @@ pub(crate) struct Validation {
     schema: Schema,
     /// The rows that the loss is divided by: all of them, or those of a micro-batch where their number is not known.
     whole: u64,
+    /// The ranks that each evaluate their rows, if there are several.
+    ranks: Option<Ranks>,
 }
 
 impl Validation {
     pub(crate) fn start(role: Role, data: &Dataset, pipeline: &PipelinePlan, session: &Session, epochs: u64) -> Result<Validation> {
-        let (data, fed) = (data.clone(), data.clone().rebatch(session.plan.feed_rows));
+        let fed = data.clone().rebatch(session.plan.feed_rows);
+        Validation::feed(role, data, data.clone(), &fed, pipeline, (session, epochs), None)
+    }
+
+    /// The part of a rank: other ranks evaluate the others.
+    pub(crate) fn of_rank(
+        spec: &RunSpec,
+        data: &Dataset,
+        pipeline: &PipelinePlan,
+        session: &Session,
+        epochs: u64,
+        ranks: &Ranks,
+    ) -> Result<Validation> {
+        let own = spec.rows_of_rank(data, ranks.rank(), false)?;
+        let fed = own.clone().rebatch(session.plan.feed_rows);
+        // Within what was planned for rank 0, which has the most rows.
+        let pipeline = if ranks.is_first() { pipeline.clone() } else { fed.plan(Some(pipeline.total()))? };
+        Validation::feed(Role::Evaluate, data, own, &fed, &pipeline, (session, epochs), Some(ranks.clone()))
+    }
+
+    /// Over `own` rows of the data, which are fed in the batches of `fed`.
+    fn feed(
+        role: Role,
+        data: &Dataset,
+        own: Dataset,
+        fed: &Dataset,
+        pipeline: &PipelinePlan,
+        (session, epochs): (&Session, u64),
+        ranks: Option<Ranks>,
+    ) -> Result<Validation> {
         if data.is_empty() {
-            return Err(no_rows(&data));
+            return Err(no_rows(data));
         }
         session.check_schema(role, &data.output_schema()?)?;
         // Numbered like the epochs they follow, so that a resumed run adds up in the same order.
         let options = Options { first_epoch: session.epochs, epochs: Some(epochs), ..Options::default() };
-        let feed = feed::start(&fed, pipeline, &session.ledger, options, session.executor.device())?;
+        let feed = feed::start(fed, pipeline, &session.ledger, options, session.executor.device())?;
         let whole = data.size().unwrap_or(session.plan.micro_batch as u64);
-        Ok(Validation { feed, schema: data.output_schema()?, whole, data })
+        Ok(Validation { feed, schema: data.output_schema()?, whole, data: own, ranks })
     }
 
     /// The scores over all rows; none if it was stopped before.
     pub(crate) fn evaluate(&mut self, session: &mut Session, stop: &StopHandle) -> Result<Option<Scores>> {
         let mut tally = session.begin()?;
-        if !self.each_piece(session, Role::Evaluate, &mut tally, stop, |_, _| Ok(()))? {
+        let mut complete = self.each_piece(session, Role::Evaluate, &mut tally, stop, |_, _| Ok(()))?;
+        if let Some(ranks) = &self.ranks {
+            complete = ranks.most([u64::from(!complete)])? == [0];
+            tally = tally.over(ranks)?;
+            session.sum_counts(ranks)?;
+        }
+        if !complete {
             return Ok(None);
+        }
+        if tally.rows == 0 {
+            return Err(no_rows(&self.data));
         }
         if !tally.loss.is_finite() {
             let what = "the validation loss is not finite; check the validation data, or try a smaller learning rate";
@@ -76,14 +118,14 @@ impl Validation {
                 let rows = session.plan.micro_batch.min(block.rows - at);
                 let first_row = block.first_row + at as u64;
                 let batch = HostRows::Fed(&block);
-                let piece = Piece { batch, at, rows, first_row, batch_rows: self.whole };
+                let piece = Piece { batch, at, rows, first_row, batch_rows: self.whole, repeats: false };
                 session.run(role, &piece, &self.schema, tally).map_err(|error| error.located(&self.data))?;
                 after(session, &piece)?;
                 at += rows;
             }
         }
         session.settle(&self.schema, tally)?;
-        if came { Ok(true) } else { Err(no_rows(&self.data)) }
+        if came || self.ranks.is_some() { Ok(true) } else { Err(no_rows(&self.data)) }
     }
 }
 

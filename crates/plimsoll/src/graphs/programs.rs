@@ -1,6 +1,6 @@
 //! The graphs of a run: the training step in its variants, evaluation and prediction, from one model.
 
-use super::training::training_programs;
+use super::training::{Update, training_programs};
 use crate::error::Error;
 use crate::loss::{Loss, ModelOutput};
 use crate::metrics::{LabelledOutput, ModelMetrics};
@@ -55,6 +55,8 @@ pub(crate) struct Programs {
     /// None of programs that only predict.
     training: Option<(Graph, ValueId, Option<ValueId>)>,
     pub optimization: Optimization,
+    /// Ranks that gradients are summed over.
+    ranks: usize,
     /// Whether the device's sums over rows resume from those of earlier micro-batches.
     resumes: bool,
     /// Whether batch normalization sees other statistics in a micro-batch than in the whole batch.
@@ -266,18 +268,19 @@ impl Programs {
     /// The training step before any pass. None of programs that only predict.
     fn unoptimized_step(&self) -> Result<Option<Graph>, GraphError> {
         let Some((training, loss, counted)) = &self.training else { return Ok(None) };
-        let pruned = &self.interface.pruned;
-        let programs = training_programs(&self.optimization, pruned, training, *loss, *counted, false, self.resumes)?;
+        let programs = training_programs(self.update(), training, *loss, *counted, false, self.resumes)?;
         Ok(programs.into_iter().find(|(role, _)| *role == Role::Step).map(|(_, graph)| graph))
+    }
+
+    fn update(&self) -> Update<'_> {
+        Update { optimization: &self.optimization, pruned: &self.interface.pruned, ranks: self.ranks }
     }
 
     /// The graphs with variants for micro-batches. Built on first use, because large networks take a while.
     pub fn accumulating(&self) -> Result<&[(Role, Graph)], GraphError> {
         if self.accumulating.get().is_none() {
             let mut graphs = match &self.training {
-                Some((training, loss, counted)) => {
-                    training_programs(&self.optimization, &self.interface.pruned, training, *loss, *counted, true, self.resumes)?
-                }
+                Some((training, loss, counted)) => training_programs(self.update(), training, *loss, *counted, true, self.resumes)?,
                 None => Vec::new(),
             };
             graphs = graphs.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
@@ -441,7 +444,8 @@ pub(crate) fn programs(
         let interface = ProgramInterface { columns: read.all, ranges, model_metrics, outputs, activations, pruned: Vec::new() };
         let whole = vec![(Role::Predict, optimize(&prediction)?)];
         let (training, interface, batch_statistics) = (None, Arc::new(interface), model.has_batch_statistics());
-        return Ok(Programs { whole, accumulating: OnceLock::new(), training, optimization, resumes, batch_statistics, interface });
+        let ranks = spec.ranks;
+        return Ok(Programs { whole, accumulating: OnceLock::new(), training, optimization, ranks, resumes, batch_statistics, interface });
     }
     let training = forward(true, true)?;
     let evaluation = forward(false, true)?;
@@ -450,7 +454,14 @@ pub(crate) fn programs(
     let loss: ValueId = output("loss").expect("written above");
     let counted = output(LOSS_WEIGHT);
     let pruned = optimization.prune.as_ref().map_or(Ok(Vec::new()), |prune| prune.weights_of(model, training.states()))?;
-    let mut whole = training_programs(&optimization, &pruned, &training, loss, counted, false, false)?;
+    let mut whole = training_programs(
+        Update { optimization: &optimization, pruned: &pruned, ranks: spec.ranks },
+        &training,
+        loss,
+        counted,
+        false,
+        false,
+    )?;
     whole.push((Role::Evaluate, evaluation));
     whole.push((Role::Predict, prediction));
     let whole = whole.into_iter().map(|(role, graph)| Ok((role, optimize(&graph)?))).collect::<Result<_, GraphError>>()?;
@@ -459,6 +470,7 @@ pub(crate) fn programs(
         accumulating: OnceLock::new(),
         training: Some((training, loss, counted)),
         optimization,
+        ranks: spec.ranks,
         resumes,
         batch_statistics: model.has_batch_statistics(),
         interface: Arc::new(ProgramInterface {

@@ -2,22 +2,36 @@
 
 use crate::prune::PrunedWeight;
 use crate::spec::Optimization;
-use plimsoll_core::ValueId;
+use plimsoll_core::data_parallel::DataParallel;
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::pruning::zero_where_pruned;
 use plimsoll_core::step::{GradientsRule, Role, Training, training_programs_with};
+use plimsoll_core::{Bytes, ValueId};
+
+/// Gradients that are summed over ranks at a time, at least: as much as a communicator's buffer holds.
+const BUCKET: Bytes = Bytes::mib(1);
+
+/// How parameters are updated.
+#[derive(Clone, Copy)]
+pub(crate) struct Update<'a> {
+    pub optimization: &'a Optimization,
+    /// The weights that have a mask.
+    pub pruned: &'a [PrunedWeight],
+    /// Ranks that gradients are summed over.
+    pub ranks: usize,
+}
 
 /// The training programs of a forward graph, with or without the variants that accumulate gradients over micro-batches.
-/// `pruned`: the weights that have a mask. `resumes`: whether the device's sums over rows resume from those of earlier micro-batches.
+/// `resumes`: whether the device's sums over rows resume from those of earlier micro-batches.
 pub(crate) fn training_programs(
-    optimization: &Optimization,
-    pruned: &[PrunedWeight],
+    update: Update<'_>,
     forward: &Graph,
     loss: ValueId,
     divisor: Option<ValueId>,
     accumulate: bool,
     resumes: bool,
 ) -> Result<Vec<(Role, Graph)>, GraphError> {
+    let Update { optimization, pruned, ranks } = update;
     let local = optimization.clip.filter(|clip| clip.is_local());
     let rule = |g: &mut Graph, parameter: StateId, gradient: ValueId| {
         let gradient = local.map_or(Ok(gradient), |clip| clip.one(g, gradient))?;
@@ -32,6 +46,7 @@ pub(crate) fn training_programs(
     };
     let global = optimization.clip.filter(|clip| !clip.is_local()).map(|clip| move |g: &mut Graph, all: &[ValueId]| clip.all(g, all));
     let gradients = global.as_ref().map(|rule| rule as &GradientsRule<'_>);
-    let training = Training { rule: &rule, gradients, divisor, scaling: optimization.loss_scaling(), resumes, data_parallel: None };
+    let data_parallel = (ranks > 1).then_some(DataParallel { ranks: ranks as u32, bucket: BUCKET });
+    let training = Training { rule: &rule, gradients, divisor, scaling: optimization.loss_scaling(), resumes, data_parallel };
     training_programs_with(forward, loss, accumulate, &training)
 }

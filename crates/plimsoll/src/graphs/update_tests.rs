@@ -1,6 +1,6 @@
 //! Optimizers, clipping, averages and loss scaling on the CPU, step by step, compared with Keras.
 
-use super::training::training_programs;
+use super::training::{Update, training_programs};
 use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Clip, Ema, Lion, Nadam, Optimizer, RmsProp, Sgd};
 use crate::spec::Optimization;
 use plimsoll_core::device::StepInputs;
@@ -42,7 +42,12 @@ impl Bench {
         }
         g.output("loss", loss);
         let device: Arc<dyn Device> = Arc::new(CpuDevice::new(2).unwrap());
-        let plan = plan(training_programs(&optimization, &[], &g, loss, None, true, true).unwrap(), 1, &*device).unwrap();
+        let plan = plan(
+            training_programs(Update { optimization: &optimization, pruned: &[], ranks: 1 }, &g, loss, None, true, true).unwrap(),
+            1,
+            &*device,
+        )
+        .unwrap();
         check(&plan.certificate(), &plan.programs.iter().map(|program| &program.graph).collect::<Vec<_>>()).unwrap();
         let mut executor = Executor::new(device, CheckedPlan::new(plan).unwrap(), &Ledger::new("host", None)).unwrap();
         executor.initialize(1).unwrap();

@@ -155,8 +155,9 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
             check_equivalence(graph, &program.graph, request.device(), micro_batch)?;
         }
     }
-    // A micro-batch needs the size of its batch; where an epoch may end anywhere, only a whole batch tells.
-    let in_pieces = request.data.training.epoch_rows.is_some() && request.batch.is_multiple_of(micro_batch);
+    // A micro-batch needs the size of its batch; where an epoch may end anywhere, only a whole batch tells. Ranks have all of
+    // their rows of a batch at once.
+    let in_pieces = request.spec.ranks == 1 && request.data.training.epoch_rows.is_some() && request.batch.is_multiple_of(micro_batch);
     let feed_rows = if in_pieces { micro_batch } else { request.batch };
     if request.spec.count == Count::WeightsAndActivations {
         let mut fixed = memory.by_owner();
@@ -179,6 +180,9 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
     }
     fixed.push((Owner::Process, request.machine.process));
     fixed.push((Owner::ThreadStacks, request.machine.thread_stacks));
+    if request.spec.ranks > 1 {
+        fixed.push((Owner::Communication, request.machine.communication));
+    }
     let loads = loads(request, micro_batch);
     fixed.push((Owner::Graphs, Programs::heap(&memory, |role| loads.of(role))));
     fixed.extend(checkpoint_owner(request.spec, memory.states.len()));
@@ -215,7 +219,7 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
 
 /// How often the programs of a run are loaded.
 pub(super) fn loads<'a>(request: &Request<'a>, micro_batch: usize) -> Loads<'a> {
-    Loads { data: request.data, inference_only: request.spec.inference_only, batch: request.batch, micro_batch }
+    Loads { data: request.data, inference_only: request.spec.inference_only, ranks: request.spec.ranks, batch: request.batch, micro_batch }
 }
 
 /// Whether a plan recomputes, splits and offloads nothing.

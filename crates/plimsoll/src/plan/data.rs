@@ -24,7 +24,7 @@ pub struct DataSummary {
 /// One dataset.
 #[derive(Clone)]
 pub struct DatasetSummary {
-    /// The dataset, whose files are open.
+    /// The dataset, whose files are open. Of several ranks, the rows of rank 0.
     pub(crate) dataset: Dataset,
     /// Columns and their types.
     pub schema: Schema,
@@ -43,8 +43,15 @@ pub struct DatasetSummary {
 impl DataSummary {
     /// Summarizes the datasets of a run.
     pub fn read(spec: &RunSpec) -> Result<DataSummary> {
-        let training = DatasetSummary::read(&spec.data)?;
-        let validation = spec.fit.validation.as_ref().map(DatasetSummary::read).transpose()?;
+        let mut training = DatasetSummary::read(&spec.data)?;
+        let mut validation = spec.fit.validation.as_ref().map(DatasetSummary::read).transpose()?;
+        if spec.ranks > 1 {
+            // Rank 0 has the most rows. All ranks plan for them, so that their plans are equal.
+            training.dataset = spec.rows_of_rank(&training.dataset, 0, true)?;
+            if let Some(validation) = &mut validation {
+                validation.dataset = spec.rows_of_rank(&validation.dataset, 0, false)?;
+            }
+        }
         let opened = [Some(&spec.data), spec.fit.validation.as_ref()];
         Ok(DataSummary {
             training,

@@ -18,7 +18,8 @@ const MAX_LAYERS: usize = 4;
 impl fmt::Display for RunPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, description) = &self.device;
-        writeln!(f, "plan · {} · batch {} · {name} ({description})", self.model, self.batch)?;
+        let ranks = if self.ranks > 1 { format!(" · {} of them on each of {} ranks", self.rank_batch, self.ranks) } else { String::new() };
+        writeln!(f, "plan · {} · batch {}{ranks} · {name} ({description})", self.model, self.batch)?;
         writeln!(f)?;
         if let Some(device) = &self.device_memory {
             let origin = origin(device.requested, device.given, "free device memory");
@@ -57,6 +58,7 @@ impl fmt::Display for RunPlan {
         let mut changes = Vec::new();
         for permission in self.used.iter().filter(|permission| permission.changes_results()) {
             changes.push(match permission {
+                Permission::MicrobatchBatchnorm if self.ranks > 1 => "batch normalization uses the statistics of each rank's rows",
                 Permission::MicrobatchBatchnorm => "batch normalization uses the statistics of micro-batches",
                 Permission::MixedPrecision => "activations are rounded to 16 bits",
                 _ => "optimizer state is rounded to 8 bits",
@@ -74,6 +76,10 @@ impl fmt::Display for RunPlan {
             format!("; {} with {bytes}, without a strategy", seconds(time))
         });
         writeln!(f, "  step time      {} predicted{by}{without}", seconds(self.predicted_s))?;
+        if self.ranks > 1 {
+            let all = Bytes(self.total().0.saturating_mul(self.ranks as u64));
+            writeln!(f, "  all ranks      {} × {} = {all}: they have equal plans", self.ranks, self.total())?;
+        }
         let smallest = if self.may_micro_batch { ", with micro-batches down to one row" } else { "" };
         match &self.device_memory {
             Some(device) => write!(f, "  minimum        {} on the device and {} on the host{smallest}", device.minimum, self.minimum),
@@ -231,6 +237,7 @@ impl RunPlan {
             "device": self.device.0,
             "count": self.count.name(),
             "batch": self.batch,
+            "ranks": self.ranks,
             "peak_bytes": { "host": self.total().0, "device": self.device_memory.as_ref().map_or(0, |device| device.total().0) },
             "host_budget_bytes": self.host_budget.0,
             "device_budget_bytes": self.device_memory.as_ref().map(|device| device.budget.0),

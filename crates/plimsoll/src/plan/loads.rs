@@ -11,7 +11,9 @@ pub(crate) struct Loads<'a> {
     pub data: &'a DataSummary,
     /// Whether the run only predicts.
     pub inference_only: bool,
-    /// Rows of a batch, and of a micro-batch.
+    /// Ranks that the batches are divided over.
+    pub ranks: usize,
+    /// Rows of a batch that a rank has, and of a micro-batch.
     pub batch: usize,
     pub micro_batch: usize,
 }
@@ -21,6 +23,9 @@ impl Loads<'_> {
     /// rows; only the program of the latest one stays loaded.
     pub fn of(&self, role: Role) -> usize {
         let Loads { batch, micro_batch, .. } = *self;
+        if self.ranks > 1 {
+            return self.of_ranks(role);
+        }
         let last = Ragged::of(&self.data.training, batch);
         let last_piece = |rows: usize| if rows.is_multiple_of(micro_batch) { micro_batch } else { rows % micro_batch };
         match role {
@@ -36,6 +41,17 @@ impl Loads<'_> {
             Role::Evaluate => self.data.validation.as_ref().map_or(0, |data| self.pieces(data)),
             Role::Predict if self.inference_only => self.pieces(&self.data.training),
             Role::Predict => 1,
+        }
+    }
+
+    /// The same on any of several ranks, at most: the last batch of an epoch may have fewer rows, and some ranks have one row
+    /// less than others.
+    fn of_ranks(&self, role: Role) -> usize {
+        let Loads { batch, micro_batch, .. } = *self;
+        match role {
+            Role::Step | Role::Last => 2,
+            Role::First | Role::Middle | Role::Predict => 1,
+            Role::Evaluate => self.data.validation.as_ref().map_or(0, |_| if micro_batch == batch { 2 } else { 3 }),
         }
     }
 

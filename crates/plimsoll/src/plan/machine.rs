@@ -3,12 +3,17 @@
 use crate::cost::{Bandwidths, CostTable};
 use crate::devices::{self, OpenDevice};
 use crate::error::Result;
+use crate::ranks::Ranks;
 use crate::spec::RunSpec;
 use crate::system;
 use plimsoll_core::device::Device;
 use plimsoll_core::plan::{CopyRate, CostModel, Overhead};
 use plimsoll_core::{Budget, Bytes};
 use std::sync::Arc;
+
+/// What communication is assumed to take where no rank has been started: more than the 9 to 17 MiB that Open MPI 4 and 5 and MPICH 5 were
+/// measured to take on two and four ranks of one machine (`communication` of `plimsoll train --json`).
+const ASSUMED_COMMUNICATION: Bytes = Bytes::mib(24);
 
 /// The planner's view of the machine: an opened device, free memory, and predicted times. A value: planning reads
 /// nothing else.
@@ -29,6 +34,8 @@ pub struct Machine {
     pub threads: Option<usize>,
     /// Stacks of the device's threads.
     pub thread_stacks: Bytes,
+    /// What communication with other ranks takes.
+    pub communication: Bytes,
 }
 
 /// The numbers of a plan that come from the machine it was made on, and cannot be recomputed elsewhere. Plan files list
@@ -41,6 +48,8 @@ pub struct Assumptions {
     pub threads: Option<usize>,
     /// Stacks of these threads.
     pub thread_stacks: Bytes,
+    /// Buffers and libraries of communication with other ranks.
+    pub communication: Bytes,
     /// Memory of the device runtime, such as the CUDA context.
     pub runtime: Overhead,
     /// Free host memory, where no budget was given.
@@ -70,15 +79,32 @@ impl Machine {
             process: system::process_footprint(),
             threads: opened.threads,
             thread_stacks: opened.thread_stacks,
+            communication: Bytes::ZERO,
             device,
         }
     }
 
+    /// The same of some ranks, of which none has been started: what communication takes is not measured then.
+    pub(crate) fn of_ranks(self, ranks: usize) -> Machine {
+        Machine { communication: if ranks > 1 { ASSUMED_COMMUNICATION } else { Bytes::ZERO }, ..self }
+    }
+
+    /// The same as all ranks see it, so that they make the same plan: the largest of what they take, and the smallest of what
+    /// is free. Memory that no budget divides is shared by the ranks of a machine.
+    pub(crate) fn shared_by(self, ranks: &Ranks) -> Result<Machine> {
+        let communication = ranks.owned_bytes();
+        let most = ranks.most([self.process.0, self.thread_stacks.0, communication.0])?;
+        let [process, thread_stacks, communication] = most.map(Bytes);
+        let [free_host] = ranks.least([system::available_to_rank(ranks.here() as u64).0])?.map(Bytes);
+        Ok(Machine { process, thread_stacks, communication, free_host, ..self })
+    }
+
     /// The same with what the process takes now: libraries may have been loaded since the plan was made. Those that a
-    /// GPU loads are part of its runtime.
-    pub(crate) fn at_start(mut self) -> Machine {
+    /// GPU loads are part of its runtime, and those of communication, which have `mapped` bytes, of that.
+    pub(crate) fn at_start(mut self, mapped: Bytes) -> Machine {
         if self.device.capabilities().shares_host_memory {
-            self.process = self.process.max(system::footprint_now());
+            let now = system::footprint_now();
+            self.process = self.process.max(now - mapped.min(now));
         }
         self
     }
@@ -89,6 +115,7 @@ impl Machine {
             process: self.process,
             threads: self.threads,
             thread_stacks: self.thread_stacks,
+            communication: self.communication,
             runtime,
             free_host: given.host.is_none().then_some(self.free_host),
             free_device: if given.device.is_none() { self.free_device } else { None },

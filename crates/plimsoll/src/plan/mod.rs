@@ -16,6 +16,7 @@ mod page_tables;
 mod parallel;
 mod pipelines;
 mod planning_memory;
+mod ranks;
 mod recomputation;
 mod replan;
 mod split;
@@ -51,6 +52,7 @@ pub(crate) use data::epoch_rows;
 pub(crate) use loads::Loads;
 pub(crate) use machine::Budgets;
 pub(crate) use pipelines::NAMES;
+pub(crate) use ranks::check as check_ranks;
 
 /// The memory of a run by owner, and the strategies that make it fit. Covers training, validation, checkpoints and
 /// restored state. Displays as one screen; [`Trainer::run`](crate::Trainer::run) executes it.
@@ -62,6 +64,10 @@ pub struct RunPlan {
     pub device: (String, String),
     /// Rows of a batch.
     pub batch: usize,
+    /// Ranks that train together.
+    pub ranks: usize,
+    /// Rows of a batch that a rank has, at most: all of them on one process.
+    pub rank_batch: usize,
     /// Rows of a micro-batch.
     pub micro_batch: usize,
     /// Whether the user chose the micro-batch.
@@ -259,16 +265,20 @@ impl RunSpec {
 
     fn search<T>(&self, machine: &Machine, data: &DataSummary, run: impl FnOnce(&Request<'_>) -> Result<T>) -> Result<T> {
         data.training.check_fixed_shapes()?;
-        let batch = data.training.batch_rows()?;
+        let batch = data.training.batch_rows()?.div_ceil(self.ranks.max(1));
         let variants = Variants::new(self, &data.training.schema, batch, &machine.device.capabilities())?;
         // The code that built the graphs.
         give_back_memory_of_phase();
+        let programs = variants.programs(Variant::default())?;
+        if self.ranks > 1 {
+            ranks::check(self, &machine.device.capabilities(), &programs)?;
+        }
         run(&Request {
             spec: self,
             machine,
             data,
             variant: Variant::default(),
-            programs: variants.programs(Variant::default())?,
+            programs,
             variants: &variants,
             batch,
             micro_batch: self.numerics.as_ref().map(|fixed| fixed.micro_batch).or(self.micro_batch),
@@ -299,7 +309,7 @@ impl RunPlan {
             sum.update(&buffer.first.to_le_bytes());
             sum.update(&buffer.last.to_le_bytes());
         }
-        format!("{}x{}-{:08x}", self.batch, self.micro_batch, sum.finalize())
+        format!("{}x{}-{:08x}", self.rank_batch, self.micro_batch, sum.finalize())
     }
 
     /// The choices that result bits depend on, as far as planning makes them.
@@ -322,8 +332,8 @@ impl RunPlan {
         })
     }
 
-    /// Micro-batches per whole batch.
+    /// Micro-batches per whole batch, on every rank.
     pub fn accumulation_steps(&self) -> usize {
-        self.batch.div_ceil(self.micro_batch)
+        self.rank_batch.div_ceil(self.micro_batch)
     }
 }

@@ -42,6 +42,7 @@ impl RunPlan {
         [
             exceeds("process", machine.process, assumed.process),
             exceeds("stacks of the threads", machine.thread_stacks, assumed.thread_stacks),
+            exceeds("communication between ranks", machine.communication, assumed.communication),
             exceeds(&format!("{name} on the host"), runtime.host, assumed.runtime.host),
             exceeds(&format!("{name} on the device"), runtime.device, assumed.runtime.device),
         ]
@@ -119,7 +120,7 @@ impl RunPlan {
                 minimum,
                 owners: sorted(&owners),
                 micro_batch: self.micro_batch,
-                batch: self.batch,
+                batch: self.rank_batch,
                 micro_batch_asked: true,
                 allow: self.allow,
                 minimum_with: Vec::new(),

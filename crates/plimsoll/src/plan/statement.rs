@@ -39,16 +39,21 @@ pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candi
     }
     if pieces > 1 {
         used.push(Permission::Microbatch);
-        if request.programs.batch_statistics {
-            used.push(Permission::MicrobatchBatchnorm);
-        }
+    }
+    if (pieces > 1 || request.spec.ranks > 1) && request.programs.batch_statistics {
+        used.push(Permission::MicrobatchBatchnorm);
     }
     used.extend(candidate.variant.permissions());
     let sums_reordered = pieces > 1 && !request.programs.batch_statistics && !request.programs.accumulates_exactly()?;
     Ok(RunPlan {
         model: request.spec.model.title().to_string(),
         device: (request.device().name(), request.device().description()),
-        batch: request.batch,
+        batch: match request.spec.ranks {
+            1 => request.batch,
+            ranks => (request.batch * ranks).min(request.data.training.batch_rows()?),
+        },
+        ranks: request.spec.ranks,
+        rank_batch: request.batch,
         micro_batch: candidate.micro_batch,
         programs_per_role: loads(request, candidate.micro_batch).most(),
         micro_batch_given: request.micro_batch.is_some() && request.spec.numerics.is_none(),

@@ -19,6 +19,10 @@ pub(super) struct Stated {
     pub threads: Option<usize>,
     /// Stacks of these threads.
     pub thread_stacks_bytes: u64,
+    /// Ranks that train together, which a launcher starts.
+    pub ranks: usize,
+    /// Buffers and libraries of communication with other ranks, as they were measured at start.
+    pub communication_bytes: u64,
     /// The device runtime, such as the CUDA context, if there is one.
     pub runtime: Option<Runtime>,
     /// Free memory, where that is the budget.
@@ -65,6 +69,8 @@ impl Stated {
             process_bytes: everything.then_some(assumed.process.0),
             threads: assumed.threads,
             thread_stacks_bytes: assumed.thread_stacks.0,
+            ranks: plan.ranks,
+            communication_bytes: assumed.communication.0,
             runtime: has_runtime.then_some(runtime),
             free_host_bytes: assumed.free_host.map(|bytes| bytes.0),
             free_device_bytes: assumed.free_device.filter(|_| has_runtime).map(|bytes| bytes.0),
@@ -83,6 +89,9 @@ impl Stated {
         if (self.threads, self.thread_stacks_bytes) != (opened.threads, opened.thread_stacks.0) {
             let (stated, found) = (self.thread_stacks_bytes, opened.thread_stacks.0);
             return wrong(format!("{stated} bytes of stacks for {:?} threads, but that is {found} for {:?}", self.threads, opened.threads));
+        }
+        if self.communication_bytes > 0 && self.ranks == 1 {
+            return wrong(format!("{} bytes of communication, but a single rank has none", self.communication_bytes));
         }
         if self.free_host_bytes.is_some() != spec.budget.host.is_none() {
             return wrong("free host memory where a budget is given, or none where it is the budget".to_string());

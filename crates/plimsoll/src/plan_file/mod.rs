@@ -70,7 +70,7 @@ pub fn write_plan_file(spec: &RunSpec, plan: &RunPlan, path: &Path) -> Result<()
         configuration: &spec.config,
         assumptions: Stated::of(plan, &data),
         certificate: plan.memory.certificate(),
-        max_batch: (data.training.batch_rows()? != plan.batch).then_some(plan.batch),
+        max_batch: (plan.ranks == 1 && data.training.batch_rows()? != plan.batch).then_some(plan.batch),
     };
     let error = |source| Error::Io { action: "write", path: path.to_path_buf(), source };
     let write = |destination: &File| {

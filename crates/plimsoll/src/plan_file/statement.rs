@@ -74,7 +74,7 @@ pub(super) fn derive(
     assumptions.verify(spec, &subject.data, &subject.opened, &footprint)?;
     let pieces = subject.batch.div_ceil(certificate.rows);
     // A micro-batch needs the size of its batch; where an epoch may end anywhere, only a whole batch tells.
-    let fed_in_pieces = subject.data.training.epoch_rows.is_some() && subject.batch.is_multiple_of(certificate.rows);
+    let fed_in_pieces = spec.ranks == 1 && subject.data.training.epoch_rows.is_some() && subject.batch.is_multiple_of(certificate.rows);
     let feed_rows = if fed_in_pieces { certificate.rows } else { subject.batch };
     let memory = in_memory(certificate)?;
     let weights = memory.get("weights").copied().unwrap_or(0);
@@ -109,6 +109,9 @@ pub(super) fn derive(
         }
         insert(&mut host, "process", process)?;
         insert(&mut host, "thread stacks", assumptions.thread_stacks_bytes)?;
+        if spec.ranks > 1 {
+            insert(&mut host, "communication", assumptions.communication_bytes)?;
+        }
         insert(&mut host, "graphs", proven.graphs)?;
         if let Some((owner, size)) = checkpoint_owner(spec, proven.plan.states.len()) {
             insert(&mut host, &owner.to_string(), size.0)?;
@@ -167,8 +170,8 @@ pub(super) fn derive(
     used.extend(split.map(|_| Permission::Split));
     if pieces > 1 {
         used.push(Permission::Microbatch);
-        used.extend(proven.batch_statistics.then_some(Permission::MicrobatchBatchnorm));
     }
+    used.extend(((pieces > 1 || spec.ranks > 1) && proven.batch_statistics).then_some(Permission::MicrobatchBatchnorm));
     used.extend(subject.variant.permissions());
     // Micro-batches that were asked for need no permission.
     let given = |permission: Permission| {
@@ -184,7 +187,11 @@ pub(super) fn derive(
         "model": spec.model.title(),
         "device": device.name(),
         "count": spec.count.name(),
-        "batch": subject.batch,
+        "batch": match spec.ranks {
+            1 => subject.batch,
+            _ => subject.data.training.batch_rows()?,
+        },
+        "ranks": spec.ranks,
         "peak_bytes": { "host": host_peak, "device": device_peak },
         "host_budget_bytes": host_budget,
         "device_budget_bytes": on_device.as_ref().map(|_| device_budget),

@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::devices::{self, DeviceSpec, OpenDevice};
 use crate::error::{Error, Result};
 use crate::graphs::{PlanSpace, PlannedRun, ProgramInterface, Programs, Variant, Variants, nodes};
-use crate::plan::{DataSummary, Loads, is_as_specified};
+use crate::plan::{DataSummary, Loads, check_ranks, is_as_specified};
 use crate::precision::Precision;
 use crate::spec::{Count, MAX_THREADS, RunSpec};
 use plimsoll_core::Graph;
@@ -18,12 +18,15 @@ use std::sync::Arc;
 /// No batch is larger.
 const MAX_BATCH: usize = 1 << 24;
 
+/// No job has more ranks.
+const MAX_RANKS: usize = 1 << 20;
+
 /// The run that a plan file describes.
 pub(super) struct Subject {
     pub spec: RunSpec,
     pub data: DataSummary,
     pub opened: OpenDevice,
-    /// Rows of a batch.
+    /// Rows of a batch that a rank has.
     pub batch: usize,
     /// Rows of a micro-batch, if they are given.
     pub micro_batch: Option<usize>,
@@ -68,10 +71,14 @@ impl Subject {
             (DeviceSpec::Cuda(_), None) => {}
             (_, stated) => return Err(untrue(format!("its assumptions state {stated:?} threads, which this run has not"))),
         }
+        spec.ranks = assumptions.ranks;
+        if !(1..=MAX_RANKS).contains(&spec.ranks) {
+            return Err(untrue(format!("it states {} ranks", spec.ranks)));
+        }
         let opened = devices::open(spec.device, spec.threads, spec.device_profile.as_deref(), spec.algorithms)?;
         let data = DataSummary::read(&spec)?;
         data.training.check_fixed_shapes()?;
-        let own = data.training.batch_rows()?;
+        let own = data.training.batch_rows()?.div_ceil(spec.ranks);
         let (batch, micro_batch) = match max_batch {
             None => (own, spec.micro_batch.map(|rows| rows.clamp(1, own))),
             Some(rows) if rows == own || !(1..=MAX_BATCH).contains(&rows) => {
@@ -95,6 +102,9 @@ impl Subject {
             return Err(untrue("it states a precision that its configuration has not and does not allow"));
         }
         let programs = variants.programs(self.variant)?;
+        if self.spec.ranks > 1 {
+            check_ranks(&self.spec, &capabilities, &programs)?;
+        }
         self.may_have(certificate.rows, &programs)?;
         // An error about the file, not about the planner.
         let plan = plan::prove(certificate, self.graphs(&programs, certificate.rows)?, &*self.opened.device)
@@ -109,7 +119,13 @@ impl Subject {
             accumulates: certificate.rows < self.batch,
             as_specified: None,
         };
-        let loads = Loads { data: &self.data, inference_only: self.spec.inference_only, batch: self.batch, micro_batch: certificate.rows };
+        let loads = Loads {
+            data: &self.data,
+            inference_only: self.spec.inference_only,
+            ranks: self.spec.ranks,
+            batch: self.batch,
+            micro_batch: certificate.rows,
+        };
         let whole = capabilities.shares_host_memory && certificate.rows == self.batch && self.variant == Variant::default();
         let as_specified = || (programs.planning_heap_as_specified(compared).0, programs.search_heap(compared).0);
         Ok(Proven {

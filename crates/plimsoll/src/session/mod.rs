@@ -6,6 +6,7 @@ mod initial_values;
 mod learning_rate;
 mod loading;
 mod not_finite;
+mod over_ranks;
 mod prepared;
 mod tally;
 
@@ -18,6 +19,7 @@ use crate::offload_file::{self, OffloadFile};
 use crate::page_cache;
 use crate::plan::RunPlan;
 use crate::prune::MaskUpdates;
+use crate::ranks::Ranks;
 use crate::spec::RunSpec;
 use crate::start_times::StartTimes;
 use crate::tensors;
@@ -25,6 +27,7 @@ use clock::Clock;
 use learning_rate::LearningRate;
 use loading::Loading;
 use not_finite::{first_non_finite, in_words, number};
+pub(crate) use over_ranks::place_in_rank;
 use plimsoll_core::budget::{Owner, give_back_freed_memory, give_back_program_pages};
 use plimsoll_core::device::{BackingStore, Device, DeviceError, NodeSpan, StepInputs};
 use plimsoll_core::graph::StateId;
@@ -78,6 +81,8 @@ pub(crate) struct Session {
     pub clock: Clock,
     /// Where the time until the first step went.
     pub start: StartTimes,
+    /// The ranks that train together, if there are several.
+    pub ranks: Option<Ranks>,
     /// Reservations of the process itself, so that the ledger covers all of it.
     _process: Vec<Reservation>,
 }
@@ -88,6 +93,7 @@ struct UnreadRun {
     role: Role,
     rows: usize,
     batch_rows: u64,
+    repeats: bool,
     at: ResultIndices,
     /// The step and the epoch it belongs to, counted from 1.
     step: u64,
@@ -128,8 +134,10 @@ pub(crate) struct Piece<'a> {
     pub rows: usize,
     /// The position of the first row within the batch.
     pub first_row: u64,
-    /// Rows of the batch.
+    /// Rows of the batch, of all ranks.
     pub batch_rows: u64,
+    /// Whether its rows are those of another rank: they take part in nothing, but other ranks wait for this one's step.
+    pub repeats: bool,
 }
 
 impl Session {
@@ -144,7 +152,7 @@ impl Session {
         // Pipelines and the executor make their own reservations.
         let own = |owner: &&(Owner, _)| {
             let process = matches!(owner.0, Owner::Process | Owner::ThreadStacks | Owner::PageTables | Owner::Graphs | Owner::MaskUpdates);
-            process || matches!(owner.0, Owner::DeviceRuntime(_) | Owner::PinnedStaging | Owner::Offload)
+            process || matches!(owner.0, Owner::DeviceRuntime(_) | Owner::PinnedStaging | Owner::Offload | Owner::Communication)
         };
         let process =
             plan.owners.iter().filter(own).map(|(owner, size)| ledger.reserve(owner.clone(), *size)).collect::<Result<Vec<_>, _>>()?;
@@ -210,6 +218,7 @@ impl Session {
             pending: None,
             clock: Clock::new(),
             start: StartTimes::default(),
+            ranks: None,
             _process: process,
         })
     }
@@ -307,7 +316,7 @@ impl Session {
 
     /// Sets the scalars of a micro-batch.
     fn set_scalars(&mut self, role: Role, piece: &Piece<'_>, schema: &Schema, tally: &mut Tally) -> Result<()> {
-        if piece.first_row == 0 && matches!(role, Role::Step | Role::First) {
+        if matches!(role, Role::Step | Role::First) {
             if self.skipped.is_some() {
                 // Whether the previous step was skipped determines the number of this step.
                 self.settle(schema, tally)?;
@@ -320,11 +329,13 @@ impl Session {
         let prepared = self.roles.iter_mut().find(|prepared| prepared.role == role).expect("every role is planned");
         for (number, scalar) in prepared.numbers.iter_mut().zip(&prepared.scalars) {
             *number = match scalar {
+                Scalar::RowShare if piece.repeats => 0.0,
                 Scalar::RowShare => 1.0 / piece.batch_rows as f32,
                 Scalar::MicroBatchReciprocal => 1.0 / piece.rows as f32,
                 Scalar::PenaltyShare => match role {
                     Role::First | Role::Middle => 0.0,
-                    Role::Step | Role::Last => 1.0,
+                    // Once, by rank 0.
+                    Role::Step | Role::Last => f32::from(self.ranks.as_ref().is_none_or(Ranks::is_first)),
                     Role::Evaluate | Role::Predict => piece.rows as f32 / piece.batch_rows as f32,
                 },
                 Scalar::FirstMicroBatch => f32::from(matches!(role, Role::Step | Role::First)),
@@ -348,6 +359,19 @@ impl Session {
 
     /// Runs one micro-batch. Its loss and metrics are added to the tally, at the latest by [`Session::settle`].
     pub fn run(&mut self, role: Role, piece: &Piece<'_>, schema: &Schema, tally: &mut Tally) -> Result<()> {
+        if !piece.repeats || self.counts.is_empty() {
+            return self.run_counted(role, piece, schema, tally);
+        }
+        // Another rank counts its predictions.
+        self.settle(schema, tally)?;
+        let counts = self.counts.clone();
+        self.run_counted(role, piece, schema, tally)?;
+        self.settle(schema, tally)?;
+        self.set_counts(&counts);
+        Ok(())
+    }
+
+    fn run_counted(&mut self, role: Role, piece: &Piece<'_>, schema: &Schema, tally: &mut Tally) -> Result<()> {
         self.check_classes(role, piece)?;
         self.loading.finish(&mut self.executor)?;
         self.set_scalars(role, piece, schema, tally)?;
@@ -370,7 +394,7 @@ impl Session {
             result => result?,
         };
         let (step, epoch) = (self.step + 1, self.epochs + 1);
-        let run = UnreadRun { ticket, role, rows: piece.rows, batch_rows: piece.batch_rows, at, step, epoch };
+        let run = UnreadRun { ticket, role, rows: piece.rows, batch_rows: piece.batch_rows, repeats: piece.repeats, at, step, epoch };
         let known = if self.lags { self.pending.replace(run) } else { Some(run) };
         known.map_or(Ok(()), |run| self.look_at(&run, schema, tally))?;
         self.uncollected += piece.rows as u64 * self.plan.interface.model_metrics.predictions();
@@ -397,6 +421,9 @@ impl Session {
                 return Err(Error::NonFinite { loss, step: run.step, epoch: run.epoch, tensor, row: None });
             }
             result => result?,
+        }
+        if run.repeats {
+            return Ok(());
         }
         if let Some(i) = run.at.loss {
             tally.loss += f64::from(numbers[i]) * run.batch_rows as f64;
@@ -508,5 +535,5 @@ pub(crate) fn place_in_batch<'a>(
         (false, false) => Role::Middle,
         (false, true) => Role::Last,
     };
-    (role, Piece { batch, at, rows, first_row, batch_rows })
+    (role, Piece { batch, at, rows, first_row, batch_rows, repeats: false })
 }

@@ -1,5 +1,7 @@
 //! Sums over the rows of an epoch.
 
+use crate::error::Result;
+use crate::ranks::Ranks;
 use plimsoll_core::plan::NUMBERS;
 
 /// Sums over rows.
@@ -16,6 +18,17 @@ pub(crate) struct Tally {
 impl Tally {
     pub(super) fn mean_loss(&self) -> f64 {
         self.loss / if self.weight > 0.0 { self.weight } else { 1.0 }
+    }
+
+    /// The sums over the rows of all ranks.
+    pub fn over(&self, ranks: &Ranks) -> Result<Tally> {
+        let mut numbers = [0.0; NUMBERS + 3];
+        numbers[..3].copy_from_slice(&[self.loss, self.weight, self.rows as f64]);
+        numbers[3..].copy_from_slice(&self.sums);
+        ranks.sum(&mut numbers)?;
+        let mut sums = [0.0; NUMBERS];
+        sums.copy_from_slice(&numbers[3..]);
+        Ok(Tally { loss: numbers[0], weight: numbers[1], sums, rows: numbers[2] as u64 })
     }
 
     /// The sums by name, as the bits of their values.

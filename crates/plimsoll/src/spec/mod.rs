@@ -18,6 +18,7 @@ use crate::nn::{Model, Quantize, Sequential};
 use crate::numerics::Numerics;
 use crate::output_loss::OutputLosses;
 use crate::prune::Prune;
+use crate::ranks::{DataParallelism, Parallel};
 use crate::reader::Reader;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::{Dataset, Split};
@@ -87,6 +88,10 @@ pub struct RunSpec {
     pub costs: Option<Arc<CostTable>>,
     /// The folder of the offload file, on a device that shares host memory.
     pub offload_folder: Option<PathBuf>,
+    /// What the ranks of a job do.
+    pub parallel: Parallel,
+    /// Ranks that train together, which a launcher starts.
+    pub ranks: usize,
     /// Whether only predictions are computed: nothing is held for training.
     pub inference_only: bool,
     /// Epochs, validation, checkpoints and callbacks.
@@ -171,6 +176,8 @@ impl Default for RunSpec {
             device_profile: None,
             costs: None,
             offload_folder: None,
+            parallel: Parallel::default(),
+            ranks: 1,
             inference_only: false,
             fit: FitSpec::default(),
             config: String::new(),
@@ -185,7 +192,8 @@ impl RunSpec {
         RunSpec { name: model.title().to_string(), model, data: data.clone(), ..RunSpec::default() }
     }
 
-    /// Reads `[train]`, `[prune]`, `[quantize]`, `[distill]`, `[checkpoint]`, `[log]` and `[budget]`. Paths are relative to `folder`.
+    /// Reads `[train]`, `[prune]`, `[quantize]`, `[distill]`, `[checkpoint]`, `[log]`, `[parallel]` and
+    /// `[budget]`. Paths are relative to `folder`.
     pub(crate) fn read(&mut self, root: &Reader<'_>, folder: &Path) -> Result<TrainKeys> {
         let mut keys = TrainKeys::default();
         if let Some(train) = root.section("train")? {
@@ -219,6 +227,10 @@ impl RunSpec {
         keys.distill = distill(root, folder)?;
         self.fit.read_checkpoint(root)?;
         self.fit.read_log(root)?;
+        if let Some(parallel) = root.section("parallel")? {
+            self.parallel.data = parallel.choice("data", &DataParallelism::NAMES)?.unwrap_or_default();
+            parallel.finish()?;
+        }
         if let Some(budget) = root.section("budget")? {
             self.budget = Budget { host: size(&budget, "host")?, device: size(&budget, "device")? };
             self.allow = allow(&budget)?;
@@ -242,6 +254,16 @@ impl RunSpec {
             },
         }
         Ok(losses)
+    }
+
+    /// The rows that a rank has of a dataset of the run. With `repeats`, it has some of every batch, as a step needs.
+    pub(crate) fn rows_of_rank(&self, data: &Dataset, rank: usize, repeats: bool) -> Result<Dataset> {
+        // A batch has no more rows than an epoch.
+        let data = match (data.size(), data.batch_size()) {
+            (Some(rows @ 1..), Some(batch)) if rows < batch as u64 => data.clone().rebatch(rows as usize),
+            _ => data.clone(),
+        };
+        Ok(data.rows_of_rank(self.ranks as u64, rank as u64, repeats)?)
     }
 
     /// That the schedule covers all epochs, as far as their number of steps is known.

@@ -12,6 +12,7 @@ use crate::optim::{Clip, Ema, Optimizer};
 use crate::output_loss::{OutputLoss, OutputLosses};
 use crate::precision::Precision;
 use crate::prune::Prune;
+use crate::ranks::{Parallel, Ranks};
 use crate::schedule::Schedule;
 use crate::spec::{Count, RunSpec};
 use plimsoll_core::Budget;
@@ -182,6 +183,50 @@ impl Trainer {
     /// the same run is planned the same on every machine.
     pub fn cost_table(mut self, costs: Arc<CostTable>) -> Trainer {
         self.spec.costs = Some(costs);
+        self
+    }
+
+    /// Trains together with other ranks: each on its rows of every batch, with gradients that are summed over all of them. All
+    /// ranks call the same methods. See [`Ranks::launched`].
+    ///
+    /// ```
+    /// use plimsoll::Ranks;
+    /// use plimsoll::prelude::*;
+    ///
+    /// let data = Dataset::digits(Split::Train).map("x", [scale(1.0 / 16.0)]).batch(32);
+    /// let mut trainer = Trainer::new(zoo::mlp(10), &data);
+    /// if let Some(ranks) = Ranks::launched()? {
+    ///     trainer = trainer.ranks(&ranks);
+    /// }
+    /// trainer.fit(Fit::epochs(1))?;
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    pub fn ranks(mut self, ranks: &Ranks) -> Trainer {
+        self.spec.ranks = ranks.size();
+        self.ranks = (ranks.size() > 1).then(|| ranks.clone());
+        self
+    }
+
+    /// Plans for ranks that are not there. Nothing can be computed then, and what communication takes is
+    /// [assumed](crate::Assumptions::communication).
+    ///
+    /// ```
+    /// use plimsoll::prelude::*;
+    ///
+    /// let data = Dataset::digits(Split::Train).map("x", [scale(1.0 / 16.0)]).batch(256);
+    /// let trainer = Trainer::new(zoo::mlp(10), &data).plan_for_ranks(64);
+    /// let plan = trainer.plan(&Fit::epochs(1))?;
+    /// assert_eq!((plan.batch, plan.ranks, plan.rank_batch), (256, 64, 4));
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    pub fn plan_for_ranks(mut self, ranks: usize) -> Trainer {
+        self.spec.ranks = ranks.max(1);
+        self
+    }
+
+    /// Sets what the ranks of a job do.
+    pub fn parallel(mut self, parallel: Parallel) -> Trainer {
+        self.spec.parallel = parallel;
         self
     }
 

@@ -162,6 +162,10 @@ impl Trainer {
         if self.spec.inference_only {
             return Err(Error::Config("this trainer is for predictions only; it cannot train".to_string()));
         }
+        if self.spec.ranks > 1 {
+            let what = "loops of your own run on one process; train with `fit` on several ranks";
+            return Err(Error::Config(what.to_string()));
+        }
         let plan = self.opened()?.plan.clone();
         let schema = self.spec.data.output_schema()?;
         Ok(CustomLoop { trainer: self, plan, schema, given: None, results: None })

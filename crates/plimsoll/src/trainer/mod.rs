@@ -19,6 +19,7 @@ use crate::metrics::Scores;
 use crate::numerics::Numerics;
 use crate::plan::{DataSummary, LargestBatch, Machine, RunPlan, Sweep};
 use crate::preprocessing::Preprocessing;
+use crate::ranks::Ranks;
 use crate::schedule::ScheduleState;
 use crate::session::Session;
 use crate::spec::{Count, FitSpec, RunSpec};
@@ -30,7 +31,7 @@ use plimsoll_core::device::Device;
 use plimsoll_core::plan::{Certificate, CheckedPlan};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Graph};
-use plimsoll_data::Dataset;
+use plimsoll_data::{Dataset, RankRows};
 use std::cell::{Cell, OnceCell};
 use std::path::Path;
 use std::sync::Arc;
@@ -63,6 +64,8 @@ pub struct Trainer {
     device: OnceCell<OpenDevice>,
     /// Seconds that opening it took.
     device_s: Cell<f64>,
+    /// The ranks that train together, if there are several.
+    ranks: Option<Ranks>,
     /// What the schedule starts from.
     schedule_state: ScheduleState,
     /// The memory of a plan, once it is allocated.
@@ -71,7 +74,14 @@ pub struct Trainer {
 
 impl From<RunSpec> for Trainer {
     fn from(spec: RunSpec) -> Trainer {
-        Trainer { spec, device: OnceCell::new(), device_s: Cell::default(), schedule_state: ScheduleState::default(), session: None }
+        Trainer {
+            spec,
+            device: OnceCell::new(),
+            device_s: Cell::default(),
+            ranks: None,
+            schedule_state: ScheduleState::default(),
+            session: None,
+        }
     }
 }
 
@@ -102,7 +112,7 @@ impl Trainer {
         let spec = self.spec_of(fit);
         let plan = self.plan_of(&spec)?;
         if self.session.is_none() {
-            spec.check_schedule(plan.batch)?;
+            self.agreed(spec.check_schedule(plan.batch))?;
         }
         Ok(plan)
     }
@@ -118,9 +128,15 @@ impl Trainer {
         if self.spec.inference_only {
             return Err(Error::Config("this trainer is for predictions only; it cannot train".to_string()));
         }
-        let mut fit = fit.with_described_callbacks();
+        if self.spec.ranks > 1 && self.ranks.is_none() {
+            return Err(Error::Config(format!(
+                "this trainer plans for {} ranks, but is a single process; start that many",
+                self.spec.ranks
+            )));
+        }
+        let mut fit = fit.with_described_callbacks(self.ranks.as_ref().is_none_or(Ranks::is_first));
         let spec = self.spec_of(&fit);
-        plan.check_covers(&spec)?;
+        self.agreed(plan.check_covers(&spec))?;
         let plan = self.open(plan, &spec, true, &mut |event| fit.report(event))?;
         fit::train(&spec, &plan, self.session_mut(), &mut fit)
     }
@@ -278,7 +294,9 @@ impl Trainer {
     fn spec_of(&self, fit: &Fit<'_>) -> RunSpec {
         let resumed = fit.spec.checkpoints.as_ref().filter(|_| fit.spec.resume && self.session.is_none());
         let record = resumed.and_then(|checkpoints| checkpoint::newest_record(checkpoints.folder()));
-        let numerics = record.map(|record| record.numerics).or(self.spec.numerics.clone());
+        // Another number of ranks has other micro-batches.
+        let kept = record.filter(|record| record.ranks == self.spec.ranks as u64);
+        let numerics = kept.map(|record| record.numerics).or(self.spec.numerics.clone());
         RunSpec { fit: fit.spec.clone(), numerics, ..self.spec.clone() }
     }
 
@@ -288,24 +306,55 @@ impl Trainer {
             system::process_footprint();
             let start = Instant::now();
             let RunSpec { device, threads, device_profile, algorithms, .. } = &self.spec;
-            let _ = self.device.set(devices::open(*device, *threads, device_profile.as_deref(), *algorithms)?);
+            let opened = match &self.ranks {
+                Some(ranks) => devices::open_of_rank(*device, *threads, ranks)?,
+                None => devices::open(*device, *threads, device_profile.as_deref(), *algorithms)?,
+            };
+            let _ = self.device.set(opened);
             self.device_s.set(start.elapsed().as_secs_f64());
         }
         Ok(self.device.get().expect("set above"))
     }
 
-    /// The machine as it is now.
+    /// The machine as it is now; as all ranks see it, if there are several.
     fn machine(&self) -> Result<Machine> {
-        Ok(Machine::read(self.open_device()?, self.spec.costs.as_ref()))
+        let machine = Machine::read(self.open_device()?, self.spec.costs.as_ref());
+        match &self.ranks {
+            Some(ranks) => machine.shared_by(ranks),
+            None => Ok(machine.of_ranks(self.spec.ranks)),
+        }
+    }
+
+    /// The same with what the process takes by now.
+    fn machine_at_start(&self) -> Result<Machine> {
+        let mapped = self.ranks.as_ref().map_or(Bytes::ZERO, Ranks::mapped);
+        let machine = Machine::read(self.open_device()?, self.spec.costs.as_ref()).at_start(mapped);
+        match &self.ranks {
+            Some(ranks) => machine.shared_by(ranks),
+            None => Ok(machine),
+        }
+    }
+
+    /// The result of every rank, or the error of the first that failed.
+    fn agreed<T>(&self, result: Result<T>) -> Result<T> {
+        match &self.ranks {
+            Some(ranks) => ranks.agree(result),
+            None => result,
+        }
+    }
+
+    /// The ranks that train together, if there are several.
+    pub fn ranks_in_use(&self) -> Option<&Ranks> {
+        self.ranks.as_ref()
     }
 
     /// The plan of a description: a new one, or one that continues in the memory of the session.
     fn plan_of(&self, spec: &RunSpec) -> Result<RunPlan> {
-        self.open_device()?;
+        self.agreed(self.open_device().map(drop))?;
         let start = Instant::now();
         // What is resident at once is the code of one phase: of the configuration, of the data, of planning.
         give_back_program_pages();
-        let (machine, data) = (self.machine()?, DataSummary::read(spec)?);
+        let (machine, data) = (self.machine()?, self.agreed(DataSummary::read(spec))?);
         give_back_program_pages();
         let plan = match &self.session {
             None => planned_while_preparing(spec, &machine, &data).map_err(|error| match (error, &spec.numerics) {
@@ -316,7 +365,7 @@ impl Trainer {
             }),
             Some(session) => session.plan.continued(spec, &data),
         };
-        timed(plan, start)
+        self.agreed(timed(plan, start))
     }
 
     /// Allocates the memory of a plan, unless that is done, for a run that `trains` or one that does not; replans if less is free than it
@@ -325,12 +374,12 @@ impl Trainer {
         if let Some(session) = &self.session {
             return session.plan.check_same_memory(&plan).map(|()| plan);
         }
-        let machine = self.machine()?.at_start();
+        let machine = self.machine_at_start()?;
         let plan = match plan.shortage(spec, &machine) {
             None => plan,
             Some((budget, reason)) => {
                 let start = Instant::now();
-                let smaller = timed(plan.replanned(spec, budget, &machine, &DataSummary::read(spec)?), start)?;
+                let smaller = self.agreed(timed(plan.replanned(spec, budget, &machine, &DataSummary::read(spec)?), start))?;
                 report(&Event::Replanned { before: &plan, reason: &reason });
                 // The graphs of the old plan must not be live beside those of the new one.
                 drop(plan);
@@ -343,8 +392,10 @@ impl Trainer {
             device.keep_algorithms(recorded);
         }
         let start = Instant::now();
-        let first = first_program(&plan, spec).filter(|_| trains);
-        let mut session = Session::open(machine.device, &plan, spec, spec.data.output_schema()?, first)?;
+        let first = first_program(&plan, spec, self.ranks.as_ref().map_or(0, Ranks::rank)).filter(|_| trains);
+        let opened = Session::open(machine.device, &plan, spec, spec.data.output_schema()?, first);
+        let mut session = self.agreed(opened)?;
+        session.ranks = self.ranks.clone();
         session.start = StartTimes {
             device_s: self.device_s.get(),
             plan_s: plan.plan_ms / 1e3,
@@ -373,10 +424,11 @@ impl Trainer {
 
 /// The program that a run with this plan begins with, and its rows, if it can be loaded at the same time as initial values are computed:
 /// algorithms are not measured on a GPU that copies.
-fn first_program(plan: &RunPlan, spec: &RunSpec) -> Option<(Role, usize)> {
+fn first_program(plan: &RunPlan, spec: &RunSpec, rank: usize) -> Option<(Role, usize)> {
     let full = spec.data.size_if_readable().is_some_and(|rows| rows >= plan.batch as u64);
-    let role = if plan.micro_batch == plan.batch { Role::Step } else { Role::First };
-    (full && spec.algorithms == Algorithms::Rules).then_some((role, plan.micro_batch))
+    let own = RankRows::new(plan.batch as u64, plan.ranks as u64, rank as u64).repeating().rows() as usize;
+    let role = if plan.micro_batch >= own { Role::Step } else { Role::First };
+    (full && spec.algorithms == Algorithms::Rules).then_some((role, plan.micro_batch.min(own)))
 }
 
 /// The plan of a run. A device with memory of its own prepares for it at the same time.

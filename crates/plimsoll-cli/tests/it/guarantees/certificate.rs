@@ -115,6 +115,17 @@ fn every_change_of_a_plan_with_micro_batches_is_refused() {
     every_change_is_refused(&plan);
 }
 
+/// Ranks change the graphs and the rows of a batch; communication is an assumption.
+#[test]
+fn every_change_of_a_plan_for_ranks_is_refused() {
+    let ranks = ["--ranks", "4", "--micro-batch", "2", "--host-memory", "96MiB"];
+    let (_sandbox, plan) = planned("cert-ranks", &dense(&[8]), &ranks);
+    assert_eq!((&plan["plan"]["ranks"], &plan["plan"]["batch"]), (&json!(4), &json!(16)));
+    assert_eq!((&plan["plan"]["micro_batch"], &plan["plan"]["accumulation_steps"]), (&json!(2), &json!(2)));
+    assert_eq!(plan["plan"]["by_owner"]["communication"], plan["assumptions"]["communication_bytes"]);
+    every_change_is_refused(&plan);
+}
+
 #[test]
 fn every_change_of_a_plan_with_recomputation_is_refused() {
     let configuration = dense(&[16, 16, 16]).replace("batch = 16", "batch = 2048").replace("rows = 96", "rows = 4096");

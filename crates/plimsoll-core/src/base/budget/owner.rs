@@ -39,6 +39,8 @@ pub enum Owner {
     Process,
     /// Stacks of the computing threads.
     ThreadStacks,
+    /// Buffers and libraries of communication with other ranks.
+    Communication,
     /// Page tables of the kernel, which count for the control group of the process.
     PageTables,
     /// Graphs, plans and loaded programs.
@@ -94,6 +96,7 @@ impl fmt::Display for Owner {
             Owner::Offload => "offload",
             Owner::Process => "process",
             Owner::ThreadStacks => "thread stacks",
+            Owner::Communication => "communication",
             Owner::PageTables => "page tables",
             Owner::Graphs => "graphs",
             Owner::Checkpoint => "checkpoint",

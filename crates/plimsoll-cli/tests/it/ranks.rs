@@ -1,0 +1,186 @@
+//! Training on several ranks that `mpirun` starts, over every MPI library of this machine.
+
+#[path = "../../../plimsoll-comm/tests/engines/mod.rs"]
+#[allow(dead_code, reason = "these tests start the command instead of themselves")]
+mod engines;
+
+use super::cgroup::Group;
+use super::{Sandbox, command, program};
+use engines::{Engine, engines};
+use serde_json::Value;
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+/// 1438 rows in batches of 48: the last batch has 46.
+const RUN: [&str; 10] = ["train", "--seed", "3", "--batch", "48", "--threads", "1", "--no-calibrate", "--set", "checkpoint.every_steps=20"];
+
+/// The variable with the rank, of any launcher here.
+const RANK: [&str; 2] = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"];
+
+/// A program as the ranks of a job.
+fn job(sandbox: &Sandbox, engine: &Engine, ranks: usize, program: &[&str]) -> Command {
+    let mut job = engine.command(ranks);
+    job.args(program).current_dir(&sandbox.folder);
+    let plimsoll = command();
+    job.envs(plimsoll.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    job
+}
+
+/// The run with more arguments as the ranks of a job.
+fn training(sandbox: &Sandbox, engine: &Engine, ranks: usize, arguments: &[&str]) -> Command {
+    let plimsoll = program().to_str().unwrap();
+    job(sandbox, engine, ranks, &[&[plimsoll], &RUN[..], arguments].concat())
+}
+
+fn run(sandbox: &Sandbox, engine: &Engine, ranks: usize, arguments: &[&str]) -> Output {
+    training(sandbox, engine, ranks, arguments).output().unwrap()
+}
+
+/// Standard error of ranks that succeed, and the document that they print.
+fn succeed(sandbox: &Sandbox, engine: &Engine, ranks: usize, arguments: &[&str]) -> (String, Value) {
+    let output = run(sandbox, engine, ranks, &[arguments, &["--json"]].concat());
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr).into_owned());
+    assert!(output.status.success(), "{ranks} ranks of {}: {out}{err}", engine.mpirun.display());
+    // One rank prints.
+    let document = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"));
+    (err, document)
+}
+
+fn read(sandbox: &Sandbox, file: &str) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(sandbox.path(file)).unwrap()).unwrap()
+}
+
+fn numbers(sandbox: &Sandbox, folder: &str) -> Vec<f32> {
+    let file = super::resume::weights(sandbox, folder);
+    let header = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    file[8 + header..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+#[track_caller]
+fn assert_same_weights(sandbox: &Sandbox, folder: &str) {
+    let (one, many) = (numbers(sandbox, "one"), numbers(sandbox, folder));
+    let largest = one.iter().zip(&many).map(|(one, many)| (one - many).abs()).fold(0.0, f32::max);
+    assert!(one.len() == many.len() && largest <= 1e-6, "{folder}: weights differ by up to {largest}");
+}
+
+#[test]
+fn ranks_train_the_weights_of_one_process_and_resume_on_others() {
+    let sandbox = Sandbox::new("ranks");
+    sandbox.succeed(&[&RUN[..], &["--out", "one", "--quiet", "--epochs", "2"]].concat());
+    for (number, engine) in engines().iter().enumerate() {
+        let folder = format!("many-{number}");
+        let (err, report) = succeed(&sandbox, engine, 4, &["--out", &folder, "--epochs", "2"]);
+        assert_eq!(err.matches("plan · digits-cnn").count(), 1, "rank 0 alone prints: {err}");
+        assert_same_weights(&sandbox, &folder);
+        assert_eq!(report["epochs"][1]["accuracy"], read(&sandbox, "one/report.json")["epochs"][1]["accuracy"]);
+        // Every byte of the plan follows from its certificate and what it assumes, and no rank takes more.
+        let plan = read(&sandbox, &format!("{folder}/plan.json"));
+        assert_eq!((plan["ranks"].as_u64(), plan["batch"].as_u64()), (Some(4), Some(48)));
+        let communication = plan["by_owner"]["communication"].as_u64().unwrap();
+        assert!(communication >= 1 << 20, "{communication} bytes of communication");
+        let (planned, measured) = (report["planned_bytes"].as_u64().unwrap(), report["measured_peak_rss_bytes"].as_u64().unwrap());
+        assert!(measured <= planned, "{}: {measured} bytes were measured and {planned} planned", engine.mpirun.display());
+        // Another number of ranks continues within the second epoch.
+        for file in std::fs::read_dir(sandbox.path(&folder).join("checkpoints")).unwrap().map(|file| file.unwrap().path()) {
+            if file.to_string_lossy().contains("60") {
+                std::fs::remove_file(file).unwrap();
+            }
+        }
+        let (err, _) = succeed(&sandbox, engine, 3, &["--out", &folder, "--resume", "--epochs", "2"]);
+        assert!(err.contains("resumed after step 40, 1 epochs done"), "{err}");
+        assert_same_weights(&sandbox, &folder);
+    }
+}
+
+#[test]
+fn what_ranks_cannot_do_is_one_error() {
+    let sandbox = Sandbox::new("ranks-refused");
+    // Whatever the library is.
+    if let Some(engine) = engines().into_iter().next() {
+        let refused = |arguments: &[&str], with: &str| {
+            let output = run(&sandbox, &engine, 2, arguments);
+            let err = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success(), "{err}");
+            assert_eq!((err.matches("error: ").count(), err.matches(with).count()), (1, 1), "{}: {err}", engine.mpirun.display());
+        };
+        refused(&["--set", "parallel.data=none"], "error: 2 ranks were started, but `parallel.data` is \"none\"");
+        refused(&["--set", "parallel.shard=optimizer"], "error: unknown key `parallel.shard`");
+        refused(&["--host-memory", "4MiB"], "error: this run does not fit into 4.00 MiB of host memory");
+        let output = training(&sandbox, &engine, 2, &[]).env("PLIMSOLL_MPI_TIMEOUT", "soon").output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        let timeout = "error: PLIMSOLL_MPI_TIMEOUT is `soon`, but should be the seconds that a rank waits for others, such as 600";
+        assert!(!output.status.success() && err.contains(timeout), "{err}");
+        refused(&["--device", "cuda:0"], "error: 2 ranks were started to train together, which they can on the CPU only");
+    }
+}
+
+/// The process of a rank whose current folder is that of the test.
+fn process_of_rank(sandbox: &Sandbox, rank: usize) -> Option<String> {
+    let here = fs::canonicalize(&sandbox.folder).unwrap();
+    fs::read_dir("/proc").unwrap().filter_map(Result::ok).find_map(|entry| {
+        let path = entry.path();
+        let is_plimsoll = fs::read_link(path.join("exe")).ok()? == fs::canonicalize(program()).unwrap();
+        let variables = fs::read(path.join("environ")).ok()?;
+        let is_rank = RANK.iter().any(|name| variables.split(|byte| *byte == 0).any(|pair| pair == format!("{name}={rank}").as_bytes()));
+        let found = is_plimsoll && is_rank && fs::read_link(path.join("cwd")).ok()? == here;
+        found.then(|| entry.file_name().to_string_lossy().into_owned())
+    })
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_the_job_which_resumes_on_fewer() {
+    let sandbox = Sandbox::new("ranks-killed");
+    sandbox.succeed(&[&RUN[..], &["--out", "one", "--quiet", "--epochs", "3"]].concat());
+    for (number, engine) in engines().iter().enumerate() {
+        let folder = format!("killed-{number}");
+        let arguments = ["--out", &folder, "--quiet", "--epochs", "1000000", "--set", "checkpoint.keep=1000000"];
+        let mut job = training(&sandbox, engine, 3, &arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let first = sandbox.path(&format!("{folder}/checkpoints/step-000000000020.json"));
+        while !first.exists() {
+            assert!(job.try_wait().unwrap().is_none(), "{}: the job has ended", engine.mpirun.display());
+            std::thread::yield_now();
+        }
+        let rank = process_of_rank(&sandbox, 1).expect("rank 1 trains");
+        assert!(Command::new("kill").args(["-9", &rank]).status().unwrap().success());
+        // Its launcher ends the other ranks, which wait for it.
+        assert!(!job.wait().unwrap().success(), "{}", engine.mpirun.display());
+        for file in fs::read_dir(sandbox.path(&folder).join("checkpoints")).unwrap().map(|file| file.unwrap().path()) {
+            let step: String = file.to_string_lossy().rsplit('/').next().unwrap().chars().filter(char::is_ascii_digit).collect();
+            if step.parse::<u64>().is_ok_and(|step| step > 50) {
+                fs::remove_file(file).unwrap();
+            }
+        }
+        succeed(&sandbox, engine, 2, &["--out", &folder, "--resume", "--epochs", "3"]);
+        assert_same_weights(&sandbox, &folder);
+    }
+}
+
+#[test]
+fn every_rank_stays_within_a_hard_limit_of_its_plan() {
+    let sandbox = Sandbox::new("ranks-limited");
+    for (number, engine) in engines().iter().enumerate() {
+        let folder = format!("measured-{number}");
+        succeed(&sandbox, engine, 2, &["--out", &folder, "--epochs", "2"]);
+        // What MPI takes differs by some pages from start to start.
+        let budget = read(&sandbox, &format!("{folder}/plan.json"))["min_bytes"].as_u64().unwrap() + (512 << 10);
+        let limit = |rank: usize| Group::new(&format!("rank-{rank}"), budget);
+        let Some(groups) = (0..2).map(limit).collect::<Option<Vec<Group>>>() else {
+            println!("ranks: skipped, there are no control groups that this process may make");
+            return;
+        };
+        let parent = groups[0].path().to_str().unwrap().strip_suffix('0').unwrap();
+        let script = format!("echo $$ > {parent}${{{}:-${}}}/cgroup.procs && exec \"$0\" \"$@\"", RANK[0], RANK[1]);
+        let (plimsoll, host, out) = (program().to_str().unwrap(), budget.to_string(), format!("limited-{number}"));
+        let own = ["sh", "-c", &script, plimsoll];
+        let limited =
+            job(&sandbox, engine, 2, &[&own[..], &RUN[..], &["--out", &out, "--quiet", "--epochs", "2", "--host-memory", &host]].concat())
+                .output()
+                .unwrap();
+        let err = String::from_utf8_lossy(&limited.stderr);
+        assert!(limited.status.success(), "{}: {err}", engine.mpirun.display());
+        // Nothing was replanned, and the result is that of a run without limits.
+        assert!(!err.contains("replanned"), "{err}");
+        assert_eq!(read(&sandbox, &format!("{out}/plan.json"))["host_budget_bytes"].as_u64(), Some(budget));
+        assert_eq!(numbers(&sandbox, &out), numbers(&sandbox, &folder));
+    }
+}
