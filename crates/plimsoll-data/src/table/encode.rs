@@ -14,6 +14,7 @@ use std::sync::Arc;
 pub(crate) enum Cell<'c> {
     Missing,
     Number(f64),
+    Boolean(bool),
     /// Text, to be parsed by the column.
     Text(&'c [u8]),
     /// Numbers as bytes, which need no alignment.
@@ -28,10 +29,15 @@ impl Cell<'_> {
         match self {
             Cell::Text(text) => with(text),
             Cell::Number(value) => with(value.to_string().as_bytes()),
+            Cell::Boolean(truth) => with(truth_text(*truth)),
             Cell::List(list) => with(list.as_flattened()),
             Cell::Missing | Cell::TooLong(_) => with(b""),
         }
     }
+}
+
+fn truth_text(truth: bool) -> &'static [u8] {
+    if truth { b"true" } else { b"false" }
 }
 
 /// What a format does with the text of cells.
@@ -271,6 +277,7 @@ impl Encoder {
             Cell::Number(value) if value.is_nan() && self.column.fill.is_some() => return Ok(None),
             Cell::Number(value) => return Err(not_finite(&value.to_string())),
             Cell::Missing => return Ok(None),
+            Cell::Boolean(truth) => return Ok(Some(f64::from(u8::from(truth)))),
             Cell::List(_) => return Err("is a list; choose another column".into()),
             Cell::TooLong(limit) => return Err(format!("is no number but more than {limit} bytes of text; choose another column")),
             Cell::Text(text) => text.trim_ascii(),
@@ -323,6 +330,8 @@ impl Encoder {
             Cell::Text(text) if self.format.is_missing(text) => self.filled_text(),
             Cell::Text(text) => text,
             Cell::Missing => self.filled_text(),
+            Cell::Boolean(truth) if integers => [b"0", b"1"][usize::from(truth)],
+            Cell::Boolean(truth) => truth_text(truth),
             Cell::Number(value) if value.is_nan() => self.filled_text(),
             Cell::Number(value) if value.fract() == 0.0 && value.abs() < 9e18 => digits(value as i64, &mut buffer),
             Cell::Number(value) => return with(value.to_string().as_bytes()),
@@ -407,6 +416,7 @@ impl Encoder {
         let text = match cell {
             Cell::Text(text) => text,
             Cell::Missing => self.filled_text(),
+            Cell::Boolean(truth) => truth_text(truth),
             Cell::TooLong(limit) => return Err(format!("is more than {limit} bytes of text; shorten it or leave the row out")),
             Cell::Number(value) => {
                 let text = value.to_string();

@@ -94,6 +94,7 @@ impl Inference {
         match cell {
             Cell::Missing => self.add_missing(),
             Cell::Number(value) => self.add_number(value, b""),
+            Cell::Boolean(truth) => self.add_text(if truth { b"true" } else { b"false" }, format, true),
             Cell::List(list) => {
                 self.lists += 1;
                 self.present += 1;
