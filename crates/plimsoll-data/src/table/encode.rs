@@ -40,6 +40,14 @@ fn truth_text(truth: bool) -> &'static [u8] {
     if truth { b"true" } else { b"false" }
 }
 
+/// A text, which in another encoding would be another category or token.
+pub(crate) fn utf8(text: &[u8]) -> Result<&str, String> {
+    str::from_utf8(text).map_err(|_| {
+        let start = String::from_utf8_lossy(&text[..text.len().min(80)]);
+        format!("is {start:?}, which is not UTF-8; save the file as UTF-8, such as with iconv -f LATIN1 -t UTF-8")
+    })
+}
+
 /// What a format does with the text of cells.
 #[derive(Clone, Debug)]
 pub(crate) struct CellFormat {
@@ -385,6 +393,7 @@ impl Encoder {
                 if let Some(at) = self.tokens.find(token) {
                     return Ok(masked + oov + at);
                 }
+                utf8(token)?;
                 match oov {
                     0 => {
                         let (token, count) = (String::from_utf8_lossy(token), vocabulary.len());
@@ -401,6 +410,7 @@ impl Encoder {
                 }
             }
             Encoding::Hash { bins, salt, mask, .. } => {
+                utf8(token)?;
                 let masked = usize::from(mask.is_some() && *bins > 1);
                 if masked > 0 && mask.as_ref().is_some_and(|mask| mask.as_bytes() == token) {
                     return Ok(0);
@@ -424,6 +434,7 @@ impl Encoder {
             }
             Cell::List(_) => return Err("is a list; choose another column".into()),
         };
+        let valid = utf8(text)?;
         let mut at = 0;
         match &self.column.encoding {
             Encoding::Vectorize { tokens, output: TextOutput::Int, .. } => {
@@ -450,8 +461,7 @@ impl Encoder {
                 });
             }
             Encoding::BytePair { pairs, .. } => {
-                let text = str::from_utf8(text).map_err(|_| "is not valid UTF-8; save the file as UTF-8")?;
-                pairs.each(text, scratch, |id| {
+                pairs.each(valid, scratch, |id| {
                     out[at] = id.to_ne_bytes();
                     at += 1;
                     at < out.len()

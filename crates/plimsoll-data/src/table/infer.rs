@@ -1,7 +1,7 @@
 //! What the columns of a table hold, inferred over all rows.
 
 use super::column::ColumnKind;
-use super::encode::{Cell, CellFormat};
+use super::encode::{Cell, CellFormat, utf8};
 use super::parse;
 use super::tokens::TokenSet;
 use plimsoll_core::Bytes;
@@ -46,6 +46,7 @@ pub(crate) struct Inference {
     first_undated: Option<(u64, String)>,
     first_infinite: Option<(u64, String)>,
     first_fraction: Option<(u64, f64)>,
+    first_invalid: Option<(u64, String)>,
 }
 
 /// Characters of a text that an error quotes.
@@ -172,6 +173,9 @@ impl Inference {
                 Some((at, false)) => self.counts[at] += 1,
                 Some((_, true)) => {
                     self.counts.push(1);
+                    if let (None, Err(problem)) = (&self.first_invalid, utf8(text)) {
+                        self.first_invalid = Some((self.line, problem));
+                    }
                     self.many = self.texts.len() > self.most || self.texts.bytes() > MOST_BYTES;
                 }
                 None => self.many = true,
@@ -212,7 +216,8 @@ impl Inference {
             ColumnKind::Number => [missing, infinite(), no_number(), fraction()].into_iter().flatten().min_by_key(|(line, _)| *line),
             ColumnKind::Date => [missing, no_date()].into_iter().flatten().min_by_key(|(line, _)| *line),
             ColumnKind::Boolean => missing,
-            _ => None,
+            ColumnKind::Category | ColumnKind::Text => self.first_invalid.clone(),
+            ColumnKind::List => None,
         }
     }
 
