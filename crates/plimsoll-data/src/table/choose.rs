@@ -79,6 +79,13 @@ pub(crate) fn candidates(spec: &TableSpec, names: &ColumnNames) -> Result<Vec<Op
     Ok(wanted)
 }
 
+/// The columns that were fitted as numbers.
+pub(crate) fn fitted_numbers(spec: &TableSpec, names: &ColumnNames) -> Vec<usize> {
+    let numbers = spec.fitted.iter().filter(|column| column.kind == ColumnKind::Number);
+    let numbers: HashSet<&str> = numbers.map(|column| column.name.as_str()).collect();
+    (0..names.len()).filter(|at| numbers.contains(spec.renamed(names.get(*at)))).collect()
+}
+
 impl Chosen {
     /// Chooses columns by what was seen of them. `series` if rows form windows, in which targets are features too.
     pub fn new(

@@ -74,6 +74,7 @@ impl TextTable {
             format.decimal = b',';
             scan = CsvScan::new(paths, spec, &syntax, &format)?;
         }
+        scan.fitted.iter().for_each(|at| scan.seen[*at] = None);
         if syntax == Syntax::JsonLines {
             candidates(&spec.table, &scan.names).map_err(refuse)?;
         }
