@@ -66,6 +66,7 @@ fn predict(args: &Predict) -> Result<()> {
     if !inputs.is_empty() && args.trained.rows.is_some() {
         bail!("`--rows` chooses rows of the run, and new data was given too; use one of the two");
     }
+    let is_new = format == Format::Masks && !path.exists();
     // Tried before anything is computed. An earlier file stays until the new one is complete.
     let probe = match format {
         Format::Printed => Ok(None),
@@ -79,6 +80,10 @@ fn predict(args: &Predict) -> Result<()> {
     let complete = predicted.and_then(|done| writer.outs.iter_mut().try_for_each(Out::finish).map(|()| done));
     let renamed = complete.and_then(|done| writer.outs.iter().try_for_each(Out::rename).map(|()| done));
     writer.outs.iter().flat_map(Out::temporary).chain(&probe).for_each(|path| drop(fs::remove_file(path)));
+    if is_new && renamed.is_err() {
+        // Only an empty folder is removed.
+        _ = fs::remove_dir(path);
+    }
     let (rows, fitted) = renamed?;
     if format == Format::Printed {
         return Ok(());

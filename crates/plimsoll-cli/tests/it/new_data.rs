@@ -104,6 +104,9 @@ fn images_are_predicted_as_they_are_evaluated() {
         let (_, error) = sandbox.fail(arguments);
         assert!(error.contains(part), "{error}");
     }
+    assert!(!sandbox.path("masks").exists(), "a folder is left only if masks are in it");
+    let (_, error) = sandbox.fail(&["predict", "run", "photos", "--out", "nowhere/p.csv"]);
+    assert_eq!(error, "error: cannot write nowhere/p.csv: No such file or directory (os error 2)");
 }
 
 #[test]
