@@ -204,6 +204,46 @@ fn texts_and_arrow_files_are_predicted_as_they_are_evaluated() {
 }
 
 #[test]
+fn a_table_of_any_format_is_predicted() {
+    let sandbox = Sandbox::new("new-formats");
+    let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/fixtures/tables");
+    let files = ["mixed.csv", "mixed.jsonl", "mixed.jsonl.gz", "mixed.parquet", "mixed.arrow"];
+    files.iter().for_each(|name| _ = std::fs::copy(tables.join(name), sandbox.path(name)).unwrap());
+    let text = std::fs::read_to_string(sandbox.path("mixed.csv")).unwrap();
+    // As Excel writes it in many countries.
+    sandbox.write("commas.csv", text.replace(',', ";").replace('.', ","));
+    let read = |name: &str| std::fs::read(sandbox.path(name)).unwrap();
+    for (source, file) in [("csv", "mixed.csv"), ("json_lines", "mixed.jsonl"), ("parquet", "mixed.parquet")] {
+        sandbox.write(
+            "run.toml",
+            format!(
+                "[data]\nsource = '{source}'\npath = '{file}'\ntarget = 'class'\nstandardize = 'features'\nholdout = 0.25\n\
+                 [model]\nlayers = [{{ type = 'dense', units = 2 }}]\n[train]\nbatch = 4\nepochs = 2\n"
+            ),
+        );
+        // A file of another format is inferred to the same columns.
+        let columns = sandbox.succeed(&["data", "inspect", "run.toml", "--rows", "0"]);
+        assert!(columns.contains("size (standardized), colour (") && columns.contains("new (boolean), day (date"), "{columns}");
+        sandbox.succeed(&["train", "run.toml", "--quiet", "--out", source]);
+        sandbox.succeed(&["predict", source, file, "--out", "same.csv"]);
+        for other in files.iter().chain(&["commas.csv"]) {
+            sandbox.succeed(&["predict", source, other, "--out", "other.csv"]);
+            assert_eq!(read("other.csv"), read("same.csv"), "trained on {file}, given {other}");
+        }
+    }
+    // A category in another encoding would be an unknown one.
+    let latin1: Vec<u8> = text.replace("red", "gr\u{fc}n").chars().map(|letter| letter as u8).collect();
+    sandbox.write("latin1.csv", &latin1);
+    let (_, error) = sandbox.fail(&["predict", "csv", "latin1.csv", "--out", "p.csv"]);
+    assert!(
+        error.contains("latin1.csv, line 2: column `colour` is \"gr\u{fffd}n\", which is not UTF-8; save the file as UTF-8"),
+        "{error}"
+    );
+    let (_, refused) = sandbox.fail(&["data", "inspect", "run.toml", "--set", "data.source=csv", "--set", "data.path=latin1.csv"]);
+    assert_eq!(refused, error);
+}
+
+#[test]
 fn masks_are_trained_on_and_written() {
     let sandbox = Sandbox::new("new-masks");
     for folder in ["images", "masks", "new"] {

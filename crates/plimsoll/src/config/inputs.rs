@@ -129,9 +129,18 @@ impl Config {
         Ok(rows.parallelism(Parallelism::Auto).prefetch(Prefetch::Auto))
     }
 
-    /// The columns that the model was trained on, of another file and without labels.
-    fn open_table(&self, kind: &SourceKind, table: &Reader<'_>, path: &Path) -> Result<Dataset> {
+    /// The columns that the model was trained on, of another file, of any format of tables, and without labels.
+    fn open_table(&self, trained_on: &'static SourceKind, table: &Reader<'_>, path: &Path) -> Result<Dataset> {
         let mut keys: Table = table.entries().map(|(key, value, _)| (key.to_string(), value.clone())).collect();
+        let kind = trained_on.of_table_file(path)?;
+        if kind.name != trained_on.name {
+            if keys.contains_key("window") {
+                let what = format!("this model was trained on windows of a {} file; give it one, not {}", trained_on.name, path.display());
+                return Err(Error::Config(what));
+            }
+            keys.insert("source".into(), Value::String(kind.name.into()));
+            ["delimiter", "decimal", "header", "names"].iter().for_each(|key| _ = keys.remove(*key));
+        }
         ROWS_AND_LABELS.iter().for_each(|key| _ = keys.remove(*key));
         // The features are known, and new data need not have the columns that were dropped or are labels.
         if let Some(fitted) = self.fitted.as_ref().filter(|fitted| !fitted.features.is_empty()) {

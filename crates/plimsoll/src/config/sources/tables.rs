@@ -7,6 +7,8 @@ use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_data::Dataset;
 use plimsoll_data::source::{ArrowSpec, Csv, CsvSpec, ParquetSpec, Window, arrow_files, parquet_files, table_files};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use toml::Value;
 
@@ -60,6 +62,28 @@ pub(super) const ARROW: SourceKind = SourceKind {
     open: arrow,
     from_path: Some(only_path),
 };
+
+impl SourceKind {
+    /// The kind of a file with a table, by its first bytes; of a compressed text, by its name. Where they do not say, this kind.
+    pub(in crate::config) fn of_table_file(&'static self, path: &Path) -> Result<&'static SourceKind> {
+        let mut head = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(1 << 10).read_to_end(&mut head));
+        read.map_err(|source| Error::Io { action: "open", path: path.to_path_buf(), source })?;
+        let text = head.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&head).trim_ascii_start();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        let is_named = |extensions: &[&str]| extensions.iter().any(|extension| name.contains(extension));
+        let is_compressed = head.starts_with(&[0x1F, 0x8B]) || head.starts_with(&[0x28, 0xB5, 0x2F, 0xFD]);
+        Ok(match () {
+            () if head.starts_with(b"PAR1") => &PARQUET,
+            () if [&b"ARROW1"[..], b"FEA1", &[0xFF; 4]].iter().any(|magic| head.starts_with(magic)) => &ARROW,
+            () if is_compressed && is_named(&[".jsonl", ".ndjson", ".json"]) => &JSON_LINES,
+            () if is_compressed && is_named(&[".csv", ".tsv"]) => &CSV,
+            () if is_compressed => self,
+            () if text.starts_with(b"{") => &JSON_LINES,
+            () => &CSV,
+        })
+    }
+}
 
 fn arrow(args: &SourceArgs<'_>) -> Result<Opened> {
     let files = paths(args, "the path of an Arrow file or folder, a pattern, or a list of paths", arrow_files)?;
