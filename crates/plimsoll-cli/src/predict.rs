@@ -106,14 +106,14 @@ impl Writer<'_> {
         if inputs.is_empty() {
             let trained = args.trained.open()?;
             let (rows, fitted) = (name(trained.rows()).to_string(), trained.preprocessing().clone());
-            self.table = Table::new("row", trained.class_names(), &fitted.targets, self.top);
+            self.table = Table::new("row", trained.class_names(), trained.value_names(), self.top);
             trained.predict(|piece, kinds| self.add(piece, kinds, &|row| row.to_string()))?;
             return Ok((rows, fitted));
         }
         let mut model = Predictor::open(&args.trained.run, |config| args.trained.change(config))?;
         let first = if model.reads_images() { "file" } else { "row" };
         let fitted = model.preprocessing().clone();
-        self.table = Table::new(first, model.classes().to_vec(), &fitted.targets, self.top);
+        self.table = Table::new(first, model.classes().to_vec(), model.value_names(), self.top);
         let spooled = Spooled::of(inputs)?;
         let predicted = model.predict_as(&Inputs::Files(spooled.paths.clone()), |piece, row_name, kinds| {
             self.add(piece, kinds, &|row| match &spooled.file {

@@ -204,6 +204,30 @@ fn texts_and_arrow_files_are_predicted_as_they_are_evaluated() {
 }
 
 #[test]
+fn forecasts_are_named_by_the_rows_ahead() {
+    let sandbox = Sandbox::new("new-forecasts");
+    let rows: String = (0..80).map(|n| format!("{},{}\n", n % 7, n % 11)).collect();
+    sandbox.write("t.csv", format!("load,sun\n{rows}"));
+    let windows = [("horizons = [1, 6]", "row,load+1,sun+1,load+6,sun+6"), ("horizon = 2, offset = 5", "row,load+5,sun+5,load+6,sun+6")];
+    for (at, (ahead, header)) in windows.into_iter().enumerate() {
+        sandbox.write(
+            "run.toml",
+            format!(
+                "[data]\nsource = 'csv'\npath = 't.csv'\ntarget = ['load', 'sun']\ntypes = {{ load = 'float', sun = 'float' }}\n\
+                 window = {{ length = 4, {ahead} }}\n[model]\nlayers = [{{ type = 'flatten' }}, {{ type = 'dense', units = 4 }}]\n\
+                 [train]\nloss = 'mse'\nepochs = 1\n"
+            ),
+        );
+        let run = format!("run-{at}");
+        sandbox.succeed(&["train", "run.toml", "--quiet", "--out", &run]);
+        for arguments in [&["t.csv"][..], &["--rows", "training"]] {
+            let printed = sandbox.succeed(&[&["predict", &run], arguments].concat());
+            assert_eq!(printed.lines().next(), Some(header), "{arguments:?}");
+        }
+    }
+}
+
+#[test]
 fn a_table_of_any_format_is_predicted() {
     let sandbox = Sandbox::new("new-formats");
     let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/fixtures/tables");

@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::short::ShortKeys;
-use super::sources::{InputKind, SourceKind};
+use super::sources::{InputKind, SourceKind, rows_ahead};
 use super::stages::{self, Defaults};
 use crate::devices::DeviceSpec;
 use crate::error::{Error, Result};
@@ -98,6 +98,17 @@ impl Config {
         let root = Reader::root(&self.table);
         let data = root.section("data")?.ok_or_else(|| root.missing("data", "what the model was trained on"))?;
         Ok(innermost(&data)?.map_or(InputKind::Arrays, |(kind, table)| kind.input_kind(&table)))
+    }
+
+    /// The names of the values that a model predicts: its targets; of a forecast, each with the rows that it is ahead.
+    pub(crate) fn value_names(&self, targets: &[String]) -> Result<Vec<String>> {
+        let root = Reader::root(&self.table);
+        let found = root.section("data")?.map(|data| innermost(&data)).transpose()?.flatten();
+        let ahead = found.map(|(_, table)| rows_ahead(&table)).transpose()?.unwrap_or_default();
+        Ok(match ahead[..] {
+            [] | [1] => targets.to_vec(),
+            _ => ahead.iter().flat_map(|ahead| targets.iter().map(move |target| format!("{target}+{ahead}"))).collect(),
+        })
     }
 
     /// Inputs with the preprocessing of the training data, batched.
