@@ -220,6 +220,9 @@ fn accuracy_of_sequences_counts_every_position() {
     let images = Dataset::random(RandomSpec::new(64).floats("x", [8, 8, 1]).labels("y", 10)).unwrap().batch(16);
     let error = Trainer::new(Sequential::new().add(Dense::new(10)), &images).plan(&Fit::epochs(1)).unwrap_err().to_string();
     assert!(error.contains("do not match 64B predictions") && error.contains("has shape [8, 8, 10] for each row"), "{error}");
+    let floats = Dataset::random(RandomSpec::new(64).floats("x", [5]).floats("y", [])).unwrap().batch(16);
+    let error = Trainer::new(Sequential::new().add(Dense::new(3)), &floats).plan(&Fit::epochs(1)).unwrap_err().to_string();
+    assert!(error.ends_with("nor a probability for each of 3 classes; convert class IDs to integers, such as i32"), "{error}");
     // More labels than predictions need no other layer.
     let many = Dataset::random(RandomSpec::new(64).floats("x", [5]).bytes("y", [3])).unwrap().batch(16);
     let error = Trainer::new(Sequential::new().add(Dense::new(256)), &many).plan(&Fit::epochs(1)).unwrap_err().to_string();

@@ -56,7 +56,8 @@ pub(crate) fn label_format(g: &mut Graph, labels: ValueId, scores: ValueId, clas
         return Ok(Labels::ClassIds(labels));
     }
     if ty.shape.last().and_then(|dim| dim.as_fixed()) != Some(classes) {
-        let what = format!("labels {ty} are neither integer class IDs nor a probability for each of {classes} classes");
+        let remedy = if elements == predictions { "; convert class IDs to integers, such as i32" } else { "" };
+        let what = format!("labels {ty} are neither integer class IDs nor a probability for each of {classes} classes{remedy}");
         return Err(g.error(what));
     }
     let rows = Shape::new(ty.shape.dims()[..ty.shape.rank() - 1].iter().copied()).elements();
