@@ -84,6 +84,9 @@ fn images_are_predicted_as_they_are_evaluated() {
     assert!(child.wait().unwrap().success());
     let piped = std::fs::read_to_string(sandbox.path("piped.csv")).unwrap();
     assert!(piped.contains("\nphotos/light/03.png,light,") && piped.contains("\nphotos/dark/04.png,dark,"), "{piped}");
+    sandbox.write("none.npy", npy("|u1", "(0, 16, 16, 1)", &[]));
+    let (_, error) = sandbox.fail(&["predict", "run", "--input", "none.npy", "--out", "p.csv"]);
+    assert!(error.starts_with("error: there is nothing to predict: npy none.npy"), "{error}");
     // Arrays of pixels are resized and scaled too.
     let pixels: Vec<u8> = (0..256).map(|i| if in_square(i, (3, 6)) { 250 } else { 30 + 9 }).collect();
     sandbox.write("x.npy", npy("|u1", "(1, 16, 16, 1)", &pixels));
@@ -201,6 +204,22 @@ fn texts_and_arrow_files_are_predicted_as_they_are_evaluated() {
         sandbox.succeed(&["predict", "arrow", name, "--out", "new.npy"]);
         assert_eq!(read("new.npy"), read("trained.npy"), "{name}");
     }
+}
+
+#[test]
+fn arrays_of_another_shape_are_refused() {
+    let sandbox = Sandbox::new("new-shapes");
+    let floats = |count: usize| (0..count).flat_map(|n| (n as f32 / 9.0).to_le_bytes()).collect::<Vec<u8>>();
+    sandbox.write("x.npy", npy("<f4", "(8, 5)", &floats(40)));
+    sandbox.write("y.npy", npy("|u1", "(8,)", &[0, 1, 0, 1, 1, 0, 1, 0]));
+    sandbox.write("wide.npy", npy("<f4", "(4, 6)", &floats(24)));
+    sandbox.write(
+        "run.toml",
+        "[data]\nsource = 'npy'\nx = 'x.npy'\ny = 'y.npy'\n[model]\nlayers = [{ type = 'dense', units = 2 }]\n[train]\nepochs = 1\n",
+    );
+    sandbox.succeed(&["train", "run.toml", "--quiet", "--out", "run"]);
+    let (_, error) = sandbox.fail(&["predict", "run", "wide.npy"]);
+    assert!(error.ends_with("rows to predict need the shape of those it was trained on, and have x: f32[6]"), "{error}");
 }
 
 #[test]

@@ -279,6 +279,9 @@ impl Predictor {
         mut sink: impl FnMut(&Prediction<'_>, &dyn Fn(u64) -> String, &[OutputKind]),
     ) -> Result<()> {
         let data = (self.prepare)(inputs.to_inputs().resolve(self.kind)?)?;
+        if data.size() == Some(0) {
+            return Err(Error::Config(format!("there is nothing to predict: {} has no rows", data.describe())));
+        }
         let (scales, named) = (self.fitted.target_scales(), self.kind == InputKind::Images);
         let names = data.clone();
         let name = move |row: u64| names.row_name(row).filter(|_| named).unwrap_or_else(|| row.to_string());
@@ -310,7 +313,12 @@ impl Predictor {
             *opened = None;
             let spec = RunSpec { data: data.clone(), budget: self.budget, ..(**spec).clone() };
             let mut trainer = Trainer::from(spec).for_prediction();
-            load(&mut trainer)?;
+            load(&mut trainer).map_err(|error| match error {
+                Error::Config(what) => {
+                    Error::Config(format!("{what}; rows to predict need the shape of those it was trained on, and have {schema}"))
+                }
+                other => other,
+            })?;
             *opened = Some(Box::new(OpenModel { schema, rows, trainer }));
         }
         Ok(&mut opened.as_mut().expect("just opened").trainer)
