@@ -223,6 +223,19 @@ fn arrays_of_another_shape_are_refused() {
 }
 
 #[test]
+fn numbers_are_classes_where_that_is_declared() {
+    let sandbox = Sandbox::new("number-classes");
+    sandbox.write("t.csv", "a,stars\n1,2.5\n2,10\n3,2.5\n4,3\n5,10\n");
+    sandbox.write("run.toml", "[data]\nsource = 'csv'\npath = 't.csv'\ntarget = 'stars'\ntypes = { stars = 'category' }\n");
+    let rows = sandbox.succeed(&["data", "inspect", "run.toml"]);
+    assert!(rows.contains("\n  classes   2.5, 3, 10\n") && rows.contains("· y: 2 (10)"), "{rows}");
+    // A few numbers among texts are classes too.
+    sandbox.write("t.csv", "a,stars\n1,good\n2,10\n3,good\n4,bad\n5,good\n");
+    let rows = sandbox.succeed(&["data", "inspect", "run.toml"]);
+    assert!(rows.contains("\n  classes   10, bad, good\n"), "{rows}");
+}
+
+#[test]
 fn forecasts_are_named_by_the_rows_ahead() {
     let sandbox = Sandbox::new("new-forecasts");
     let rows: String = (0..80).map(|n| format!("{},{}\n", n % 7, n % 11)).collect();

@@ -335,7 +335,9 @@ impl Chosen {
                         format!("its target `{name}` has more than 65536 different texts, which are no classes; choose another column");
                     return Err(ColumnsError::Problem(problem));
                 }
-                Some(Encode::Lookup(VocabularySpec { given: classes, oov: 0, ..VocabularySpec::default() }, Output::Int))
+                // Numbers that are declared as classes are counted.
+                let given = classes.filter(|_| !found.has_numbers);
+                Some(Encode::Lookup(VocabularySpec { given, oov: 0, ..VocabularySpec::default() }, Output::Int))
             }
             ColumnKind::Category => Some(Encode::Lookup(VocabularySpec::default(), Output::OneHot)),
             ColumnKind::Text => {

@@ -70,6 +70,8 @@ pub(crate) struct Inferred {
     pub reason: &'static str,
     /// The distinct texts, sorted, if there are not too many.
     pub texts: Option<Vec<String>>,
+    /// Whether there are numbers, which are not among the texts.
+    pub has_numbers: bool,
     /// How often each of them occurred, if every cell is a text.
     pub counts: Option<Vec<u64>>,
     /// Whether every cell with a value can be read as its kind.
@@ -264,6 +266,7 @@ impl Inference {
             by_default,
             reason,
             texts: (!self.many).then_some(texts),
+            has_numbers: self.numbers > 0,
             counts: (!self.many && only_texts).then_some(counts),
             valid,
             shortest_list: self.shortest_list,
