@@ -156,6 +156,8 @@ fn tables_are_predicted_in_their_units_from_files_and_standard_input() {
     sandbox.write("wrong.csv", "a,c\n1,2\n");
     let (_, error) = sandbox.fail(&["predict", "run", "wrong.csv", "--out", "p.csv"]);
     assert!(error.contains("`b`") && error.contains("wrong.csv"), "{error}");
+    let (_, error) = sandbox.fail(&["predict", "run", "run", "--out", "p.csv"]);
+    assert_eq!(error, "error: run is a folder, and this model was trained on a table; give it one file");
 }
 
 #[test]
