@@ -114,12 +114,12 @@ impl Inference {
         }
     }
 
-    /// Counts the rows, of `rows` so far, in which the column had no cell.
+    /// Counts the rows, of `rows` before this line, in which the column had no cell.
     pub fn catch_up(&mut self, rows: u64, line: u64) {
         let counted = self.present + self.missing;
         if rows > counted {
             self.missing += rows - counted;
-            self.first_missing.get_or_insert(line);
+            self.first_missing.get_or_insert(line.saturating_sub(rows - counted));
         }
     }
 

@@ -6,6 +6,9 @@ use crate::table::Cell;
 /// numbers of the longest list.
 pub(super) fn object(line: &mut [u8], lists: &mut [[u8; 8]], sink: &mut dyn FnMut(&[u8], Cell<'_>)) -> Result<(), String> {
     let mut json = Json { line, at: 0 };
+    if json.peek() == Some(b'[') {
+        return Err("it begins a JSON array; write an object per line, as to_json(orient=\"records\", lines=True) of pandas".into());
+    }
     json.expect(b'{')?;
     if json.peek() != Some(b'}') {
         loop {
@@ -245,9 +248,7 @@ mod tests {
         assert_eq!(cells(line).unwrap(), expected);
         assert_eq!(cells("{}").unwrap(), Vec::<String>::new());
         assert_eq!(cells("{\"a\": [1,2,3,4]}").unwrap(), ["a=TooLong(3)"]);
-        for broken in
-            ["", "[1]", "{\"a\"}", "{\"a\": 1", "{\"a\": 1} x", "{\"a\": tru}", "{\"a\": \"x}", "{\"a\": \"\\u12\"}", "{\"a\": 1,}"]
-        {
+        for broken in ["", "{\"a\"}", "{\"a\": 1", "{\"a\": 1} x", "{\"a\": tru}", "{\"a\": \"x}", "{\"a\": \"\\u12\"}", "{\"a\": 1,}"] {
             assert!(cells(broken).unwrap_err().starts_with("its JSON is invalid at byte "), "{broken}");
         }
     }

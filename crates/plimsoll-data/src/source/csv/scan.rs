@@ -206,7 +206,7 @@ impl CsvScan {
         }
         drop(reporter);
         let rows = self.rows + file.rows;
-        self.seen.iter_mut().flatten().for_each(|seen| seen.catch_up(rows, first_line + line_number));
+        self.seen.iter_mut().flatten().for_each(|seen| seen.catch_up(rows, first_line + line_number + 1));
         self.add(file, line_number);
         Ok(())
     }
