@@ -38,7 +38,7 @@ mod zoo;
 
 use anyhow::Result;
 use clap::ArgMatches;
-use output::{complain, print, say};
+use output::{complain, message, print, say};
 use plimsoll::{CountingAllocator, Error, give_back_program_pages, return_freed_memory_early};
 use serde_json::json;
 use std::process::ExitCode;
@@ -162,7 +162,7 @@ fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
         Some(Error::PlanningInfeasible(refusal)) => (refusal.to_json(), ExitCode::from(INFEASIBLE)),
         Some(Error::PipelineInfeasible(refusal)) => (refusal.to_json(), ExitCode::from(INFEASIBLE)),
         Some(Error::OfRank { infeasible: true, .. }) => (json!({ "error": error.to_string() }), ExitCode::from(INFEASIBLE)),
-        _ => (json!({ "error": error.to_string() }), ExitCode::FAILURE),
+        _ => (json!({ "error": message(error) }), ExitCode::FAILURE),
     };
     let printed = if json && ranks::prints() { print(&document) } else { Ok(()) };
     if let Some(unprinted) = printed.err().map(|error| error.to_string()).filter(|unprinted| *unprinted != error.to_string()) {

@@ -46,6 +46,14 @@ pub fn complain(text: &str) {
     let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
 }
 
+/// An error with its causes, as far as it does not state them itself.
+pub fn message(error: &anyhow::Error) -> String {
+    error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |message, cause| match message.contains(&cause) {
+        true => message,
+        false => format!("{message}: {cause}"),
+    })
+}
+
 /// Text without control characters other than line ends and tabs, such as those in names and in the contents of files.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let harmless = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');

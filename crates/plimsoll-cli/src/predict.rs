@@ -66,6 +66,7 @@ fn predict(args: &Predict) -> Result<()> {
     if !inputs.is_empty() && args.trained.rows.is_some() {
         bail!("`--rows` chooses rows of the run, and new data was given too; use one of the two");
     }
+    let is_new = format == Format::Masks && !path.exists();
     // Tried before anything is computed. An earlier file stays until the new one is complete.
     let probe = match format {
         Format::Printed => Ok(None),
@@ -79,6 +80,10 @@ fn predict(args: &Predict) -> Result<()> {
     let complete = predicted.and_then(|done| writer.outs.iter_mut().try_for_each(Out::finish).map(|()| done));
     let renamed = complete.and_then(|done| writer.outs.iter().try_for_each(Out::rename).map(|()| done));
     writer.outs.iter().flat_map(Out::temporary).chain(&probe).for_each(|path| drop(fs::remove_file(path)));
+    if is_new && renamed.is_err() {
+        // Only an empty folder is removed.
+        _ = fs::remove_dir(path);
+    }
     let (rows, fitted) = renamed?;
     if format == Format::Printed {
         return Ok(());
@@ -101,14 +106,14 @@ impl Writer<'_> {
         if inputs.is_empty() {
             let trained = args.trained.open()?;
             let (rows, fitted) = (name(trained.rows()).to_string(), trained.preprocessing().clone());
-            self.table = Table::new("row", trained.class_names(), &fitted.targets, self.top);
+            self.table = Table::new("row", trained.class_names(), trained.value_names(), self.top);
             trained.predict(|piece, kinds| self.add(piece, kinds, &|row| row.to_string()))?;
             return Ok((rows, fitted));
         }
         let mut model = Predictor::open(&args.trained.run, |config| args.trained.change(config))?;
         let first = if model.reads_images() { "file" } else { "row" };
         let fitted = model.preprocessing().clone();
-        self.table = Table::new(first, model.classes().to_vec(), &fitted.targets, self.top);
+        self.table = Table::new(first, model.classes().to_vec(), model.value_names(), self.top);
         let spooled = Spooled::of(inputs)?;
         let predicted = model.predict_as(&Inputs::Files(spooled.paths.clone()), |piece, row_name, kinds| {
             self.add(piece, kinds, &|row| match &spooled.file {

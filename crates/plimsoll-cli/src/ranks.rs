@@ -1,5 +1,6 @@
 //! What a command prints as one of several ranks: rank 0 prints for all of them, and the others only what is theirs alone.
 
+use crate::output::message;
 use anyhow::Result;
 use plimsoll::{Error, Ranks};
 use std::sync::OnceLock;
@@ -30,8 +31,8 @@ pub fn error_line(error: &anyhow::Error) -> Option<String> {
         (Some((1.., _)), Some(Error::OfRank { .. })) => None,
         // Errors of communication name the rank themselves.
         (Some((rank @ 1.., size)), _) if !error.to_string().contains(&format!("rank {rank} of {size}")) => {
-            Some(format!("error: on rank {rank} of {size}: {error}\n"))
+            Some(format!("error: on rank {rank} of {size}: {}\n", message(error)))
         }
-        _ => Some(format!("error: {error}\n")),
+        _ => Some(format!("error: {}\n", message(error))),
     }
 }

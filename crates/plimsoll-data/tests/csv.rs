@@ -143,6 +143,34 @@ fn rows_in_a_run_are_those_that_are_read_one_by_one() {
 }
 
 #[test]
+fn files_of_other_formats_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |text: &str, spec: CsvSpec| complaint(Csv::open(&file(folder.path(), "t", text), &spec), folder.path());
+    let json = || CsvSpec::new().targets(["y"]).json_lines();
+    let complaints = [
+        open("ARROW1\0\0\0\0\0\0\0\0\0\0\0\0", CsvSpec::new()),
+        open("SQLite format 3\0\0\0\0\0\0\0\0\0\0\0", CsvSpec::new()),
+        open("a\0\0\0b\0\0\0,\0\0\0", CsvSpec::new()),
+        open("a,b\0\n1,2\n", CsvSpec::new()),
+        open("[{\"a\": 1, \"y\": 0}]", json()),
+        open("a,y\n1,0\n", json()),
+        // The line is that of the first row without the key.
+        open("{\"a\": 1, \"y\": 0}\n{\"a\": 2}\n{\"a\": 3, \"y\": 1}\n", json()),
+        open("{\"a\": 1, \"y\": 0}\n{\"a\": 2}\n{\"a\": 3}\n", json()),
+    ];
+    insta::assert_snapshot!(complaints.join("\n"), @r#"
+    t, line 1: it is an Arrow file; set source = "arrow"
+    t, line 1: it is an SQLite database, which is not read; export a query, such as with sqlite3 -header -csv data.db "select …" > table.csv
+    t, line 1: it looks like UTF-16; save it as UTF-8, such as with iconv -f UTF-16 -t UTF-8
+    t, line 1: it is no text; save it as CSV, or set `source` to its format
+    t, line 1: it begins a JSON array; write an object per line, as to_json(orient="records", lines=True) of pandas
+    t, line 1: its JSON is invalid at byte 1; each line has one object, such as {"a": 1}
+    t, line 2: column `y` is empty; fill missing values (`missing`), or leave the row or the column out
+    t, line 2: column `y` is empty; fill missing values (`missing`), or leave the row or the column out
+    "#);
+}
+
+#[test]
 fn bad_tables_are_refused_with_the_line() {
     let folder = tempfile::tempdir().unwrap();
     let open = |text: &str, spec: CsvSpec| complaint(Csv::open(&file(folder.path(), "t.csv", text), &spec), folder.path());

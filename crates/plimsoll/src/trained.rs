@@ -36,6 +36,7 @@ pub struct Trained {
     rows: Rows,
     weights: PathBuf,
     fitted: Preprocessing,
+    value_names: Vec<String>,
 }
 
 impl Trained {
@@ -54,6 +55,7 @@ impl Trained {
         if !fitted.is_empty() {
             config.set_preprocessing(fitted.clone());
         }
+        let value_names = config.value_names(&fitted.targets)?;
         let spec = config.build()?;
         if rows == Some(Rows::Test) {
             let Some(data) = spec.test.clone() else {
@@ -62,14 +64,14 @@ impl Trained {
             };
             let fit = FitSpec { validation: None, ..spec.fit };
             let trainer = Trainer::from(RunSpec { data: data.clone(), fit, ..spec });
-            return Ok(Trained { trainer, data, rows: Rows::Test, weights, fitted });
+            return Ok(Trained { trainer, data, rows: Rows::Test, weights, fitted, value_names });
         }
         match (spec.fit.validation.clone(), rows) {
             (Some(data), None | Some(Rows::HeldOut)) => {
                 // The plan covers the rows that are read.
                 let fit = FitSpec { validation: None, ..spec.fit };
                 let trainer = Trainer::from(RunSpec { data: data.clone(), fit, ..spec });
-                Ok(Trained { trainer, data, rows: Rows::HeldOut, weights, fitted })
+                Ok(Trained { trainer, data, rows: Rows::HeldOut, weights, fitted, value_names })
             }
             (None, Some(Rows::HeldOut)) => {
                 Err(Error::Config("the run has no validation data: name some as `data.validation`, or use the training data".to_string()))
@@ -78,7 +80,7 @@ impl Trained {
                 // Predictions are in the order of the source.
                 config.set_source_order()?;
                 let trainer = Trainer::from(config.build()?);
-                Ok(Trained { data: trainer.data().clone(), trainer, rows: Rows::Training, weights, fitted })
+                Ok(Trained { data: trainer.data().clone(), trainer, rows: Rows::Training, weights, fitted, value_names })
             }
         }
     }
@@ -86,6 +88,11 @@ impl Trained {
     /// The preprocessing that was stored with the weights.
     pub fn preprocessing(&self) -> &Preprocessing {
         &self.fitted
+    }
+
+    /// The names of the values of a row, if the model predicts columns of a table: those of a forecast end in the rows ahead.
+    pub fn value_names(&self) -> &[String] {
+        &self.value_names
     }
 
     /// Which rows are used.

@@ -210,7 +210,23 @@ fn accuracy_of_sequences_counts_every_position() {
 
     let one_label = Dataset::random(RandomSpec::new(64).floats("x", [3, 5]).labels("y", 256)).unwrap().batch(16);
     let error = Trainer::new(model(), &one_label).plan(&Fit::epochs(1)).unwrap_err().to_string();
-    assert_eq!(error, "layer `loss`: class IDs i32[B] do not match 3B predictions; there must be one ID for each");
+    assert_eq!(
+        error,
+        "layer `loss`: class IDs i32[B] do not match 3B predictions; there must be one ID for each. The output of the model has shape \
+         [3, 256] for each row; for one prediction per row, add `flatten` or a global pooling layer before the last dense layer"
+    );
+
+    // The dense layer of a classifier of images is applied to every pixel without `flatten`.
+    let images = Dataset::random(RandomSpec::new(64).floats("x", [8, 8, 1]).labels("y", 10)).unwrap().batch(16);
+    let error = Trainer::new(Sequential::new().add(Dense::new(10)), &images).plan(&Fit::epochs(1)).unwrap_err().to_string();
+    assert!(error.contains("do not match 64B predictions") && error.contains("has shape [8, 8, 10] for each row"), "{error}");
+    let floats = Dataset::random(RandomSpec::new(64).floats("x", [5]).floats("y", [])).unwrap().batch(16);
+    let error = Trainer::new(Sequential::new().add(Dense::new(3)), &floats).plan(&Fit::epochs(1)).unwrap_err().to_string();
+    assert!(error.ends_with("nor a probability for each of 3 classes; convert class IDs to integers, such as i32"), "{error}");
+    // More labels than predictions need no other layer.
+    let many = Dataset::random(RandomSpec::new(64).floats("x", [5]).bytes("y", [3])).unwrap().batch(16);
+    let error = Trainer::new(Sequential::new().add(Dense::new(256)), &many).plan(&Fit::epochs(1)).unwrap_err().to_string();
+    assert_eq!(error, "layer `loss`: class IDs u8[B, 3] do not match B predictions; there must be one ID for each");
 }
 
 #[test]

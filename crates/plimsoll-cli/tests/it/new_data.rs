@@ -84,6 +84,9 @@ fn images_are_predicted_as_they_are_evaluated() {
     assert!(child.wait().unwrap().success());
     let piped = std::fs::read_to_string(sandbox.path("piped.csv")).unwrap();
     assert!(piped.contains("\nphotos/light/03.png,light,") && piped.contains("\nphotos/dark/04.png,dark,"), "{piped}");
+    sandbox.write("none.npy", npy("|u1", "(0, 16, 16, 1)", &[]));
+    let (_, error) = sandbox.fail(&["predict", "run", "--input", "none.npy", "--out", "p.csv"]);
+    assert!(error.starts_with("error: there is nothing to predict: npy none.npy"), "{error}");
     // Arrays of pixels are resized and scaled too.
     let pixels: Vec<u8> = (0..256).map(|i| if in_square(i, (3, 6)) { 250 } else { 30 + 9 }).collect();
     sandbox.write("x.npy", npy("|u1", "(1, 16, 16, 1)", &pixels));
@@ -104,6 +107,9 @@ fn images_are_predicted_as_they_are_evaluated() {
         let (_, error) = sandbox.fail(arguments);
         assert!(error.contains(part), "{error}");
     }
+    assert!(!sandbox.path("masks").exists(), "a folder is left only if masks are in it");
+    let (_, error) = sandbox.fail(&["predict", "run", "photos", "--out", "nowhere/p.csv"]);
+    assert_eq!(error, "error: cannot write nowhere/p.csv: No such file or directory (os error 2)");
 }
 
 #[test]
@@ -150,6 +156,8 @@ fn tables_are_predicted_in_their_units_from_files_and_standard_input() {
     sandbox.write("wrong.csv", "a,c\n1,2\n");
     let (_, error) = sandbox.fail(&["predict", "run", "wrong.csv", "--out", "p.csv"]);
     assert!(error.contains("`b`") && error.contains("wrong.csv"), "{error}");
+    let (_, error) = sandbox.fail(&["predict", "run", "run", "--out", "p.csv"]);
+    assert_eq!(error, "error: run is a folder, and this model was trained on a table; give it one file");
 }
 
 #[test]
@@ -198,6 +206,99 @@ fn texts_and_arrow_files_are_predicted_as_they_are_evaluated() {
         sandbox.succeed(&["predict", "arrow", name, "--out", "new.npy"]);
         assert_eq!(read("new.npy"), read("trained.npy"), "{name}");
     }
+}
+
+#[test]
+fn arrays_of_another_shape_are_refused() {
+    let sandbox = Sandbox::new("new-shapes");
+    let floats = |count: usize| (0..count).flat_map(|n| (n as f32 / 9.0).to_le_bytes()).collect::<Vec<u8>>();
+    sandbox.write("x.npy", npy("<f4", "(8, 5)", &floats(40)));
+    sandbox.write("y.npy", npy("|u1", "(8,)", &[0, 1, 0, 1, 1, 0, 1, 0]));
+    sandbox.write("wide.npy", npy("<f4", "(4, 6)", &floats(24)));
+    sandbox.write(
+        "run.toml",
+        "[data]\nsource = 'npy'\nx = 'x.npy'\ny = 'y.npy'\n[model]\nlayers = [{ type = 'dense', units = 2 }]\n[train]\nepochs = 1\n",
+    );
+    sandbox.succeed(&["train", "run.toml", "--quiet", "--out", "run"]);
+    let (_, error) = sandbox.fail(&["predict", "run", "wide.npy"]);
+    assert!(error.ends_with("rows to predict need the shape of those it was trained on, and have x: f32[6]"), "{error}");
+}
+
+#[test]
+fn numbers_are_classes_where_that_is_declared() {
+    let sandbox = Sandbox::new("number-classes");
+    sandbox.write("t.csv", "a,stars\n1,2.5\n2,10\n3,2.5\n4,3\n5,10\n");
+    sandbox.write("run.toml", "[data]\nsource = 'csv'\npath = 't.csv'\ntarget = 'stars'\ntypes = { stars = 'category' }\n");
+    let rows = sandbox.succeed(&["data", "inspect", "run.toml"]);
+    assert!(rows.contains("\n  classes   2.5, 3, 10\n") && rows.contains("· y: 2 (10)"), "{rows}");
+    // A few numbers among texts are classes too.
+    sandbox.write("t.csv", "a,stars\n1,good\n2,10\n3,good\n4,bad\n5,good\n");
+    let rows = sandbox.succeed(&["data", "inspect", "run.toml"]);
+    assert!(rows.contains("\n  classes   10, bad, good\n"), "{rows}");
+}
+
+#[test]
+fn forecasts_are_named_by_the_rows_ahead() {
+    let sandbox = Sandbox::new("new-forecasts");
+    let rows: String = (0..80).map(|n| format!("{},{}\n", n % 7, n % 11)).collect();
+    sandbox.write("t.csv", format!("load,sun\n{rows}"));
+    let windows = [("horizons = [1, 6]", "row,load+1,sun+1,load+6,sun+6"), ("horizon = 2, offset = 5", "row,load+5,sun+5,load+6,sun+6")];
+    for (at, (ahead, header)) in windows.into_iter().enumerate() {
+        sandbox.write(
+            "run.toml",
+            format!(
+                "[data]\nsource = 'csv'\npath = 't.csv'\ntarget = ['load', 'sun']\ntypes = {{ load = 'float', sun = 'float' }}\n\
+                 window = {{ length = 4, {ahead} }}\n[model]\nlayers = [{{ type = 'flatten' }}, {{ type = 'dense', units = 4 }}]\n\
+                 [train]\nloss = 'mse'\nepochs = 1\n"
+            ),
+        );
+        let run = format!("run-{at}");
+        sandbox.succeed(&["train", "run.toml", "--quiet", "--out", &run]);
+        for arguments in [&["t.csv"][..], &["--rows", "training"]] {
+            let printed = sandbox.succeed(&[&["predict", &run], arguments].concat());
+            assert_eq!(printed.lines().next(), Some(header), "{arguments:?}");
+        }
+    }
+}
+
+#[test]
+fn a_table_of_any_format_is_predicted() {
+    let sandbox = Sandbox::new("new-formats");
+    let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/fixtures/tables");
+    let files = ["mixed.csv", "mixed.jsonl", "mixed.jsonl.gz", "mixed.parquet", "mixed.arrow"];
+    files.iter().for_each(|name| _ = std::fs::copy(tables.join(name), sandbox.path(name)).unwrap());
+    let text = std::fs::read_to_string(sandbox.path("mixed.csv")).unwrap();
+    // As Excel writes it in many countries.
+    sandbox.write("commas.csv", text.replace(',', ";").replace('.', ","));
+    let read = |name: &str| std::fs::read(sandbox.path(name)).unwrap();
+    for (source, file) in [("csv", "mixed.csv"), ("json_lines", "mixed.jsonl"), ("parquet", "mixed.parquet")] {
+        sandbox.write(
+            "run.toml",
+            format!(
+                "[data]\nsource = '{source}'\npath = '{file}'\ntarget = 'class'\nstandardize = 'features'\nholdout = 0.25\n\
+                 [model]\nlayers = [{{ type = 'dense', units = 2 }}]\n[train]\nbatch = 4\nepochs = 2\n"
+            ),
+        );
+        // A file of another format is inferred to the same columns.
+        let columns = sandbox.succeed(&["data", "inspect", "run.toml", "--rows", "0"]);
+        assert!(columns.contains("size (standardized), colour (") && columns.contains("new (boolean), day (date"), "{columns}");
+        sandbox.succeed(&["train", "run.toml", "--quiet", "--out", source]);
+        sandbox.succeed(&["predict", source, file, "--out", "same.csv"]);
+        for other in files.iter().chain(&["commas.csv"]) {
+            sandbox.succeed(&["predict", source, other, "--out", "other.csv"]);
+            assert_eq!(read("other.csv"), read("same.csv"), "trained on {file}, given {other}");
+        }
+    }
+    // A category in another encoding would be an unknown one.
+    let latin1: Vec<u8> = text.replace("red", "gr\u{fc}n").chars().map(|letter| letter as u8).collect();
+    sandbox.write("latin1.csv", &latin1);
+    let (_, error) = sandbox.fail(&["predict", "csv", "latin1.csv", "--out", "p.csv"]);
+    assert!(
+        error.contains("latin1.csv, line 2: column `colour` is \"gr\u{fffd}n\", which is not UTF-8; save the file as UTF-8"),
+        "{error}"
+    );
+    let (_, refused) = sandbox.fail(&["data", "inspect", "run.toml", "--set", "data.source=csv", "--set", "data.path=latin1.csv"]);
+    assert_eq!(refused, error);
 }
 
 #[test]

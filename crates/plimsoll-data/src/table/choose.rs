@@ -79,6 +79,13 @@ pub(crate) fn candidates(spec: &TableSpec, names: &ColumnNames) -> Result<Vec<Op
     Ok(wanted)
 }
 
+/// The columns that were fitted as numbers.
+pub(crate) fn fitted_numbers(spec: &TableSpec, names: &ColumnNames) -> Vec<usize> {
+    let numbers = spec.fitted.iter().filter(|column| column.kind == ColumnKind::Number);
+    let numbers: HashSet<&str> = numbers.map(|column| column.name.as_str()).collect();
+    (0..names.len()).filter(|at| numbers.contains(spec.renamed(names.get(*at)))).collect()
+}
+
 impl Chosen {
     /// Chooses columns by what was seen of them. `series` if rows form windows, in which targets are features too.
     pub fn new(
@@ -328,7 +335,9 @@ impl Chosen {
                         format!("its target `{name}` has more than 65536 different texts, which are no classes; choose another column");
                     return Err(ColumnsError::Problem(problem));
                 }
-                Some(Encode::Lookup(VocabularySpec { given: classes, oov: 0, ..VocabularySpec::default() }, Output::Int))
+                // Numbers that are declared as classes are counted.
+                let given = classes.filter(|_| !found.has_numbers);
+                Some(Encode::Lookup(VocabularySpec { given, oov: 0, ..VocabularySpec::default() }, Output::Int))
             }
             ColumnKind::Category => Some(Encode::Lookup(VocabularySpec::default(), Output::OneHot)),
             ColumnKind::Text => {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 pub(crate) enum Cell<'c> {
     Missing,
     Number(f64),
+    Boolean(bool),
     /// Text, to be parsed by the column.
     Text(&'c [u8]),
     /// Numbers as bytes, which need no alignment.
@@ -28,10 +29,23 @@ impl Cell<'_> {
         match self {
             Cell::Text(text) => with(text),
             Cell::Number(value) => with(value.to_string().as_bytes()),
+            Cell::Boolean(truth) => with(truth_text(*truth)),
             Cell::List(list) => with(list.as_flattened()),
             Cell::Missing | Cell::TooLong(_) => with(b""),
         }
     }
+}
+
+fn truth_text(truth: bool) -> &'static [u8] {
+    if truth { b"true" } else { b"false" }
+}
+
+/// A text, which in another encoding would be another category or token.
+pub(crate) fn utf8(text: &[u8]) -> Result<&str, String> {
+    str::from_utf8(text).map_err(|_| {
+        let start = String::from_utf8_lossy(&text[..text.len().min(80)]);
+        format!("is {start:?}, which is not UTF-8; save the file as UTF-8, such as with iconv -f LATIN1 -t UTF-8")
+    })
 }
 
 /// What a format does with the text of cells.
@@ -271,6 +285,7 @@ impl Encoder {
             Cell::Number(value) if value.is_nan() && self.column.fill.is_some() => return Ok(None),
             Cell::Number(value) => return Err(not_finite(&value.to_string())),
             Cell::Missing => return Ok(None),
+            Cell::Boolean(truth) => return Ok(Some(f64::from(u8::from(truth)))),
             Cell::List(_) => return Err("is a list; choose another column".into()),
             Cell::TooLong(limit) => return Err(format!("is no number but more than {limit} bytes of text; choose another column")),
             Cell::Text(text) => text.trim_ascii(),
@@ -323,6 +338,8 @@ impl Encoder {
             Cell::Text(text) if self.format.is_missing(text) => self.filled_text(),
             Cell::Text(text) => text,
             Cell::Missing => self.filled_text(),
+            Cell::Boolean(truth) if integers => [b"0", b"1"][usize::from(truth)],
+            Cell::Boolean(truth) => truth_text(truth),
             Cell::Number(value) if value.is_nan() => self.filled_text(),
             Cell::Number(value) if value.fract() == 0.0 && value.abs() < 9e18 => digits(value as i64, &mut buffer),
             Cell::Number(value) => return with(value.to_string().as_bytes()),
@@ -376,6 +393,7 @@ impl Encoder {
                 if let Some(at) = self.tokens.find(token) {
                     return Ok(masked + oov + at);
                 }
+                utf8(token)?;
                 match oov {
                     0 => {
                         let (token, count) = (String::from_utf8_lossy(token), vocabulary.len());
@@ -392,6 +410,7 @@ impl Encoder {
                 }
             }
             Encoding::Hash { bins, salt, mask, .. } => {
+                utf8(token)?;
                 let masked = usize::from(mask.is_some() && *bins > 1);
                 if masked > 0 && mask.as_ref().is_some_and(|mask| mask.as_bytes() == token) {
                     return Ok(0);
@@ -407,6 +426,7 @@ impl Encoder {
         let text = match cell {
             Cell::Text(text) => text,
             Cell::Missing => self.filled_text(),
+            Cell::Boolean(truth) => truth_text(truth),
             Cell::TooLong(limit) => return Err(format!("is more than {limit} bytes of text; shorten it or leave the row out")),
             Cell::Number(value) => {
                 let text = value.to_string();
@@ -414,6 +434,7 @@ impl Encoder {
             }
             Cell::List(_) => return Err("is a list; choose another column".into()),
         };
+        let valid = utf8(text)?;
         let mut at = 0;
         match &self.column.encoding {
             Encoding::Vectorize { tokens, output: TextOutput::Int, .. } => {
@@ -440,8 +461,7 @@ impl Encoder {
                 });
             }
             Encoding::BytePair { pairs, .. } => {
-                let text = str::from_utf8(text).map_err(|_| "is not valid UTF-8; save the file as UTF-8")?;
-                pairs.each(text, scratch, |id| {
+                pairs.each(valid, scratch, |id| {
                     out[at] = id.to_ne_bytes();
                     at += 1;
                     at < out.len()

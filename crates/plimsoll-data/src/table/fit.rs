@@ -9,6 +9,7 @@ use super::text::Tokenization;
 use super::tokens::TokenSet;
 use crate::DataError;
 use plimsoll_core::Bytes;
+use std::cmp::Ordering;
 
 /// The minimum memory for the distinct values of a column.
 const LEAST_BYTES: Bytes = Bytes::kib(32);
@@ -187,6 +188,14 @@ fn compress(summary: &mut Vec<(f32, f32)>, epsilon: f64) {
         })
         .collect();
     *summary = new;
+}
+
+/// Numbers in their order, before texts.
+fn by_number(left: &String, right: &String) -> Ordering {
+    match (left.parse::<f64>(), right.parse::<f64>()) {
+        (Ok(left), Ok(right)) => left.total_cmp(&right),
+        (left_number, right_number) => right_number.is_ok().cmp(&left_number.is_ok()).then_with(|| left.cmp(right)),
+    }
 }
 
 impl Fitting {
@@ -438,6 +447,7 @@ impl Fitting {
                 if self.sorted {
                     match integers {
                         true => vocabulary.sort_by_key(|text| text.parse::<i64>().unwrap_or(0)),
+                        false if wanted.given.is_none() => vocabulary.sort_by(by_number),
                         false => vocabulary.sort_unstable(),
                     }
                 }

@@ -1,7 +1,7 @@
 //! What the columns of a table hold, inferred over all rows.
 
 use super::column::ColumnKind;
-use super::encode::{Cell, CellFormat};
+use super::encode::{Cell, CellFormat, utf8};
 use super::parse;
 use super::tokens::TokenSet;
 use plimsoll_core::Bytes;
@@ -46,6 +46,7 @@ pub(crate) struct Inference {
     first_undated: Option<(u64, String)>,
     first_infinite: Option<(u64, String)>,
     first_fraction: Option<(u64, f64)>,
+    first_invalid: Option<(u64, String)>,
 }
 
 /// Characters of a text that an error quotes.
@@ -69,6 +70,8 @@ pub(crate) struct Inferred {
     pub reason: &'static str,
     /// The distinct texts, sorted, if there are not too many.
     pub texts: Option<Vec<String>>,
+    /// Whether there are numbers, which are not among the texts.
+    pub has_numbers: bool,
     /// How often each of them occurred, if every cell is a text.
     pub counts: Option<Vec<u64>>,
     /// Whether every cell with a value can be read as its kind.
@@ -94,6 +97,7 @@ impl Inference {
         match cell {
             Cell::Missing => self.add_missing(),
             Cell::Number(value) => self.add_number(value, b""),
+            Cell::Boolean(truth) => self.add_text(if truth { b"true" } else { b"false" }, format, true),
             Cell::List(list) => {
                 self.lists += 1;
                 self.present += 1;
@@ -110,12 +114,12 @@ impl Inference {
         }
     }
 
-    /// Counts the rows, of `rows` so far, in which the column had no cell.
+    /// Counts the rows, of `rows` before this line, in which the column had no cell.
     pub fn catch_up(&mut self, rows: u64, line: u64) {
         let counted = self.present + self.missing;
         if rows > counted {
             self.missing += rows - counted;
-            self.first_missing.get_or_insert(line);
+            self.first_missing.get_or_insert(line.saturating_sub(rows - counted));
         }
     }
 
@@ -171,6 +175,9 @@ impl Inference {
                 Some((at, false)) => self.counts[at] += 1,
                 Some((_, true)) => {
                     self.counts.push(1);
+                    if let (None, Err(problem)) = (&self.first_invalid, utf8(text)) {
+                        self.first_invalid = Some((self.line, problem));
+                    }
                     self.many = self.texts.len() > self.most || self.texts.bytes() > MOST_BYTES;
                 }
                 None => self.many = true,
@@ -211,7 +218,8 @@ impl Inference {
             ColumnKind::Number => [missing, infinite(), no_number(), fraction()].into_iter().flatten().min_by_key(|(line, _)| *line),
             ColumnKind::Date => [missing, no_date()].into_iter().flatten().min_by_key(|(line, _)| *line),
             ColumnKind::Boolean => missing,
-            _ => None,
+            ColumnKind::Category | ColumnKind::Text => self.first_invalid.clone(),
+            ColumnKind::List => None,
         }
     }
 
@@ -258,6 +266,7 @@ impl Inference {
             by_default,
             reason,
             texts: (!self.many).then_some(texts),
+            has_numbers: self.numbers > 0,
             counts: (!self.many && only_texts).then_some(counts),
             valid,
             shortest_list: self.shortest_list,

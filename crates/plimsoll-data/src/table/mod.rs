@@ -32,7 +32,7 @@ mod text;
 mod tokens;
 
 pub use bpe::BytePairs;
-pub(crate) use choose::{Chosen, ColumnsError, FitRows, UNUSED, candidates};
+pub(crate) use choose::{Chosen, ColumnsError, FitRows, UNUSED, candidates, fitted_numbers};
 pub use column::{ColumnKind, ColumnScale, Encoding, Fill, FittedColumn, Output, TextOutput};
 pub(crate) use encode::{Cell, CellFormat, Direct, WORD};
 pub(crate) use infer::Inference;

@@ -13,6 +13,7 @@ pub(crate) struct RowBuffer {
 enum Stored {
     Missing,
     Number(f64),
+    Boolean(bool),
     Text(usize, usize),
     List(usize, usize),
     TooLong(usize),
@@ -29,6 +30,7 @@ impl RowBuffer {
         let stored = match cell {
             Cell::Missing => Stored::Missing,
             Cell::Number(value) => Stored::Number(value),
+            Cell::Boolean(truth) => Stored::Boolean(truth),
             Cell::TooLong(limit) => Stored::TooLong(limit),
             Cell::Text(text) => {
                 self.bytes.extend_from_slice(text);
@@ -47,6 +49,7 @@ impl RowBuffer {
             let cell = match *stored {
                 Stored::Missing => Cell::Missing,
                 Stored::Number(value) => Cell::Number(value),
+                Stored::Boolean(truth) => Cell::Boolean(truth),
                 Stored::TooLong(limit) => Cell::TooLong(limit),
                 Stored::Text(start, end) => Cell::Text(&self.bytes[start..end]),
                 Stored::List(start, end) => Cell::List(self.bytes[start..end].as_chunks().0),

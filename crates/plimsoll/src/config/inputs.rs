@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::short::ShortKeys;
-use super::sources::{InputKind, SourceKind};
+use super::sources::{InputKind, SourceKind, rows_ahead};
 use super::stages::{self, Defaults};
 use crate::devices::DeviceSpec;
 use crate::error::{Error, Result};
@@ -100,6 +100,17 @@ impl Config {
         Ok(innermost(&data)?.map_or(InputKind::Arrays, |(kind, table)| kind.input_kind(&table)))
     }
 
+    /// The names of the values that a model predicts: its targets; of a forecast, each with the rows that it is ahead.
+    pub(crate) fn value_names(&self, targets: &[String]) -> Result<Vec<String>> {
+        let root = Reader::root(&self.table);
+        let found = root.section("data")?.map(|data| innermost(&data)).transpose()?.flatten();
+        let ahead = found.map(|(_, table)| rows_ahead(&table)).transpose()?.unwrap_or_default();
+        Ok(match ahead[..] {
+            [] | [1] => targets.to_vec(),
+            _ => ahead.iter().flat_map(|ahead| targets.iter().map(move |target| format!("{target}+{ahead}"))).collect(),
+        })
+    }
+
     /// Inputs with the preprocessing of the training data, batched.
     pub(crate) fn prepared(&self, raw: RawInputs) -> Result<Dataset> {
         let root = Reader::root(&self.table);
@@ -129,9 +140,18 @@ impl Config {
         Ok(rows.parallelism(Parallelism::Auto).prefetch(Prefetch::Auto))
     }
 
-    /// The columns that the model was trained on, of another file and without labels.
-    fn open_table(&self, kind: &SourceKind, table: &Reader<'_>, path: &Path) -> Result<Dataset> {
+    /// The columns that the model was trained on, of another file, of any format of tables, and without labels.
+    fn open_table(&self, trained_on: &'static SourceKind, table: &Reader<'_>, path: &Path) -> Result<Dataset> {
         let mut keys: Table = table.entries().map(|(key, value, _)| (key.to_string(), value.clone())).collect();
+        let kind = trained_on.of_table_file(path)?;
+        if kind.name != trained_on.name {
+            if keys.contains_key("window") {
+                let what = format!("this model was trained on windows of a {} file; give it one, not {}", trained_on.name, path.display());
+                return Err(Error::Config(what));
+            }
+            keys.insert("source".into(), Value::String(kind.name.into()));
+            ["delimiter", "decimal", "header", "names"].iter().for_each(|key| _ = keys.remove(*key));
+        }
         ROWS_AND_LABELS.iter().for_each(|key| _ = keys.remove(*key));
         // The features are known, and new data need not have the columns that were dropped or are labels.
         if let Some(fitted) = self.fitted.as_ref().filter(|fitted| !fitted.features.is_empty()) {

@@ -50,18 +50,33 @@ pub(crate) fn label_format(g: &mut Graph, labels: ValueId, scores: ValueId, clas
     if ty.dtype == DType::I32 || ty.dtype == DType::U8 {
         if elements != predictions {
             let what = format!("class IDs {ty} do not match {predictions} predictions; there must be one ID for each");
-            return Err(g.error(what));
+            return Err(g.error(what + &remedy(g, scores, per_row(g, labels))));
         }
         let labels = g.reshape(labels, Shape::new([elements, 1.into()]))?;
         return Ok(Labels::ClassIds(labels));
     }
     if ty.shape.last().and_then(|dim| dim.as_fixed()) != Some(classes) {
-        let what = format!("labels {ty} are neither integer class IDs nor a probability for each of {classes} classes");
+        let remedy = if elements == predictions { "; convert class IDs to integers, such as i32" } else { "" };
+        let what = format!("labels {ty} are neither integer class IDs nor a probability for each of {classes} classes{remedy}");
         return Err(g.error(what));
     }
     let rows = Shape::new(ty.shape.dims()[..ty.shape.rank() - 1].iter().copied()).elements();
     let labels = g.cast(labels, DType::F32)?;
     Ok(Labels::Probabilities(g.reshape(labels, Shape::new([rows, classes.into()]))?))
+}
+
+/// What to do where a model makes a prediction for each position, and rows have fewer labels: nothing for other outputs.
+fn remedy(g: &Graph, scores: ValueId, labels: usize) -> String {
+    let producer = g.producer(scores);
+    let output = if matches!(producer.op, Op::Reshape(_)) { g.shape(producer.inputs[0]) } else { g.shape(scores) };
+    if output.rank() < 3 || predictions_per_row(g, scores) <= labels {
+        return String::new();
+    }
+    let row = Shape::new(output.dims()[1..].iter().copied());
+    format!(
+        ". The output of the model has shape {row} for each row; for one prediction per row, add `flatten` or a global pooling layer \
+         before the last dense layer"
+    )
 }
 
 /// A constant row vector `[1, numbers]`, as an expression of the coordinate.

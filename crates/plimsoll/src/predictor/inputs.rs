@@ -119,6 +119,9 @@ impl Inputs {
                 listed(&paths)
             ))),
             (InputKind::Table, [path]) if path.is_file() => Ok(RawInputs::Table(path.clone())),
+            (InputKind::Table, [path]) if path.is_dir() => {
+                Err(Error::Config(format!("{} is a folder, and this model was trained on a table; give it one file", path.display())))
+            }
             (InputKind::Table, [path]) => Err(Error::Config(format!("cannot open {}: there is no such file", path.display()))),
             (InputKind::Table, _) => {
                 Err(Error::Config(format!("this model was trained on a table; give it one file, not {}", listed(&paths))))

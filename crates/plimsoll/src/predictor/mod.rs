@@ -51,6 +51,7 @@ pub struct Predictor {
     kind: InputKind,
     prepare: Prepare,
     fitted: Preprocessing,
+    value_names: Vec<String>,
 }
 
 /// What computes predictions.
@@ -142,15 +143,16 @@ impl Predictor {
         if !fitted.is_empty() {
             config.set_preprocessing(fitted.clone());
         }
-        let (spec, kind) = (config.model_spec()?, config.input_kind()?);
+        let (spec, kind, value_names) = (config.model_spec()?, config.input_kind()?, config.value_names(&fitted.targets)?);
         let load: LoadWeights = Box::new(move |trainer| trainer.load_weights(&weights));
         let prepare: Prepare = Box::new(move |raw| config.prepared(raw));
-        Ok(Predictor::of_network(spec, load, kind, prepare, fitted))
+        Ok(Predictor { value_names, ..Predictor::of_network(spec, load, kind, prepare, fitted) })
     }
 
     fn of_network(spec: RunSpec, load: LoadWeights, kind: InputKind, prepare: Prepare, fitted: Preprocessing) -> Predictor {
         let budget = spec.budget;
-        Predictor { engine: Engine::Network { spec: Box::new(spec), load, opened: None }, budget, kind, prepare, fitted }
+        let engine = Engine::Network { spec: Box::new(spec), load, opened: None };
+        Predictor { engine, budget, kind, prepare, fitted, value_names: Vec::new() }
     }
 
     /// Opens a TFLite file. Where it was exported from a run, inputs are prepared as for the run.
@@ -160,6 +162,7 @@ impl Predictor {
         change(&mut config)?;
         let budget = config.cpu_budget("TFLite files")?;
         let fitted = file.fitted();
+        let value_names = config.value_names(&fitted.targets)?;
         let (kind, prepare): (InputKind, Prepare) = match file.preparation()? {
             Some(_) => (config.input_kind()?, Box::new(move |raw| config.prepared(raw))),
             None => {
@@ -167,7 +170,7 @@ impl Predictor {
                 (file.input_kind(), Box::new(move |raw| raw_rows(raw, image)))
             }
         };
-        Ok(Predictor { engine: Engine::Tflite(Box::new(file)), budget, kind, prepare, fitted })
+        Ok(Predictor { engine: Engine::Tflite(Box::new(file)), budget, kind, prepare, fitted, value_names })
     }
 
     /// Opens a model of another program. Rows are arrays of the shape of its input; images are decoded and resized to it, and their
@@ -217,6 +220,11 @@ impl Predictor {
     /// The name of a class, or its number.
     pub fn class_name(&self, class: usize) -> String {
         self.fitted.classes.get(class).cloned().unwrap_or_else(|| class.to_string())
+    }
+
+    /// The names of the values of a row, if the model predicts columns of a table: those of a forecast end in the rows ahead.
+    pub fn value_names(&self) -> &[String] {
+        &self.value_names
     }
 
     /// The preprocessing that was stored with the weights.
@@ -271,6 +279,9 @@ impl Predictor {
         mut sink: impl FnMut(&Prediction<'_>, &dyn Fn(u64) -> String, &[OutputKind]),
     ) -> Result<()> {
         let data = (self.prepare)(inputs.to_inputs().resolve(self.kind)?)?;
+        if data.size() == Some(0) {
+            return Err(Error::Config(format!("there is nothing to predict: {} has no rows", data.describe())));
+        }
         let (scales, named) = (self.fitted.target_scales(), self.kind == InputKind::Images);
         let names = data.clone();
         let name = move |row: u64| names.row_name(row).filter(|_| named).unwrap_or_else(|| row.to_string());
@@ -302,7 +313,12 @@ impl Predictor {
             *opened = None;
             let spec = RunSpec { data: data.clone(), budget: self.budget, ..(**spec).clone() };
             let mut trainer = Trainer::from(spec).for_prediction();
-            load(&mut trainer)?;
+            load(&mut trainer).map_err(|error| match error {
+                Error::Config(what) => {
+                    Error::Config(format!("{what}; rows to predict need the shape of those it was trained on, and have {schema}"))
+                }
+                other => other,
+            })?;
             *opened = Some(Box::new(OpenModel { schema, rows, trainer }));
         }
         Ok(&mut opened.as_mut().expect("just opened").trainer)

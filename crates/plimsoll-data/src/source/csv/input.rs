@@ -33,7 +33,6 @@ impl Compression {
             [0x1F, 0x8B, ..] => Ok(Compression::Gzip),
             [0x28, 0xB5, 0x2F, 0xFD, ..] => Ok(Compression::Zstandard),
             [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => Err(refuse(path, "is UTF-16")),
-            _ if count >= 4 && (zeros(0) || zeros(1)) => Err(refuse(path, "looks like UTF-16")),
             [b'P', b'A', b'R', b'1', ..] => Err(DataError::csv(path, 1, "it is a Parquet file; set source = \"parquet\"")),
             [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Err(DataError::csv(path, 1, "it is an Arrow file; set source = \"arrow\"")),
             [b'P', b'K', 3, 4, ..] => {
@@ -43,6 +42,12 @@ impl Compression {
             [0xFD, b'7', b'z', b'X', b'Z', ..] => {
                 Err(DataError::csv(path, 1, "it is compressed with xz, which is not read; use gzip or zstd"))
             }
+            _ if head.starts_with(b"SQLite format 3") => {
+                let remedy = "export a query, such as with sqlite3 -header -csv data.db \"select …\" > table.csv";
+                Err(DataError::csv(path, 1, format!("it is an SQLite database, which is not read; {remedy}")))
+            }
+            _ if count >= 4 && (zeros(0) || zeros(1)) => Err(refuse(path, "looks like UTF-16")),
+            _ if head.contains(&0) => Err(DataError::csv(path, 1, "it is no text; save it as CSV, or set `source` to its format")),
             _ => Ok(Compression::None),
         }
     }

@@ -6,6 +6,9 @@ use crate::table::Cell;
 /// numbers of the longest list.
 pub(super) fn object(line: &mut [u8], lists: &mut [[u8; 8]], sink: &mut dyn FnMut(&[u8], Cell<'_>)) -> Result<(), String> {
     let mut json = Json { line, at: 0 };
+    if json.peek() == Some(b'[') {
+        return Err("it begins a JSON array; write an object per line, as to_json(orient=\"records\", lines=True) of pandas".into());
+    }
     json.expect(b'{')?;
     if json.peek() != Some(b'}') {
         loop {
@@ -16,6 +19,7 @@ pub(super) fn object(line: &mut [u8], lists: &mut [[u8; 8]], sink: &mut dyn FnMu
             match value {
                 JsonValue::Null => sink(key, Cell::Missing),
                 JsonValue::Number(number) => sink(key, Cell::Number(number)),
+                JsonValue::Boolean(truth) => sink(key, Cell::Boolean(truth)),
                 JsonValue::Text((start, end)) => sink(key, Cell::Text(&json.line[start..end])),
                 JsonValue::List(count) => sink(key, lists.get(..count).map_or(Cell::TooLong(lists.len()), Cell::List)),
                 JsonValue::Other => {}
@@ -43,6 +47,7 @@ struct Json<'l> {
 enum JsonValue {
     Null,
     Number(f64),
+    Boolean(bool),
     Text((usize, usize)),
     /// So many numbers.
     List(usize),
@@ -90,8 +95,8 @@ impl Json<'_> {
                 }
                 match &self.line[start..self.at] {
                     b"null" => Ok(JsonValue::Null),
-                    b"true" => Ok(JsonValue::Number(1.0)),
-                    b"false" => Ok(JsonValue::Number(0.0)),
+                    b"true" => Ok(JsonValue::Boolean(true)),
+                    b"false" => Ok(JsonValue::Boolean(false)),
                     b"NaN" => Ok(JsonValue::Number(f64::NAN)),
                     b"Infinity" => Ok(JsonValue::Number(f64::INFINITY)),
                     b"-Infinity" => Ok(JsonValue::Number(f64::NEG_INFINITY)),
@@ -112,14 +117,19 @@ impl Json<'_> {
         }
         let (mut count, mut only_numbers) = (0, true);
         loop {
-            match self.value(&mut [], depth + 1)? {
-                JsonValue::Number(number) => {
+            let number = match self.value(&mut [], depth + 1)? {
+                JsonValue::Number(number) => Some(number),
+                JsonValue::Boolean(truth) => Some(f64::from(u8::from(truth))),
+                _ => None,
+            };
+            match number {
+                Some(number) => {
                     if let Some(place) = lists.get_mut(count) {
                         *place = number.to_ne_bytes();
                     }
                     count += 1;
                 }
-                _ => only_numbers = false,
+                None => only_numbers = false,
             }
             match self.next() {
                 Some(b',') => {}
@@ -233,14 +243,12 @@ mod tests {
 
     #[test]
     fn objects_are_read_and_what_is_nested_is_skipped() {
-        let line = r#" {"a": -1.5e2, "b\n": "x\"é\ud83d\ude00", "c": null, "d": true, "e": {"f": [1, {"g": "}"}]}, "h": [1, 2.5], "i": ["x"], "j": []} "#;
-        let expected = ["a=Number(-150.0)", "b\n=\"x\\\"é😀\"", "c=Missing", "d=Number(1.0)", "h=[1.0, 2.5]", "j=[]"];
+        let line = r#" {"a": -1.5e2, "b\n": "x\"é\ud83d\ude00", "c": null, "d": true, "D": [true, 2], "e": {"f": [1, {"g": "}"}]}, "h": [1, 2.5], "i": ["x"], "j": []} "#;
+        let expected = ["a=Number(-150.0)", "b\n=\"x\\\"é😀\"", "c=Missing", "d=Boolean(true)", "D=[1.0, 2.0]", "h=[1.0, 2.5]", "j=[]"];
         assert_eq!(cells(line).unwrap(), expected);
         assert_eq!(cells("{}").unwrap(), Vec::<String>::new());
         assert_eq!(cells("{\"a\": [1,2,3,4]}").unwrap(), ["a=TooLong(3)"]);
-        for broken in
-            ["", "[1]", "{\"a\"}", "{\"a\": 1", "{\"a\": 1} x", "{\"a\": tru}", "{\"a\": \"x}", "{\"a\": \"\\u12\"}", "{\"a\": 1,}"]
-        {
+        for broken in ["", "{\"a\"}", "{\"a\": 1", "{\"a\": 1} x", "{\"a\": tru}", "{\"a\": \"x}", "{\"a\": \"\\u12\"}", "{\"a\": 1,}"] {
             assert!(cells(broken).unwrap_err().starts_with("its JSON is invalid at byte "), "{broken}");
         }
     }

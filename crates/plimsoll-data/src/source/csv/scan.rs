@@ -7,7 +7,7 @@ use super::syntax::{Delimiters, Syntax};
 use super::table::{CsvFile, INTERVAL, uneven};
 use crate::DataError;
 use crate::progress::Reporter;
-use crate::table::{CellFormat, ColumnNames, Inference, TokenSet, candidates};
+use crate::table::{CellFormat, ColumnNames, Inference, TokenSet, candidates, fitted_numbers};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,6 +19,8 @@ pub(super) struct CsvScan {
     pub files: Vec<CsvFile>,
     pub names: ColumnNames,
     pub seen: Vec<Option<Inference>>,
+    /// Columns of numbers that were fitted before, of which only the decimal mark is inferred.
+    pub fitted: Vec<usize>,
     pub rows: u64,
     pub longest: usize,
     /// The first row with another number of fields.
@@ -35,6 +37,7 @@ impl CsvScan {
             files: Vec::new(),
             names: ColumnNames::default(),
             seen: Vec::new(),
+            fitted: Vec::new(),
             rows: 0,
             longest: 0,
             uneven: None,
@@ -79,6 +82,11 @@ impl CsvScan {
             self.names.settle();
             let wanted = candidates(&spec.table, &self.names).map_err(refuse)?;
             self.seen = wanted.into_iter().map(|wanted| wanted.map(Inference::new)).collect();
+            if spec.decimal.is_none() && syntax.delimiter() != b',' {
+                // What they hold is known, but not how this file writes it.
+                self.fitted = fitted_numbers(&spec.table, &self.names);
+                self.fitted.iter().for_each(|at| _ = self.seen[*at].get_or_insert_with(|| Inference::new(false)));
+            }
         }
         let columns = self.names.len();
         file.map = match is_first {
@@ -198,7 +206,7 @@ impl CsvScan {
         }
         drop(reporter);
         let rows = self.rows + file.rows;
-        self.seen.iter_mut().flatten().for_each(|seen| seen.catch_up(rows, first_line + line_number));
+        self.seen.iter_mut().flatten().for_each(|seen| seen.catch_up(rows, first_line + line_number + 1));
         self.add(file, line_number);
         Ok(())
     }

@@ -74,7 +74,11 @@ impl TextTable {
             format.decimal = b',';
             scan = CsvScan::new(paths, spec, &syntax, &format)?;
         }
+        scan.fitted.iter().for_each(|at| scan.seen[*at] = None);
         if syntax == Syntax::JsonLines {
+            if let Some((path, line, problem)) = scan.uneven.take_if(|_| scan.names.len() == 0) {
+                return Err(DataError::csv(&path, line, problem));
+            }
             candidates(&spec.table, &scan.names).map_err(refuse)?;
         }
         let series = spec.window.is_some();

@@ -49,6 +49,11 @@ impl Window {
         self.ahead.len()
     }
 
+    /// How many (sampled) rows after the last input each row to predict is.
+    pub fn ahead(&self) -> &[usize] {
+        &self.ahead
+    }
+
     /// The number of input rows.
     pub fn length(&self) -> usize {
         self.length

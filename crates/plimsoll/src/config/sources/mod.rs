@@ -10,6 +10,8 @@ mod synthetic;
 mod tables;
 mod text;
 
+pub(super) use tables::rows_ahead;
+
 use super::stages;
 use crate::error::Result;
 use crate::preprocessing::Preprocessing;

@@ -7,6 +7,8 @@ use crate::error::{Error, Result};
 use crate::reader::Reader;
 use plimsoll_data::Dataset;
 use plimsoll_data::source::{ArrowSpec, Csv, CsvSpec, ParquetSpec, Window, arrow_files, parquet_files, table_files};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use toml::Value;
 
@@ -60,6 +62,28 @@ pub(super) const ARROW: SourceKind = SourceKind {
     open: arrow,
     from_path: Some(only_path),
 };
+
+impl SourceKind {
+    /// The kind of a file with a table, by its first bytes; of a compressed text, by its name. Where they do not say, this kind.
+    pub(in crate::config) fn of_table_file(&'static self, path: &Path) -> Result<&'static SourceKind> {
+        let mut head = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(1 << 10).read_to_end(&mut head));
+        read.map_err(|source| Error::Io { action: "open", path: path.to_path_buf(), source })?;
+        let text = head.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&head).trim_ascii_start();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        let is_named = |extensions: &[&str]| extensions.iter().any(|extension| name.contains(extension));
+        let is_compressed = head.starts_with(&[0x1F, 0x8B]) || head.starts_with(&[0x28, 0xB5, 0x2F, 0xFD]);
+        Ok(match () {
+            () if head.starts_with(b"PAR1") => &PARQUET,
+            () if [&b"ARROW1"[..], b"FEA1", &[0xFF; 4]].iter().any(|magic| head.starts_with(magic)) => &ARROW,
+            () if is_compressed && is_named(&[".jsonl", ".ndjson", ".json"]) => &JSON_LINES,
+            () if is_compressed && is_named(&[".csv", ".tsv"]) => &CSV,
+            () if is_compressed => self,
+            () if text.starts_with(b"{") => &JSON_LINES,
+            () => &CSV,
+        })
+    }
+}
 
 fn arrow(args: &SourceArgs<'_>) -> Result<Opened> {
     let files = paths(args, "the path of an Arrow file or folder, a pattern, or a list of paths", arrow_files)?;
@@ -143,34 +167,43 @@ fn paths(
     Ok(files)
 }
 
+/// The windows of a time series.
+fn forecast_window(table: &Reader<'_>) -> Result<Option<Window>> {
+    let Some(window) = table.section("window")? else { return Ok(None) };
+    let length = window.count("length", 1)?.ok_or_else(|| window.missing("length", "the number of rows of the input"))?;
+    let (horizon, horizons) = (window.count("horizon", 1)?, window.counts("horizons")?);
+    let (offset, rate) = (window.count("offset", 1)?, window.count("sampling_rate", 1)?.unwrap_or(1) as usize);
+    let stride = window.count("stride", 1)?.unwrap_or(1);
+    if horizons.is_some() && (horizon.is_some() || offset.is_some()) {
+        let what = "lists the rows ahead that are predicted, and excludes `horizon` and `offset`";
+        return Err(Error::Config(format!("`{}` {what}", window.name("horizons"))));
+    }
+    let sized = |horizon: u64| Window::new(length as usize, horizon as usize).offset(offset.unwrap_or(1) as usize);
+    let described = match (horizon, horizons) {
+        (_, Some(horizons)) => Window::new(length as usize, 0).horizons(horizons),
+        (Some(horizon), None) => sized(horizon),
+        (None, None) => return Err(window.missing("horizon", "the number of rows to predict")),
+    };
+    window.finish()?;
+    Ok(Some(described.stride(stride as usize).sampling_rate(rate)))
+}
+
+/// How many rows ahead each prediction of a forecast is; none for other tables.
+pub(in crate::config) fn rows_ahead(table: &Reader<'_>) -> Result<Vec<usize>> {
+    Ok(forecast_window(table)?.map(|window| window.ahead().to_vec()).unwrap_or_default())
+}
+
 fn text_table(args: &SourceArgs<'_>, mut spec: CsvSpec) -> Result<Opened> {
     let table = args.table;
     let files = paths(args, "the path of a table, a pattern, or a list of paths", table_files)?;
     if args.lenient {
         spec = spec.lenient();
     }
-    let window = table.section("window")?;
+    let window = forecast_window(table)?;
     let overlapping = window.is_some();
-    let foretells = table.value("target").is_some();
     if let Some(window) = window {
-        let length = window.count("length", 1)?.ok_or_else(|| window.missing("length", "the number of rows of the input"))?;
-        let (horizon, horizons) = (window.count("horizon", 1)?, window.counts("horizons")?);
-        let (offset, rate) = (window.count("offset", 1)?, window.count("sampling_rate", 1)?.unwrap_or(1) as usize);
-        let stride = window.count("stride", 1)?.unwrap_or(1);
-        if horizons.is_some() && (horizon.is_some() || offset.is_some()) {
-            let what = "lists the rows ahead that are predicted, and excludes `horizon` and `offset`";
-            return Err(Error::Config(format!("`{}` {what}", window.name("horizons"))));
-        }
-        let sized = |horizon: u64| Window::new(length as usize, horizon as usize).offset(offset.unwrap_or(1) as usize);
-        let described = match (horizon, horizons) {
-            (_, Some(horizons)) => Window::new(length as usize, 0).horizons(horizons),
-            (Some(horizon), None) => sized(horizon),
-            (None, None) => return Err(window.missing("horizon", "the number of rows to predict")),
-        };
-        window.finish()?;
         // Without a target, as of new data, a window may end with the last row.
-        let described = if foretells { described } else { described.horizons([]) };
-        spec = spec.window(described.stride(stride as usize).sampling_rate(rate));
+        spec = spec.window(if table.value("target").is_some() { window } else { window.horizons([]) });
     }
     let (split, end) = split(table)?;
     let spec = match (range(table)?, split) {
