@@ -238,6 +238,30 @@ fn numbers_are_classes_where_that_is_declared() {
 }
 
 #[test]
+fn whole_numbers_are_the_same_categories_with_and_without_decimals() {
+    let sandbox = Sandbox::new("whole-categories");
+    let table = |decimals: &str| {
+        let row = |n: usize| format!("{}{decimals},{n},{}\n", 10 * (n % 3), ["low", "high"][n % 2]);
+        format!("kind,size,class\n{}", (0..24).map(row).collect::<String>())
+    };
+    for (trained, new) in [("", ".0"), (".0", "")] {
+        sandbox.write("t.csv", table(trained));
+        sandbox.write("new.csv", table(new));
+        // Leading zeros make another category.
+        sandbox.write("zeros.csv", table(trained).replace("\n10", "\n010"));
+        sandbox.write(
+            "run.toml",
+            "[data]\nsource = 'csv'\npath = 't.csv'\ntarget = 'class'\ntypes = { kind = 'category' }\n\
+             [model]\nlayers = [{ type = 'dense', units = 2 }]\n[train]\nbatch = 4\nepochs = 1\n",
+        );
+        sandbox.succeed(&["train", "run.toml", "--quiet", "--overwrite", "--out", "run"]);
+        let [same, other, zeros] = ["t.csv", "new.csv", "zeros.csv"].map(|file| sandbox.succeed(&["predict", "run", file]));
+        assert_eq!(other, same);
+        assert_ne!(zeros, same);
+    }
+}
+
+#[test]
 fn forecasts_are_named_by_the_rows_ahead() {
     let sandbox = Sandbox::new("new-forecasts");
     let rows: String = (0..80).map(|n| format!("{},{}\n", n % 7, n % 11)).collect();

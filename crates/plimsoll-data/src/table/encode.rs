@@ -390,7 +390,7 @@ impl Encoder {
                 if mask.as_ref().is_some_and(|mask| mask.as_bytes() == token) {
                     return Ok(0);
                 }
-                if let Some(at) = self.tokens.find(token) {
+                if let Some(at) = self.tokens.find(token).or_else(|| self.find_other_writing(token)) {
                     return Ok(masked + oov + at);
                 }
                 utf8(token)?;
@@ -420,6 +420,24 @@ impl Encoder {
             }
             _ => unreachable!("the column is a category"),
         }
+    }
+
+    /// The index of a whole number that is written with a decimal zero here and without it in the vocabulary, or the reverse: pandas writes
+    /// `10.0` instead of `10` as soon as a value of the column is missing.
+    fn find_other_writing(&self, token: &[u8]) -> Option<usize> {
+        let zero = [self.format.decimal, b'0'];
+        let is_whole = |text: &[u8]| {
+            let digits = text.strip_prefix(b"-").unwrap_or(text);
+            !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+        };
+        if let Some(whole) = token.strip_suffix(&zero[..]) {
+            return self.tokens.find(whole).filter(|_| is_whole(whole));
+        }
+        let mut text = [0; 24];
+        let longer = text.get_mut(..token.len() + zero.len()).filter(|_| is_whole(token))?;
+        longer[..token.len()].copy_from_slice(token);
+        longer[token.len()..].copy_from_slice(&zero);
+        self.tokens.find(longer)
     }
 
     fn text(&self, cell: Cell<'_>, scratch: &mut [u8], out: &mut [[u8; WORD]]) -> Result<(), String> {
