@@ -238,8 +238,8 @@ fn numbers_are_classes_where_that_is_declared() {
 }
 
 #[test]
-fn whole_numbers_are_the_same_categories_with_and_without_decimals() {
-    let sandbox = Sandbox::new("whole-categories");
+fn integers_are_the_same_categories_with_and_without_decimals() {
+    let sandbox = Sandbox::new("integer-categories");
     let table = |decimals: &str| {
         let row = |n: usize| format!("{}{decimals},{n},{}\n", 10 * (n % 3), ["low", "high"][n % 2]);
         format!("kind,size,class\n{}", (0..24).map(row).collect::<String>())

@@ -422,19 +422,19 @@ impl Encoder {
         }
     }
 
-    /// The index of a whole number that is written with a decimal zero here and without it in the vocabulary, or the reverse: pandas writes
+    /// The index of an integer that is written with a decimal zero here and without it in the vocabulary, or the reverse: pandas writes
     /// `10.0` instead of `10` as soon as a value of the column is missing.
     fn find_other_writing(&self, token: &[u8]) -> Option<usize> {
         let zero = [self.format.decimal, b'0'];
-        let is_whole = |text: &[u8]| {
+        let is_integer = |text: &[u8]| {
             let digits = text.strip_prefix(b"-").unwrap_or(text);
             !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
         };
-        if let Some(whole) = token.strip_suffix(&zero[..]) {
-            return self.tokens.find(whole).filter(|_| is_whole(whole));
+        if let Some(digits) = token.strip_suffix(&zero[..]) {
+            return self.tokens.find(digits).filter(|_| is_integer(digits));
         }
         let mut text = [0; 24];
-        let longer = text.get_mut(..token.len() + zero.len()).filter(|_| is_whole(token))?;
+        let longer = text.get_mut(..token.len() + zero.len()).filter(|_| is_integer(token))?;
         longer[..token.len()].copy_from_slice(token);
         longer[token.len()..].copy_from_slice(&zero);
         self.tokens.find(longer)
