@@ -40,7 +40,7 @@ pub struct CudaDevice {
     overhead: Overhead,
     /// Scalars of programs whose memory is given for every run.
     arguments: SharedArguments,
-    /// Threads that load the compiler, and compile what a program will need.
+    /// Threads that load the compiler and cuDNN, and compile what a program will need.
     preparing: Mutex<Vec<JoinHandle<()>>>,
 }
 
