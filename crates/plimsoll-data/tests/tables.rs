@@ -29,6 +29,7 @@ fn missing(value: &Value) -> Missing {
         Value::Number(number) => Missing::Constant(Fill::Number(number.as_f64().unwrap())),
         Value::String(word) if word == "mean" => Missing::Mean,
         Value::String(word) if word == "most_frequent" => Missing::MostFrequent,
+        Value::String(word) => Missing::Constant(Fill::Text(word.clone())),
         other => panic!("{other}"),
     }
 }
@@ -45,6 +46,11 @@ fn open(case: &Value) -> Result<Dataset, DataError> {
             "missing_values" => spec.missing_values(texts(value)),
             "indicator" => spec.indicator(),
             "rename" => value.as_object().unwrap().iter().fold(spec, |spec, (old, new)| spec.rename_one(old, new.as_str().unwrap())),
+            "categories" => texts(value).iter().fold(spec, |spec, name| {
+                let missing = asked["columns"].get(name).map(missing);
+                spec.column(name, ColumnOptions { kind: Some(ColumnKind::Category), missing, ..ColumnOptions::default() })
+            }),
+            "columns" if !asked["categories"].is_null() => spec,
             "columns" => value.as_object().unwrap().iter().fold(spec, |spec, (name, how)| {
                 spec.column(name, ColumnOptions { missing: Some(missing(how)), ..ColumnOptions::default() })
             }),

@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub(crate) enum Cell<'c> {
     Missing,
     Number(f64),
+    /// An integer beyond 2^53, of which not all are f64.
+    Integer(LargeInteger),
     Boolean(bool),
     /// Text, to be parsed by the column.
     Text(&'c [u8]),
@@ -23,12 +25,55 @@ pub(crate) enum Cell<'c> {
     TooLong(usize),
 }
 
+/// An integer of 64 bits, with or without a sign.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct LargeInteger {
+    pub negative: bool,
+    pub magnitude: u64,
+}
+
+/// Integers up to here are f64 without rounding.
+const EXACT: u64 = 1 << 53;
+
+impl<'c> Cell<'c> {
+    /// An integer.
+    pub fn integer(negative: bool, magnitude: u64) -> Cell<'c> {
+        match magnitude <= EXACT {
+            true => Cell::Number(if negative { -(magnitude as f64) } else { magnitude as f64 }),
+            false => Cell::Integer(LargeInteger { negative, magnitude }),
+        }
+    }
+
+    /// An integer written as text, if it is beyond 2^53.
+    pub fn large_integer(text: &[u8]) -> Option<LargeInteger> {
+        let (negative, digits) = match text {
+            [b'-', digits @ ..] => (true, digits),
+            [b'+', digits @ ..] | digits => (false, digits),
+        };
+        // Shorter ones are below 2^53, and most numbers are shorter.
+        let magnitude = (digits.len() >= 16 && digits.iter().all(u8::is_ascii_digit)).then(|| str::from_utf8(digits).ok()?.parse().ok());
+        magnitude.flatten().filter(|magnitude| *magnitude > EXACT).map(|magnitude| LargeInteger { negative, magnitude })
+    }
+}
+
+impl LargeInteger {
+    /// The nearest number.
+    pub fn rounded(self) -> f64 {
+        if self.negative { -(self.magnitude as f64) } else { self.magnitude as f64 }
+    }
+
+    fn digits(self, buffer: &mut [u8; 24]) -> &[u8] {
+        digits(self.negative, self.magnitude, buffer)
+    }
+}
+
 impl Cell<'_> {
     /// Calls `with` with its text, which is empty for a missing value.
     pub fn with_text(&self, with: impl FnOnce(&[u8])) {
         match self {
             Cell::Text(text) => with(text),
             Cell::Number(value) => with(value.to_string().as_bytes()),
+            Cell::Integer(integer) => with(integer.digits(&mut [0; 24])),
             Cell::Boolean(truth) => with(truth_text(*truth)),
             Cell::List(list) => with(list.as_flattened()),
             Cell::Missing | Cell::TooLong(_) => with(b""),
@@ -284,6 +329,7 @@ impl Encoder {
             Cell::Number(value) if value.is_finite() => return Ok(Some(value)),
             Cell::Number(value) if value.is_nan() && self.column.fill.is_some() => return Ok(None),
             Cell::Number(value) => return Err(not_finite(&value.to_string())),
+            Cell::Integer(integer) => return Ok(Some(integer.rounded())),
             Cell::Missing => return Ok(None),
             Cell::Boolean(truth) => return Ok(Some(f64::from(u8::from(truth)))),
             Cell::List(_) => return Err("is a list; choose another column".into()),
@@ -329,11 +375,14 @@ impl Encoder {
         let text = match cell {
             Cell::Text(text) if integers && !self.format.is_missing(text.trim_ascii()) => {
                 let text = text.trim_ascii();
+                if let Some(integer) = Cell::large_integer(text) {
+                    return with(integer.digits(&mut buffer));
+                }
                 let value = self.format.number(text).filter(|value| value.fract() == 0.0 && value.abs() < 9e18);
                 let Some(value) = value else {
                     return Err(format!("is {:?}, which is no integer; correct the row", String::from_utf8_lossy(text)));
                 };
-                digits(value as i64, &mut buffer)
+                digits(value < 0.0, value.abs() as u64, &mut buffer)
             }
             Cell::Text(text) if self.format.is_missing(text) => self.filled_text(),
             Cell::Text(text) => text,
@@ -341,7 +390,8 @@ impl Encoder {
             Cell::Boolean(truth) if integers => [b"0", b"1"][usize::from(truth)],
             Cell::Boolean(truth) => truth_text(truth),
             Cell::Number(value) if value.is_nan() => self.filled_text(),
-            Cell::Number(value) if value.fract() == 0.0 && value.abs() < 9e18 => digits(value as i64, &mut buffer),
+            Cell::Number(value) if value.fract() == 0.0 && value.abs() < 9e18 => digits(value < 0.0, value.abs() as u64, &mut buffer),
+            Cell::Integer(integer) => integer.digits(&mut buffer),
             Cell::Number(value) => return with(value.to_string().as_bytes()),
             Cell::List(_) => return Err("is a list; choose another column".into()),
             Cell::TooLong(limit) => return Err(format!("is more than {limit} bytes of text, which is no category; choose another column")),
@@ -450,6 +500,11 @@ impl Encoder {
                 let text = value.to_string();
                 return self.text(Cell::Text(text.as_bytes()), &mut vec![0; self.scratch_bytes(text.len())], out);
             }
+            Cell::Integer(integer) => {
+                let mut buffer = [0; 24];
+                let text = integer.digits(&mut buffer);
+                return self.text(Cell::Text(text), &mut vec![0; self.scratch_bytes(text.len())], out);
+            }
             Cell::List(_) => return Err("is a list; choose another column".into()),
         };
         let valid = utf8(text)?;
@@ -519,8 +574,8 @@ fn not_finite(text: &str) -> String {
 }
 
 /// An integer as text.
-fn digits(value: i64, buffer: &mut [u8; 24]) -> &[u8] {
-    let (mut rest, mut at) = (value.unsigned_abs(), buffer.len());
+fn digits(negative: bool, magnitude: u64, buffer: &mut [u8; 24]) -> &[u8] {
+    let (mut rest, mut at) = (magnitude, buffer.len());
     loop {
         at -= 1;
         buffer[at] = b'0' + (rest % 10) as u8;
@@ -529,7 +584,7 @@ fn digits(value: i64, buffer: &mut [u8; 24]) -> &[u8] {
             break;
         }
     }
-    if value < 0 {
+    if negative {
         at -= 1;
         buffer[at] = b'-';
     }

@@ -97,6 +97,7 @@ impl Inference {
         match cell {
             Cell::Missing => self.add_missing(),
             Cell::Number(value) => self.add_number(value, b""),
+            Cell::Integer(integer) => self.add_number(integer.rounded(), b""),
             Cell::Boolean(truth) => self.add_text(if truth { b"true" } else { b"false" }, format, true),
             Cell::List(list) => {
                 self.lists += 1;
@@ -251,8 +252,12 @@ impl Inference {
             texts.into_iter().unzip()
         };
         let (texts, counts): (Vec<String>, Vec<u64>) = if self.many { Default::default() } else { sorted() };
-        let only_texts =
-            self.missing == 0 && self.numbers == 0 && self.lists == 0 && self.texts.iter().all(|text| str::from_utf8(text).is_ok());
+        // The cells of a column whose format says what it holds were not looked at.
+        let only_texts = self.known.is_none()
+            && self.missing == 0
+            && self.numbers == 0
+            && self.lists == 0
+            && self.texts.iter().all(|text| str::from_utf8(text).is_ok());
         let valid = match kind {
             Some(ColumnKind::Number) => self.numbers == self.present && self.first_infinite.is_none(),
             Some(ColumnKind::Boolean) => self.booleans == self.present,

@@ -34,7 +34,7 @@ mod tokens;
 pub use bpe::BytePairs;
 pub(crate) use choose::{Chosen, ColumnsError, FitRows, UNUSED, candidates, fitted_numbers};
 pub use column::{ColumnKind, ColumnScale, Encoding, Fill, FittedColumn, Output, TextOutput};
-pub(crate) use encode::{Cell, CellFormat, Direct, WORD};
+pub(crate) use encode::{Cell, CellFormat, Direct, LargeInteger, WORD};
 pub(crate) use infer::Inference;
 pub(crate) use layout::Columns;
 pub(crate) use names::ColumnNames;

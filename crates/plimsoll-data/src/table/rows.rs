@@ -1,6 +1,6 @@
 //! The cells of one row, kept until the row is complete.
 
-use super::encode::Cell;
+use super::encode::{Cell, LargeInteger};
 
 /// The cells of a row, copied.
 #[derive(Default)]
@@ -13,6 +13,7 @@ pub(crate) struct RowBuffer {
 enum Stored {
     Missing,
     Number(f64),
+    Integer(LargeInteger),
     Boolean(bool),
     Text(usize, usize),
     List(usize, usize),
@@ -30,6 +31,7 @@ impl RowBuffer {
         let stored = match cell {
             Cell::Missing => Stored::Missing,
             Cell::Number(value) => Stored::Number(value),
+            Cell::Integer(integer) => Stored::Integer(integer),
             Cell::Boolean(truth) => Stored::Boolean(truth),
             Cell::TooLong(limit) => Stored::TooLong(limit),
             Cell::Text(text) => {
@@ -49,6 +51,7 @@ impl RowBuffer {
             let cell = match *stored {
                 Stored::Missing => Cell::Missing,
                 Stored::Number(value) => Cell::Number(value),
+                Stored::Integer(integer) => Cell::Integer(integer),
                 Stored::Boolean(truth) => Cell::Boolean(truth),
                 Stored::TooLong(limit) => Cell::TooLong(limit),
                 Stored::Text(start, end) => Cell::Text(&self.bytes[start..end]),

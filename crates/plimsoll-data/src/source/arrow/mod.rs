@@ -92,7 +92,7 @@ impl ArrowSpec {
         }
         let rows = files.iter().map(|file| file.file.rows()).sum();
         let files = Arc::new(files);
-        let columns = opening.fit(&chosen, &mut ArrowReader::new(&files), self.fit_rows.as_ref(), (first, rows));
+        let columns = opening.fit(&chosen, &mut ArrowReader::new(&files).keeping_integers(|_| true), self.fit_rows.as_ref(), (first, rows));
         let (columns, fitting) = columns.map_err(|error| match error {
             ColumnsError::Problem(problem) => refuse(problem),
             ColumnsError::Data(error) => error,
@@ -111,7 +111,9 @@ impl ArrowSpec {
             known.iter().try_for_each(|file| identify_open(&file.file.path, &file.file.file, hash))
         };
         let columns = Arc::new(columns);
-        let open = move || BlockRows::new(ArrowReader::new(&files), &columns, longest_text);
+        let open = move || {
+            BlockRows::new(ArrowReader::new(&files).keeping_integers(|at| columns.encoders[at].is_category()), &columns, longest_text)
+        };
         let paths = paths.to_vec();
         let source = SequentialSource::new(name, schema, Bytes(held), open).identified(identity).with_rows(rows).with_facts(facts);
         Ok(source.with_fitting(fitting).with_columns(move |name, visit| visit_column(&paths, name, visit)))
@@ -131,7 +133,7 @@ fn sizes(
     for file in std::mem::take(opened) {
         let files = Arc::new(vec![project(file, inspected, Some(ColumnLimits::none()))?]);
         let (path, rows) = (files[0].file.path.clone(), files[0].file.rows());
-        let mut reader = ArrowReader::new(&files);
+        let mut reader = ArrowReader::new(&files).keeping_integers(|_| true);
         read(&mut reader, &path, rows)?;
         for (all, column) in all.iter_mut().zip(&reader.columns) {
             all.block = all.block.max(column.seen.block);

@@ -91,6 +91,8 @@ pub(super) fn reading_bytes(files: &[Projected]) -> u64 {
 pub(super) struct ArrowReader {
     files: Arc<Vec<Projected>>,
     pub columns: Vec<ArrowColumn>,
+    /// The columns whose integers are not rounded.
+    exact: Vec<bool>,
     unpacker: BufferUnpacker,
     /// The current file and batch, its first row in the file, and how many of its rows were read.
     file: usize,
@@ -109,6 +111,7 @@ impl ArrowReader {
         let mut reader = ArrowReader {
             files: Arc::clone(files),
             columns: Vec::new(),
+            exact: Vec::new(),
             unpacker: BufferUnpacker::default(),
             file: 0,
             batch: 0,
@@ -120,6 +123,14 @@ impl ArrowReader {
         };
         reader.begin();
         reader
+    }
+
+    /// Returns the cells of some columns with integers that are not rounded, for categories. Slices of their numbers are then
+    /// not available.
+    pub fn keeping_integers(mut self, of: impl Fn(usize) -> bool) -> ArrowReader {
+        let columns = self.files.first().map_or(0, |file| file.columns.len());
+        self.exact = (0..columns).map(of).collect();
+        self
     }
 
     fn message(&self) -> Option<&MessageAt> {
@@ -154,10 +165,15 @@ impl ArrowReader {
         if !self.entered {
             // Limits differ from file to file.
             if self.batch == 0 || self.columns.is_empty() {
-                let column = |column: &ArrowProjection| ArrowColumn::new(&projected.field(&column.path).layout, column.limits.clone());
+                let column = |(at, column): (usize, &ArrowProjection)| {
+                    let layout = &projected.field(&column.path).layout;
+                    let layout = if self.exact.get(at) == Some(&true) { layout.exact() } else { layout.clone() };
+                    ArrowColumn::new(layout, column.limits.clone())
+                };
                 let seen: Vec<_> = self.columns.iter().map(|column| column.seen).collect();
                 self.columns = Vec::new();
-                self.columns = projected.columns.iter().map(column).collect();
+                let columns: Vec<_> = projected.columns.iter().enumerate().map(column).collect();
+                self.columns = columns;
                 self.columns.iter_mut().zip(seen).for_each(|(column, seen)| column.seen = seen);
             }
             let batch = file.batch(&message, &file.schema.fields).map_err(|problem| file.broken(&message, problem))?;

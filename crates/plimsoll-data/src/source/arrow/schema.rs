@@ -2,7 +2,7 @@
 
 use super::flat::{MalformedMessage, Table};
 use crate::source::columnar::{ColumnInfo, index_columns};
-use crate::table::ColumnKind;
+use crate::table::{Cell, ColumnKind};
 
 /// Numbers: integers, divided where a divisor is given, or floats.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,6 +18,33 @@ pub(super) enum Form {
     Signed,
     Unsigned,
     Float,
+    /// Integers of 64 bits of which not one may be rounded, such as categories: their bits as those of an f64.
+    ExactSigned,
+    ExactUnsigned,
+}
+
+impl Number {
+    /// The number whose integers are not rounded.
+    fn exact(self) -> Number {
+        let form = match self.form {
+            Form::Signed if self.size == 8 && self.by == 1.0 => Form::ExactSigned,
+            Form::Unsigned if self.size == 8 && self.by == 1.0 => Form::ExactUnsigned,
+            form => form,
+        };
+        Number { form, ..self }
+    }
+
+    /// The cell of a decoded value.
+    pub fn cell<'c>(self, value: f64) -> Cell<'c> {
+        match self.form {
+            Form::ExactSigned => {
+                let integer = value.to_bits().cast_signed();
+                Cell::integer(integer < 0, integer.unsigned_abs())
+            }
+            Form::ExactUnsigned => Cell::integer(false, value.to_bits()),
+            Form::Signed | Form::Unsigned | Form::Float => Cell::Number(value),
+        }
+    }
 }
 
 /// How the values of a column are stored.
@@ -43,6 +70,17 @@ pub(super) enum Layout {
     },
     /// Not read, for this reason.
     Unread(&'static str),
+}
+
+impl Layout {
+    /// The layout whose integers are not rounded; those of lists are.
+    pub fn exact(&self) -> Layout {
+        match self {
+            Layout::Numbers(number) => Layout::Numbers(number.exact()),
+            Layout::Dictionary { id, index, values } => Layout::Dictionary { id: *id, index: *index, values: Box::new(values.exact()) },
+            other => other.clone(),
+        }
+    }
 }
 
 /// A field and its children.

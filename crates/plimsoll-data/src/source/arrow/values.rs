@@ -125,9 +125,9 @@ pub(super) fn buffers<'s>(outer: &'s [&'s BufferSlot], slot: &'s BufferSlot) -> 
 }
 
 impl ArrowColumn {
-    pub fn new(layout: &Layout, limits: ColumnLimits) -> ArrowColumn {
+    pub fn new(layout: Layout, limits: ColumnLimits) -> ArrowColumn {
         ArrowColumn {
-            layout: layout.clone(),
+            layout,
             limits,
             valid: Vec::new(),
             values: Buffer::default(),
@@ -218,7 +218,8 @@ impl ArrowColumn {
         resize_to(&mut self.dictionary.numbers, bounded(self.limits.dictionary));
         resize_to(&mut self.dictionary.missing, bounded(self.limits.dictionary));
         resize_to(&mut self.dictionary.ends, bounded(self.limits.dictionary));
-        let mut reader = ArrowColumn::new(&values.layout, limits);
+        let Layout::Dictionary { values: layout, .. } = &self.layout else { return Ok(()) };
+        let mut reader = ArrowColumn::new((**layout).clone(), limits);
         for message in messages.iter().filter_map(|at| file.dictionary_message(*at, *id)) {
             let batch = file.batch(message, [&**values])?;
             reader.enter(file, batch.codec, &[], &batch.slots[0], unpacker)?;
@@ -228,10 +229,10 @@ impl ArrowColumn {
                 reader.load(file, first, rows)?;
                 for row in 0..rows {
                     let out = &mut self.dictionary;
-                    let (number, text) = match reader.cell(row) {
-                        Cell::Number(number) => (number, &b""[..]),
-                        Cell::Text(text) => (0.0, text),
-                        _ => (f64::NAN, &b""[..]),
+                    let (number, text, missing) = match reader.cell(row) {
+                        Cell::Number(_) | Cell::Integer(_) => (reader.block.numbers[row], &b""[..], false),
+                        Cell::Text(text) => (0.0, text, false),
+                        _ => (0.0, &b""[..], true),
                     };
                     if out.text.len() + text.len() > self.limits.dictionary_text.min(u32::MAX as usize) {
                         return Err(LARGER.into());
@@ -239,7 +240,7 @@ impl ArrowColumn {
                     out.numbers.push(number);
                     out.text.extend_from_slice(text);
                     out.ends.push(out.text.len() as u32);
-                    out.missing.push(number.is_nan());
+                    out.missing.push(missing);
                 }
                 first += rows as u64;
             }
@@ -379,7 +380,8 @@ impl ArrowColumn {
         }
         match &self.layout {
             Layout::Null | Layout::Unread(_) => Cell::Missing,
-            Layout::Bits | Layout::Numbers(_) => Cell::Number(block.numbers[row]),
+            Layout::Bits => Cell::Number(block.numbers[row]),
+            Layout::Numbers(number) => number.cell(block.numbers[row]),
             Layout::Strings(_) | Layout::Views => Cell::Text(block.text(row)),
             Layout::Lists(..) | Layout::FixedLists(..) => {
                 let start = if row == 0 { 0 } else { block.ends[row - 1] as usize };
@@ -390,6 +392,7 @@ impl ArrowColumn {
                 match (self.dictionary.missing[at], &**values) {
                     (true, _) => Cell::Missing,
                     (false, Layout::Strings(_) | Layout::Views) => Cell::Text(self.dictionary.text(at)),
+                    (false, Layout::Numbers(number)) => number.cell(self.dictionary.numbers[at]),
                     (false, _) => Cell::Number(self.dictionary.numbers[at]),
                 }
             }
@@ -446,6 +449,9 @@ impl Number {
             (Form::Unsigned, 2) => out.extend(bytes.as_chunks().0.iter().map(|two| f64::from(u16::from_le_bytes(*two)))),
             (Form::Unsigned, 4) => out.extend(bytes.as_chunks().0.iter().map(|four| f64::from(u32::from_le_bytes(*four)))),
             (Form::Unsigned, _) => out.extend(bytes.as_chunks().0.iter().map(|eight| u64::from_le_bytes(*eight) as f64)),
+            (Form::ExactSigned | Form::ExactUnsigned, _) => {
+                out.extend(bytes.as_chunks().0.iter().map(|eight| f64::from_bits(u64::from_le_bytes(*eight))));
+            }
             (Form::Float, 2) => out.extend(bytes.as_chunks().0.iter().map(|two| f64::from(half(u16::from_le_bytes(*two))))),
             (Form::Float, 4) => out.extend(bytes.as_chunks().0.iter().map(|four| f64::from(f32::from_le_bytes(*four)))),
             (Form::Float, _) => out.extend(bytes.as_chunks().0.iter().map(|eight| f64::from_le_bytes(*eight))),

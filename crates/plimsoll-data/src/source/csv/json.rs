@@ -1,6 +1,6 @@
 //! Objects of JSON lines: numbers, texts, Booleans and lists of numbers. Everything else is skipped.
 
-use crate::table::Cell;
+use crate::table::{Cell, LargeInteger};
 
 /// Reads one object and calls `sink` with each key and its cell. Texts are unescaped in place; `lists` has space for the
 /// numbers of the longest list.
@@ -19,6 +19,7 @@ pub(super) fn object(line: &mut [u8], lists: &mut [[u8; 8]], sink: &mut dyn FnMu
             match value {
                 JsonValue::Null => sink(key, Cell::Missing),
                 JsonValue::Number(number) => sink(key, Cell::Number(number)),
+                JsonValue::Integer(integer) => sink(key, Cell::Integer(integer)),
                 JsonValue::Boolean(truth) => sink(key, Cell::Boolean(truth)),
                 JsonValue::Text((start, end)) => sink(key, Cell::Text(&json.line[start..end])),
                 JsonValue::List(count) => sink(key, lists.get(..count).map_or(Cell::TooLong(lists.len()), Cell::List)),
@@ -47,6 +48,7 @@ struct Json<'l> {
 enum JsonValue {
     Null,
     Number(f64),
+    Integer(LargeInteger),
     Boolean(bool),
     Text((usize, usize)),
     /// So many numbers.
@@ -100,7 +102,10 @@ impl Json<'_> {
                     b"NaN" => Ok(JsonValue::Number(f64::NAN)),
                     b"Infinity" => Ok(JsonValue::Number(f64::INFINITY)),
                     b"-Infinity" => Ok(JsonValue::Number(f64::NEG_INFINITY)),
-                    text => crate::table::parse::number(text).map(JsonValue::Number).ok_or_else(|| self.broken()),
+                    text => match Cell::large_integer(text) {
+                        Some(integer) => Ok(JsonValue::Integer(integer)),
+                        None => crate::table::parse::number(text).map(JsonValue::Number).ok_or_else(|| self.broken()),
+                    },
                 }
             }
         }
@@ -119,6 +124,7 @@ impl Json<'_> {
         loop {
             let number = match self.value(&mut [], depth + 1)? {
                 JsonValue::Number(number) => Some(number),
+                JsonValue::Integer(integer) => Some(integer.rounded()),
                 JsonValue::Boolean(truth) => Some(f64::from(u8::from(truth))),
                 _ => None,
             };

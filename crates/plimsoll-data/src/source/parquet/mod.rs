@@ -81,7 +81,7 @@ impl ParquetSpec {
         let chosen = opening.choose(&opened[0].1.index).map_err(refuse)?;
         let files = Arc::new(self.project(opened, &opening.used_names(&chosen))?);
         let rows = files.iter().flat_map(|file| &file.groups).sum();
-        let columns = opening.fit(&chosen, &mut Reader::new(&files), self.keep.as_ref(), (first, rows));
+        let columns = opening.fit(&chosen, &mut Reader::new(&files).keeping_integers(|_| true), self.keep.as_ref(), (first, rows));
         let (columns, fitting) = columns.map_err(|error| match error {
             ColumnsError::Problem(problem) => refuse(problem),
             ColumnsError::Data(error) => error,
@@ -100,7 +100,8 @@ impl ParquetSpec {
             known.iter().try_for_each(|file| identify_open(&file.path, &file.file, hash))
         };
         let columns = Arc::new(columns);
-        let open = move || BlockRows::new(Reader::new(&files), &columns, longest_text);
+        let open =
+            move || BlockRows::new(Reader::new(&files).keeping_integers(|at| columns.encoders[at].is_category()), &columns, longest_text);
         let (spec, paths) = (self.clone(), paths.to_vec());
         let source = SequentialSource::new(name, schema, Bytes(held), open).identified(identity).with_rows(rows).with_facts(facts);
         Ok(source.with_fitting(fitting).with_columns(move |name, visit| spec.visit_column(&paths, name, visit)))
@@ -112,7 +113,7 @@ impl ParquetSpec {
             let (mut file, footer) = ParquetFile::open(path)?;
             let Some(leaf) = footer.leaves.iter().position(|leaf| leaf.name == name && leaf.repeated == 0) else { return Ok(false) };
             file.project(&footer, self.groups(&footer), &[leaf])?;
-            visit_cells(&mut Reader::new(&Arc::new(vec![file])), visit)?;
+            visit_cells(&mut Reader::new(&Arc::new(vec![file])).keeping_integers(|_| true), visit)?;
         }
         Ok(true)
     }

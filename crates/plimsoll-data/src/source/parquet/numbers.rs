@@ -2,6 +2,7 @@
 
 use super::encodings::{CUT, Run, delta, hybrid, split_value};
 use crate::source::columnar::half;
+use crate::table::Cell;
 
 /// What values become: a number, divided where a divisor is given, or a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,6 +12,9 @@ pub(super) enum ValueType {
     U32,
     I64(f64),
     U64,
+    /// Integers of 64 bits of which not one may be rounded, such as categories: their bits as those of an f64.
+    ExactI64,
+    ExactU64,
     /// Nanoseconds of a day, and the day.
     I96,
     F32,
@@ -27,17 +31,39 @@ impl ValueType {
         Some(match self {
             ValueType::Boolean | ValueType::Text | ValueType::Decimal(None, _) => return None,
             ValueType::I32(_) | ValueType::U32 | ValueType::F32 => 4,
-            ValueType::I64(_) | ValueType::U64 | ValueType::F64 => 8,
+            ValueType::I64(_) | ValueType::U64 | ValueType::ExactI64 | ValueType::ExactU64 | ValueType::F64 => 8,
             ValueType::I96 => 12,
             ValueType::F16 => 2,
             ValueType::Decimal(Some(size), _) => size,
         })
     }
 
+    /// The type whose integers are not rounded.
+    pub fn exact(self) -> ValueType {
+        match self {
+            ValueType::I64(1.0) => ValueType::ExactI64,
+            ValueType::U64 => ValueType::ExactU64,
+            other => other,
+        }
+    }
+
+    /// The cell of a decoded value.
+    pub fn cell<'c>(self, value: f64) -> Cell<'c> {
+        match self {
+            ValueType::ExactI64 => {
+                let integer = value.to_bits().cast_signed();
+                Cell::integer(integer < 0, integer.unsigned_abs())
+            }
+            ValueType::ExactU64 => Cell::integer(false, value.to_bits()),
+            _ => Cell::Number(value),
+        }
+    }
+
     fn of_integer(self, value: i64) -> f64 {
         match self {
             ValueType::U32 => f64::from(value as u32),
             ValueType::U64 => value as u64 as f64,
+            ValueType::ExactI64 | ValueType::ExactU64 => f64::from_bits(value as u64),
             ValueType::I32(by) | ValueType::I64(by) if by != 1.0 => value as f64 / by,
             _ => value as f64,
         }
@@ -51,7 +77,7 @@ impl ValueType {
             ValueType::I32(_) => self.of_integer(i64::from(i32::from_le_bytes(four()))),
             ValueType::U32 => f64::from(u32::from_le_bytes(four())),
             ValueType::F32 => f64::from(f32::from_le_bytes(four())),
-            ValueType::I64(_) | ValueType::U64 => self.of_integer(i64::from_le_bytes(eight())),
+            ValueType::I64(_) | ValueType::U64 | ValueType::ExactI64 | ValueType::ExactU64 => self.of_integer(i64::from_le_bytes(eight())),
             ValueType::F64 => f64::from_le_bytes(eight()),
             ValueType::F16 => f64::from(half(u16::from_le_bytes([bytes[0], bytes[1]]))),
             ValueType::I96 => {
@@ -107,7 +133,7 @@ pub(super) fn numbers(value: ValueType, encoding: i64, bytes: &[u8], count: usiz
                 Ok(())
             })
         }
-        (5, ValueType::I32(_) | ValueType::U32 | ValueType::I64(_) | ValueType::U64) => {
+        (5, ValueType::I32(_) | ValueType::U32 | ValueType::I64(_) | ValueType::U64 | ValueType::ExactI64 | ValueType::ExactU64) => {
             let narrow = matches!(value, ValueType::I32(_) | ValueType::U32);
             // Differences of 32-bit numbers wrap at 32 bits.
             delta(bytes, count, |number| out.push(value.of_integer(if narrow { i64::from(number as i32) } else { number }))).map(|_| ())

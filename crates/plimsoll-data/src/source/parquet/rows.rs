@@ -25,7 +25,8 @@ struct ColumnReader {
 
 impl ColumnReader {
     fn new(column: &ProjectedColumn) -> ColumnReader {
-        ColumnReader { pages: Pages::new(&column.leaf, column.value), page: Vec::new(), page_at: 0, at: 0, unread: 0, list: Vec::new() }
+        let pages = Pages::new(&column.leaf, column.value);
+        ColumnReader { pages, page: Vec::new(), page_at: 0, at: 0, unread: 0, list: Vec::new() }
     }
 
     fn begin(&mut self, column: &ProjectedColumn, group: usize) {
@@ -110,6 +111,12 @@ impl Reader {
         let mut reader = Reader { files: Arc::clone(files), columns, unpacker: Unpacker::default(), file: 0, group: 0, left: 0 };
         reader.begin();
         reader
+    }
+
+    /// Returns the cells of some columns with integers that are not rounded, for categories.
+    pub fn keeping_integers(mut self, of: impl Fn(usize) -> bool) -> Reader {
+        self.columns.iter_mut().enumerate().filter(|(at, _)| of(*at)).for_each(|(_, column)| column.pages.keep_integers());
+        self
     }
 
     /// Moves before the first row of the current group, if there is one.

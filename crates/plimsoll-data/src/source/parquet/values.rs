@@ -110,6 +110,13 @@ impl Pages {
         (self.entries, self.entry, self.next) = (0, 0, 0);
     }
 
+    /// Returns cells with integers that are not rounded from here on. Lists and slices of numbers are then not available.
+    pub fn keep_integers(&mut self) {
+        if !self.repeated {
+            self.value = self.value.exact();
+        }
+    }
+
     /// Numbers of a page without missing values or repetition: up to `count` of the next ones, which are consumed.
     pub fn numbers(&mut self, count: usize) -> Option<&[f64]> {
         if self.repeated || !self.definitions.is_empty() || self.value == ValueType::Text {
@@ -232,7 +239,7 @@ impl Pages {
         if self.value != ValueType::Text {
             self.decode()?;
             self.next += 1;
-            return Ok(Cell::Number(self.values[self.next - 1 - self.decoded]));
+            return Ok(self.value.cell(self.values[self.next - 1 - self.decoded]));
         }
         let at = self.next;
         self.next += 1;
