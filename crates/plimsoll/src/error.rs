@@ -62,7 +62,7 @@ pub enum Error {
         row: Option<BadRow>,
     },
     /// A label outside the classes of the model.
-    #[error("{row} has the label {value}, but the model has {classes} classes (0 to {}); correct the data or increase the number of outputs", .classes - 1)]
+    #[error("{row} has the label {value}, but the model has {classes} classes (0 to {}); {}", .classes - 1, label_advice(*.value))]
     Label {
         /// The row.
         row: BadRow,
@@ -132,6 +132,18 @@ impl std::fmt::Display for BadRow {
             Some((_, name)) => write!(f, "{name} (row {place} of epoch {epoch})"),
             None => write!(f, "row {place} of epoch {epoch}"),
         }
+    }
+}
+
+/// What to do about a label outside the classes.
+fn label_advice(value: i32) -> &'static str {
+    match value {
+        // White, the usual value of the foreground.
+        255 => {
+            "masks whose pixels are not class indices, such as 0 and 255, need their values in `data.values`, such as [0, 255]; for other \
+             data, correct the label or increase the number of outputs"
+        }
+        _ => "correct the data or increase the number of outputs",
     }
 }
 

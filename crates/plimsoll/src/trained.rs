@@ -49,7 +49,11 @@ impl Trained {
             return Err(Error::Config(format!("{} has no weights.safetensors yet; train the run to its end", folder.display())));
         }
         config.remove_teacher();
+        config.name_paths_from_current_folder();
         change(&mut config)?;
+        if matches!(rows, None | Some(Rows::HeldOut)) {
+            config.prefer_validation_data();
+        }
         // What was fitted in training, not what other data would give.
         let fitted = Preprocessing::read(&weights)?.unwrap_or_default();
         if !fitted.is_empty() {

@@ -286,6 +286,39 @@ fn forecasts_are_named_by_the_rows_ahead() {
 }
 
 #[test]
+fn forecasts_are_the_same_from_a_table_of_any_format() {
+    let sandbox = Sandbox::new("forecast-formats");
+    let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/fixtures/tables/series");
+    let files = ["series.csv", "series.csv.gz", "series.parquet", "series.feather"];
+    files.iter().for_each(|name| _ = std::fs::copy(tables.join(name), sandbox.path(name)).unwrap());
+    let mut found = Vec::new();
+    for (source, file) in [("csv", "series.csv"), ("csv", "series.csv.gz"), ("parquet", "series.parquet"), ("arrow", "series.feather")] {
+        sandbox.write(
+            "run.toml",
+            format!(
+                "[data]\nsource = '{source}'\npath = '{file}'\ntarget = 'load'\nstandardize = true\nsplit = 0.75\n\
+                 window = {{ length = 6, horizons = [1, 3] }}\n[model]\nlayers = [{{ type = 'flatten' }}, {{ type = 'dense', units = 2 }}]\n\
+                 [train]\nloss = 'mse'\nepochs = 2\nbatch = 8\n"
+            ),
+        );
+        sandbox.succeed(&["train", "run.toml", "--quiet", "--overwrite", "--out", "run"]);
+        let scores = sandbox.json(&["evaluate", "run", "--json"]);
+        let printed = files.map(|other| sandbox.succeed(&["predict", "run", other]));
+        assert!(printed.iter().all(|other| *other == printed[0]), "{file}");
+        assert!(printed[0].starts_with("row,load+1,load+3\n") && printed[0].lines().count() == 1 + 60 - 5, "{}", printed[0]);
+        let other_rows = sandbox.json(&["evaluate", "run", "--json", "--set", "data.validation.rows=[45, 60]"]);
+        assert_eq!(other_rows["loss"], scores["loss"], "{file}");
+        let whole = sandbox.json(&["evaluate", "run", "--json", "--set", &format!("data.validation.path={file}")]);
+        assert_ne!(whole["loss"], scores["loss"]);
+        found.push((scores["loss"].clone(), printed[0].clone()));
+    }
+    assert!(found.iter().all(|one| *one == found[0]));
+    // Windows overlap, so that rows cannot be held out at random.
+    let (_, error) = sandbox.fail(&["train", "run.toml", "--out", "other", "--set", "data.holdout=0.2"]);
+    assert!(error.contains("`data.holdout` would hold out rows that share values with training rows; use `data.split`"), "{error}");
+}
+
+#[test]
 fn a_table_of_any_format_is_predicted() {
     let sandbox = Sandbox::new("new-formats");
     let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-data/tests/fixtures/tables");
@@ -362,6 +395,14 @@ fn masks_are_trained_on_and_written() {
     assert_eq!(reader.info().color_type, png::ColorType::Indexed);
     reader.next_frame(&mut pixels).unwrap();
     assert_eq!(pixels, (0..256).map(|i| u8::from(in_square(i, (2, 9)))).collect::<Vec<u8>>());
+    // Other images instead of those that were held out.
+    let all = ["data.validation.images=images", "data.validation.masks=masks"].map(|set| ["--set", set]).concat();
+    let scores = sandbox.json(&[&["evaluate", "run", "--json"], &all[..]].concat());
+    assert_eq!((&scores["rows"], &scores["report"]["mean"]["support"]), (&"held-out".into(), &(24 * 256).into()), "{scores}");
+    let unnamed = std::fs::read_to_string(sandbox.path("run.toml")).unwrap().replace("values = [0, 255]\n", "");
+    sandbox.write("unnamed.toml", unnamed);
+    let (_, error) = sandbox.fail(&["train", "unnamed.toml", "--quiet", "--out", "other"]);
+    assert!(error.contains("has the label 255, but the model has 2 classes (0 to 1); masks whose pixels are not class indices"), "{error}");
     sandbox.write("masks/extra.png", b"");
     let (_, error) = sandbox.fail(&["train", "run.toml", "--quiet", "--out", "other"]);
     assert!(error.contains("masks/extra.png: the mask has no image of its name in"), "{error}");

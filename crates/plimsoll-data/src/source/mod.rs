@@ -17,6 +17,7 @@ mod parquet;
 mod pattern;
 mod random;
 mod range;
+mod selection;
 mod sequential;
 mod shapes;
 mod tensors;
@@ -24,6 +25,8 @@ mod text;
 mod tfrecord;
 mod unpack;
 mod webdataset;
+mod window;
+mod windows;
 
 pub use crate::table::{
     BytePairs, ColumnKind, ColumnOptions, ColumnScale, Encode, Encoding, Fill, FittedColumn, Missing, Output, Standardize, TableSpec,
@@ -31,7 +34,7 @@ pub use crate::table::{
 };
 pub use arrow::{ArrowSpec, arrow_files};
 pub(crate) use composed::{concatenated, merge_use, zipped};
-pub use csv::{Csv, CsvSpec, CsvType, Window, table_files};
+pub use csv::{Csv, CsvSpec, CsvType, table_files};
 pub(crate) use deferred::{DeferredDecode, REFERENCE_BYTES, referenced_row, without_reference};
 pub use digits::{Digits, Split};
 pub use file_use::FileUse;
@@ -48,7 +51,7 @@ pub use pattern::files;
 pub use random::{Random, RandomSpec};
 pub use range::Counted;
 
-pub(crate) use sequential::{Opened, RowIterator, SequentialSource};
+pub(crate) use sequential::{ColumnVisitor, Opened, RowIterator, SequentialSource};
 pub use shapes::{Shapes, ShapesSpec};
 pub use tensors::{Tensor, Tensors};
 pub use text::{Text, Vocabulary};
@@ -56,6 +59,7 @@ pub use tfrecord::{Feature, RecordFeature, RecordValues, TfRecord};
 pub(crate) use tfrecord::{PackedRecords, RecordPosition, RecordReader};
 pub(crate) use unpack::Packing;
 pub use webdataset::WebDataset;
+pub use window::Window;
 
 use crate::block::{BlockMut, ColumnMut, Rows};
 use crate::image::{begins_like_one, is_image_name};

@@ -145,10 +145,6 @@ impl Config {
         let mut keys: Table = table.entries().map(|(key, value, _)| (key.to_string(), value.clone())).collect();
         let kind = trained_on.of_table_file(path)?;
         if kind.name != trained_on.name {
-            if keys.contains_key("window") {
-                let what = format!("this model was trained on windows of a {} file; give it one, not {}", trained_on.name, path.display());
-                return Err(Error::Config(what));
-            }
             keys.insert("source".into(), Value::String(kind.name.into()));
             ["delimiter", "decimal", "header", "names"].iter().for_each(|key| _ = keys.remove(*key));
         }

@@ -148,6 +148,22 @@ impl Config {
         self.table.remove("distill");
     }
 
+    /// Makes paths that are set from now on relative to the current folder, as on the command line. Those of a run folder are
+    /// absolute.
+    pub(crate) fn name_paths_from_current_folder(&mut self) {
+        self.folder = PathBuf::new();
+    }
+
+    /// Evaluates on `data.validation`, where a flag names such rows, instead of the rows that the run held out.
+    pub(crate) fn prefer_validation_data(&mut self) {
+        let Some(data) = self.table.get_mut("data").and_then(Value::as_table_mut) else { return };
+        let named = data.get("validation").and_then(Value::as_table);
+        if named.is_some_and(|table| table.keys().any(|key| key != "stages")) {
+            data.remove("holdout");
+            data.remove("fold");
+        }
+    }
+
     /// Keeps rows in source order, so that predictions can be matched to rows by position.
     pub(crate) fn set_source_order(&mut self) -> Result<()> {
         let stages = self.table.get_mut("data").and_then(|data| data.get_mut("stages")).and_then(Value::as_array_mut);

@@ -11,8 +11,9 @@ mod rows;
 mod schema;
 mod values;
 
-use super::columnar::{BlockRows, CellReader, FittedRows, TableOpening, fitting_bytes, held_bytes, visit_cells};
-use super::{SequentialSource, files, identify_open};
+use super::columnar::{BlockRows, CellReader, FittedRows, RowsSpec, SelectedRows, TableOpening, fitting_bytes, held_bytes, visit_cells};
+use super::selection::RowSelection;
+use super::{SequentialSource, Window, files, identify_open};
 use crate::DataError;
 use crate::table::{ColumnKind, ColumnsError, TableSpec};
 use file::ArrowFile;
@@ -20,6 +21,7 @@ use plimsoll_core::Bytes;
 use rows::{ArrowProjection, ArrowReader, Projected, reading_bytes};
 use schema::ArrowLeaf;
 use std::hash::Hasher;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use values::{ColumnLimits, Seen};
@@ -28,13 +30,12 @@ use values::{ColumnLimits, Seen};
 #[derive(Clone, Debug, Default)]
 pub struct ArrowSpec {
     table: TableSpec,
-    /// The rows that columns are fitted to; all by default.
-    fit_rows: Option<FittedRows>,
+    rows: RowsSpec,
 }
 
 impl From<TableSpec> for ArrowSpec {
     fn from(table: TableSpec) -> ArrowSpec {
-        ArrowSpec { table, fit_rows: None }
+        ArrowSpec { table, ..ArrowSpec::default() }
     }
 }
 
@@ -44,9 +45,28 @@ impl ArrowSpec {
         ArrowSpec::default()
     }
 
-    /// Fits columns to some rows only: those for which `keep` holds, of `rows`.
+    /// Time-series windows over consecutive rows: `x` is f32 `[length, features]`, `y` f32 `[horizon × targets]`. Without
+    /// `features`, the targets are features too.
+    pub fn window(mut self, window: Window) -> ArrowSpec {
+        self.rows.window = Some(window);
+        self
+    }
+
+    /// Selects rows of all files together, counted from 0.
+    pub fn rows(mut self, rows: Range<u64>) -> ArrowSpec {
+        self.rows.part = RowSelection::Rows(rows);
+        self
+    }
+
+    /// Selects a fraction of the rows, for example from 0.0 to 0.9.
+    pub fn part(mut self, from: f64, to: f64) -> ArrowSpec {
+        self.rows.part = RowSelection::Shares(from, to);
+        self
+    }
+
+    /// Fits columns to some of the selected rows only: those for which `keep` holds, of `rows`.
     pub fn fitted_to(mut self, rows: u64, keep: &dyn Fn(u64) -> bool) -> ArrowSpec {
-        self.fit_rows = Some(FittedRows::new(rows, keep));
+        self.rows.fitted_to = Some(FittedRows::new(rows, keep));
         self
     }
 
@@ -56,7 +76,7 @@ impl ArrowSpec {
         let refuse = |problem: String| DataError::Arrow { path: first.clone(), problem };
         let mut opened = paths.iter().map(|path| ArrowFile::open(path)).collect::<Result<Vec<_>, _>>()?;
         let columns = opened[0].schema.columns().iter().map(ArrowLeaf::info).collect();
-        let mut opening = TableOpening::new(&self.table, columns).map_err(refuse)?;
+        let mut opening = TableOpening::new(&self.table, &self.rows, columns).map_err(refuse)?;
         let mut inspected = opening.inspected_names();
         let mut seen = sizes(&mut opened, &inspected, |reader, path, rows| opening.infer(reader, path, rows))?;
         let chosen = opening.choose(&opened[0].schema.index).map_err(refuse)?;
@@ -91,19 +111,22 @@ impl ArrowSpec {
             files.push(file);
         }
         let rows = files.iter().map(|file| file.file.rows()).sum();
+        let range = self.rows.part.range(rows).map_err(refuse)?;
         let files = Arc::new(files);
-        let columns = opening.fit(&chosen, &mut ArrowReader::new(&files).keeping_integers(|_| true), self.fit_rows.as_ref(), (first, rows));
+        let columns = opening.fit(&chosen, &mut ArrowReader::new(&files).keeping_integers(|_| true), &range, (first, rows));
         let (columns, fitting) = columns.map_err(|error| match error {
             ColumnsError::Problem(problem) => refuse(problem),
             ColumnsError::Data(error) => error,
         })?;
         let facts = opening.facts(&chosen, &columns);
-        let schema = columns.schema_with_classes()?;
+        let selected = SelectedRows::new(&self.rows, range, &columns, chosen.targets.len())?.map_err(refuse)?;
+        let schema = selected.schema.clone();
         let longest_text = opening.longest_text;
-        let block = BlockRows::<ArrowReader>::bytes(&columns, longest_text, rows) + held_bytes(&columns);
+        let block = BlockRows::<ArrowReader>::bytes(&columns, longest_text, rows) + held_bytes(&columns) + selected.held();
         let fitting = fitting_bytes(&columns, fitting);
         let held = reading_bytes(&files) + block as u64;
         let name = super::named("arrow", files.iter().map(|file| file.file.path.as_path()));
+        let name = self.rows.described(name);
         let (known, spec, fitted) = (Arc::clone(&files), format!("{self:?}"), format!("{:?}", facts.fitted));
         let identity = move |hash: &mut dyn Hasher| {
             hash.write(spec.as_bytes());
@@ -111,12 +134,15 @@ impl ArrowSpec {
             known.iter().try_for_each(|file| identify_open(&file.file.path, &file.file.file, hash))
         };
         let columns = Arc::new(columns);
-        let open = move || {
-            BlockRows::new(ArrowReader::new(&files).keeping_integers(|at| columns.encoders[at].is_category()), &columns, longest_text)
-        };
         let paths = paths.to_vec();
-        let source = SequentialSource::new(name, schema, Bytes(held), open).identified(identity).with_rows(rows).with_facts(facts);
-        Ok(source.with_fitting(fitting).with_columns(move |name, visit| visit_column(&paths, name, visit)))
+        let visitor = selected.visiting(Arc::new(move |name, visit| visit_column(&paths, name, visit)));
+        let len = selected.len;
+        let open = move || {
+            let reader = ArrowReader::new(&files).keeping_integers(|at| columns.encoders[at].is_category());
+            selected.of(BlockRows::new(reader, &columns, longest_text))
+        };
+        let source = SequentialSource::new(name, schema, Bytes(held), open).identified(identity).with_rows(len).with_facts(facts);
+        Ok(source.with_fitting(fitting).with_columns(move |name, visit| visitor(name, visit)))
     }
 }
 

@@ -2,9 +2,11 @@
 
 mod block;
 mod index;
+mod selected;
 
 pub(super) use block::{BLOCK, Block, BlockReader, BlockRows};
 pub(super) use index::index_columns;
+pub(super) use selected::{RowsSpec, SelectedRows};
 
 use super::{FileUse, TableFacts};
 use crate::DataError;
@@ -14,6 +16,7 @@ use crate::table::{
     candidates,
 };
 use plimsoll_core::Bytes;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -60,6 +63,7 @@ impl std::fmt::Debug for FittedRows {
 /// A table that is being opened.
 pub(super) struct TableOpening<'s> {
     spec: &'s TableSpec,
+    rows: &'s RowsSpec,
     columns: Vec<ColumnInfo>,
     names: ColumnNames,
     seen: Vec<Option<Inference>>,
@@ -70,7 +74,7 @@ pub(super) struct TableOpening<'s> {
 }
 
 impl<'s> TableOpening<'s> {
-    pub fn new(spec: &'s TableSpec, columns: Vec<ColumnInfo>) -> Result<TableOpening<'s>, String> {
+    pub fn new(spec: &'s TableSpec, rows: &'s RowsSpec, columns: Vec<ColumnInfo>) -> Result<TableOpening<'s>, String> {
         let mut names = ColumnNames::default();
         columns.iter().try_for_each(|column| names.push(&column.name))?;
         let wanted = candidates(spec, &names).map_err(listed)?;
@@ -86,7 +90,7 @@ impl<'s> TableOpening<'s> {
                 kind => seen[at] = Some(Inference::known(kind, column.whole)),
             }
         }
-        Ok(TableOpening { spec, columns, names, seen, inspected, longest_text: 0 })
+        Ok(TableOpening { spec, rows, columns, names, seen, inspected, longest_text: 0 })
     }
 
     /// The names of the inspected columns.
@@ -137,7 +141,7 @@ impl<'s> TableOpening<'s> {
 
     /// Which columns are read. `index` are the columns that pandas wrote as its index.
     pub fn choose(&self, index: &[String]) -> Result<Chosen, String> {
-        Chosen::new(self.spec, &self.names, &self.seen, false, index).map_err(listed)
+        Chosen::new(self.spec, &self.names, &self.seen, self.rows.window.is_some(), index).map_err(listed)
     }
 
     /// The names of the used columns.
@@ -145,12 +149,12 @@ impl<'s> TableOpening<'s> {
         chosen.used.iter().map(|at| self.names.get(*at as usize).to_string()).collect()
     }
 
-    /// Fits the used columns to the rows of `reader`, or to some of them, and returns the memory that this took.
+    /// Fits the used columns to the selected rows of `reader`, and returns the memory that this took.
     pub fn fit(
         &self,
         chosen: &Chosen,
         reader: &mut dyn CellReader,
-        to: Option<&FittedRows>,
+        range: &Range<u64>,
         (path, rows): (&Path, u64),
     ) -> Result<(Columns, Bytes), ColumnsError> {
         let mut pass = |wanted: &[bool], sink: &mut dyn FnMut(u64, &RowBuffer) -> Result<(), String>| {
@@ -161,7 +165,7 @@ impl<'s> TableOpening<'s> {
                 &mut cells
             })? {
                 reporter.at(row);
-                if to.is_none_or(|to| to.has(row)) {
+                if self.rows.fits(range, row) {
                     // A row that cannot be read is reported when it is.
                     _ = sink(row, &cells);
                 }
@@ -169,8 +173,8 @@ impl<'s> TableOpening<'s> {
             }
             Ok(())
         };
-        let rows = FitRows { pass: &mut pass, all: to.is_none() };
-        chosen.columns(self.spec, &self.names, &CellFormat::default(), false, rows)
+        let fit_rows = FitRows { pass: &mut pass, all: self.rows.fits_all(range, rows) };
+        chosen.columns(self.spec, &self.names, &CellFormat::default(), self.rows.window.is_some(), fit_rows)
     }
 
     /// What is known about the files once the columns are fitted.

@@ -9,18 +9,17 @@ mod spec;
 mod stream;
 mod syntax;
 mod table;
-mod window;
 
 pub(crate) use fields::each_record;
 use fields::each_record_of;
-pub use window::Window;
 
-use super::{ColumnScale, FileUse, Gather, SequentialSource, Source, files, identify_open};
+use super::selection::RowSelection;
+use super::windows::{WindowRows, WindowShape};
+use super::{ColumnScale, FileUse, Gather, RowIterator, SequentialSource, Source, Window, files, identify_open};
 use crate::block::BlockMut;
 use crate::table::{Encoding, FittedColumn, WORD};
-use crate::{Column, DataError, Schema};
+use crate::{DataError, Schema};
 use plimsoll_core::{Bytes, DType};
-use spec::RowSelection;
 use std::hash::Hasher;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -124,27 +123,14 @@ impl Csv {
 
     fn new(table: Arc<TextTable>, spec: CsvSpec, rows: Range<u64>) -> Result<Csv, DataError> {
         let targets = table.chosen.targets.len();
-        let count = rows.end - rows.start;
         let refuse = |problem: String| DataError::csv(&table.files[0].path, 1, problem);
         let Some(window) = &spec.window else {
             let schema = table.columns.schema_with_classes()?;
-            return Ok(Csv { schema, table, spec, rows, len: count, matrix: None });
+            let len = rows.end - rows.start;
+            return Ok(Csv { schema, table, spec, rows, len, matrix: None });
         };
-        if let Some(problem) = window.problem(targets) {
-            return Err(refuse(problem));
-        }
-        let (length, horizon, whole) = (window.length(), window.horizon(), window.rows() as u64);
-        if whole > count {
-            let spread = if whole > (length + horizon) as u64 { format!(" over {whole} rows") } else { String::new() };
-            return Err(refuse(format!(
-                "its {count} rows ({rows:?}) have no window of {length} and {horizon} rows{spread}; use more rows"
-            )));
-        }
-        let (features, labels) = table.columns.series().map_err(refuse)?;
-        let mut columns = vec![Column::new("x", DType::F32, vec![length, features])];
-        columns.extend(labels.map(|(dtype, width)| Column::new("y", dtype, vec![horizon.saturating_mul(width)])));
-        let len = (count - whole) / window.step() as u64 + 1;
-        Ok(Csv { schema: Schema::new(columns)?, table, spec, rows, len, matrix: None })
+        let (schema, len) = window.schema(&table.columns, targets, &rows)?.map_err(refuse)?;
+        Ok(Csv { schema, table, spec, rows, len, matrix: None })
     }
 
     /// The rows as a stream, if the files are compressed, so that they have no random access.
@@ -152,15 +138,18 @@ impl Csv {
         if !self.table.is_stream() {
             return Ok(Err(self));
         }
-        let path = &self.table.files[0].path;
-        if self.spec.window.is_some() {
-            return Err(DataError::csv(path, 1, "windows need rows in any order, which a compressed file does not have; decompress it"));
-        }
-        let (rows, identity) = (self.rows.end - self.rows.start, self.clone());
+        let (rows, identity) = (self.len, self.clone());
         let name = self.describe();
         let (schema, facts, fitting) = (self.schema.clone(), self.facts(), self.table.fitting_beyond_held());
-        let held = Bytes((self.table.held() + stream::held(&self.table)) as u64);
-        let source = SequentialSource::new(name, schema, held, move || stream::CsvRows::new(&self.table, self.rows.clone()));
+        let windows = self.spec.window.clone().map(|window| WindowShape::new(window, &self.table.columns));
+        let held = self.table.held() + stream::held(&self.table) + windows.as_ref().map_or(0, WindowShape::held);
+        let source = SequentialSource::new(name, schema, Bytes(held as u64), move || {
+            let rows = stream::CsvRows::new(&self.table, self.rows.clone());
+            match &windows {
+                Some(shape) => Box::new(WindowRows::new(rows, shape.clone())) as Box<dyn RowIterator>,
+                None => Box::new(rows),
+            }
+        });
         let of_columns = identity.clone();
         let source = source.with_rows(rows).with_facts(facts).with_fitting(fitting);
         let source = source.with_columns(move |name, visit| of_columns.visit_column(name, visit));

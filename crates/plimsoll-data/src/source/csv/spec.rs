@@ -1,7 +1,7 @@
 //! What is asked of a text table.
 
-use super::window::Window;
-use crate::source::ColumnScale;
+use crate::source::selection::RowSelection;
+use crate::source::{ColumnScale, Window};
 use crate::table::{ColumnOptions, Standardize, TableSpec};
 use std::ops::Range;
 
@@ -41,14 +41,6 @@ pub enum CsvType {
     Float,
     /// i32; for targets only, features are always f32.
     Int,
-}
-
-#[derive(Clone, Debug, Default)]
-pub(super) enum RowSelection {
-    #[default]
-    Whole,
-    Rows(Range<u64>),
-    Shares(f64, f64),
 }
 
 impl From<TableSpec> for CsvSpec {

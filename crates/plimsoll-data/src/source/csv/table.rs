@@ -5,10 +5,10 @@ use super::input::Compression;
 use super::json;
 use super::records::{FIELD, PIECE, RecordScanner, RecordStart, Supply};
 use super::scan::CsvScan;
-use super::spec::RowSelection;
 use super::syntax::Syntax;
 use crate::DataError;
 use crate::progress::Reporter;
+use crate::source::selection::RowSelection;
 use crate::table::{
     Cell, CellFormat, Chosen, ColumnNames, Columns, ColumnsError, FitRows, Inference, RowBuffer, TokenSet, UNUSED, WORD, candidates,
 };
@@ -266,21 +266,7 @@ impl TextTable {
 
     /// The selected rows, checked against the file.
     pub fn part(&self, part: &RowSelection) -> Result<Range<u64>, DataError> {
-        let (all, path) = (self.rows, &self.files[0].path);
-        let rows = match *part {
-            RowSelection::Whole => 0..all,
-            RowSelection::Rows(ref rows) => rows.clone(),
-            RowSelection::Shares(from, to) if (0.0..=1.0).contains(&from) && (from..=1.0).contains(&to) => {
-                (all as f64 * from).round() as u64..(all as f64 * to).round() as u64
-            }
-            RowSelection::Shares(from, to) => {
-                return Err(DataError::csv(path, 1, format!("{from} to {to} is no part of it; give shares from 0 to 1")));
-            }
-        };
-        if rows.start >= rows.end || rows.end > all {
-            return Err(DataError::csv(path, 1, format!("it has no rows {} to {}; it has {all}", rows.start, rows.end)));
-        }
-        Ok(rows)
+        part.range(self.rows).map_err(|problem| DataError::csv(&self.files[0].path, 1, problem))
     }
 
     /// The file of a row.

@@ -13,8 +13,9 @@ mod rows;
 mod thrift;
 mod values;
 
-use super::columnar::{BlockRows, FittedRows, TableOpening, fitting_bytes, held_bytes, visit_cells};
-use super::{SequentialSource, files, identify_open};
+use super::columnar::{BlockRows, FittedRows, RowsSpec, SelectedRows, TableOpening, fitting_bytes, held_bytes, visit_cells};
+use super::selection::RowSelection;
+use super::{SequentialSource, Window, files, identify_open};
 use crate::DataError;
 use crate::table::{ColumnsError, TableSpec};
 use file::{ParquetFile, reading_bytes};
@@ -31,8 +32,7 @@ use std::sync::Arc;
 pub struct ParquetSpec {
     table: TableSpec,
     groups: Option<Range<usize>>,
-    /// The rows that columns are fitted to; all by default.
-    keep: Option<FittedRows>,
+    rows: RowsSpec,
 }
 
 impl From<TableSpec> for ParquetSpec {
@@ -65,9 +65,28 @@ impl ParquetSpec {
         self
     }
 
-    /// Fits columns to some rows only: those for which `keep` holds, of `rows`.
+    /// Time-series windows over consecutive rows: `x` is f32 `[length, features]`, `y` f32 `[horizon × targets]`. Without
+    /// `features`, the targets are features too.
+    pub fn window(mut self, window: Window) -> ParquetSpec {
+        self.rows.window = Some(window);
+        self
+    }
+
+    /// Selects rows of all files together, counted from 0.
+    pub fn rows(mut self, rows: Range<u64>) -> ParquetSpec {
+        self.rows.part = RowSelection::Rows(rows);
+        self
+    }
+
+    /// Selects a fraction of the rows, for example from 0.0 to 0.9.
+    pub fn part(mut self, from: f64, to: f64) -> ParquetSpec {
+        self.rows.part = RowSelection::Shares(from, to);
+        self
+    }
+
+    /// Fits columns to some of the selected rows only: those for which `keep` holds, of `rows`.
     pub fn fitted_to(mut self, rows: u64, keep: &dyn Fn(u64) -> bool) -> ParquetSpec {
-        self.keep = Some(FittedRows::new(rows, keep));
+        self.rows.fitted_to = Some(FittedRows::new(rows, keep));
         self
     }
 
@@ -76,23 +95,27 @@ impl ParquetSpec {
         let Some(first) = paths.first() else { return Err(DataError::Stage("a table needs at least one file".into())) };
         let refuse = |problem: String| DataError::Parquet { path: first.clone(), problem };
         let mut opened = paths.iter().map(|path| ParquetFile::open(path)).collect::<Result<Vec<_>, _>>()?;
-        let mut opening = TableOpening::new(&self.table, opened[0].1.leaves.iter().map(Leaf::info).collect()).map_err(refuse)?;
+        let mut opening =
+            TableOpening::new(&self.table, &self.rows, opened[0].1.leaves.iter().map(Leaf::info).collect()).map_err(refuse)?;
         self.infer(&mut opened, &mut opening)?;
         let chosen = opening.choose(&opened[0].1.index).map_err(refuse)?;
         let files = Arc::new(self.project(opened, &opening.used_names(&chosen))?);
         let rows = files.iter().flat_map(|file| &file.groups).sum();
-        let columns = opening.fit(&chosen, &mut Reader::new(&files).keeping_integers(|_| true), self.keep.as_ref(), (first, rows));
+        let range = self.rows.part.range(rows).map_err(refuse)?;
+        let columns = opening.fit(&chosen, &mut Reader::new(&files).keeping_integers(|_| true), &range, (first, rows));
         let (columns, fitting) = columns.map_err(|error| match error {
             ColumnsError::Problem(problem) => refuse(problem),
             ColumnsError::Data(error) => error,
         })?;
         let facts = opening.facts(&chosen, &columns);
-        let schema = columns.schema_with_classes()?;
+        let selected = SelectedRows::new(&self.rows, range, &columns, chosen.targets.len())?.map_err(refuse)?;
+        let schema = selected.schema.clone();
         let longest_text = opening.longest_text;
-        let block = BlockRows::<Reader>::bytes(&columns, longest_text, rows) + held_bytes(&columns);
+        let block = BlockRows::<Reader>::bytes(&columns, longest_text, rows) + held_bytes(&columns) + selected.held();
         let fitting = fitting_bytes(&columns, fitting);
         let held = reading_bytes(&files) + block as u64;
         let name = super::named("parquet", files.iter().map(|file| file.path.as_path()));
+        let name = self.rows.described(name);
         let (known, spec, fitted) = (Arc::clone(&files), format!("{self:?}"), format!("{:?}", facts.fitted));
         let identity = move |hash: &mut dyn Hasher| {
             hash.write(spec.as_bytes());
@@ -100,11 +123,15 @@ impl ParquetSpec {
             known.iter().try_for_each(|file| identify_open(&file.path, &file.file, hash))
         };
         let columns = Arc::new(columns);
-        let open =
-            move || BlockRows::new(Reader::new(&files).keeping_integers(|at| columns.encoders[at].is_category()), &columns, longest_text);
         let (spec, paths) = (self.clone(), paths.to_vec());
-        let source = SequentialSource::new(name, schema, Bytes(held), open).identified(identity).with_rows(rows).with_facts(facts);
-        Ok(source.with_fitting(fitting).with_columns(move |name, visit| spec.visit_column(&paths, name, visit)))
+        let visitor = selected.visiting(Arc::new(move |name, visit| spec.visit_column(&paths, name, visit)));
+        let len = selected.len;
+        let open = move || {
+            let reader = Reader::new(&files).keeping_integers(|at| columns.encoders[at].is_category());
+            selected.of(BlockRows::new(reader, &columns, longest_text))
+        };
+        let source = SequentialSource::new(name, schema, Bytes(held), open).identified(identity).with_rows(len).with_facts(facts);
+        Ok(source.with_fitting(fitting).with_columns(move |name, visit| visitor(name, visit)))
     }
 
     /// Calls `visit` with the text of a column for every row.

@@ -4,11 +4,13 @@ use super::columns::table_spec;
 use super::text::split;
 use super::{InputKind, Opened, SourceArgs, SourceKind, only_path};
 use crate::error::{Error, Result};
+use crate::preprocessing::Preprocessing;
 use crate::reader::Reader;
 use plimsoll_data::Dataset;
-use plimsoll_data::source::{ArrowSpec, Csv, CsvSpec, ParquetSpec, Window, arrow_files, parquet_files, table_files};
+use plimsoll_data::source::{ArrowSpec, Csv, CsvSpec, ParquetSpec, TableSpec, Window, arrow_files, parquet_files, table_files};
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Value;
 
@@ -40,7 +42,7 @@ pub(super) const JSON_LINES: SourceKind = SourceKind {
 pub(super) const PARQUET: SourceKind = SourceKind {
     name: "parquet",
     keys: "`path`: a file, a folder, a pattern or a list; `target`, `features` and the others as for `csv`; `row_groups = [0, 8]`",
-    rows: "columns of numbers, texts, dates and lists of numbers, page by page, as a stream; only these columns and row groups are \
+    rows: "columns of numbers, texts, dates and lists of numbers, or windows of a time series, page by page, as a stream; only these columns and row groups are \
            read. All encodings; Snappy, gzip, zstd, LZ4, Brotli or no compression",
     paths: &["path"],
     unchecked_floats: true,
@@ -53,7 +55,7 @@ pub(super) const PARQUET: SourceKind = SourceKind {
 pub(super) const ARROW: SourceKind = SourceKind {
     name: "arrow",
     keys: "`path`: a file, a folder, a pattern or a list; `target`, `features` and the others as for `csv`",
-    rows: "columns of Arrow files and streams and of Feather files (version 2), as a stream, with the types of `parquet`; buffers \
+    rows: "columns of Arrow files and streams and of Feather files (version 2), as a stream, with the types and windows of `parquet`; buffers \
            compressed with LZ4 or zstd, or not at all",
     paths: &["path"],
     unchecked_floats: true,
@@ -87,38 +89,117 @@ impl SourceKind {
 
 fn arrow(args: &SourceArgs<'_>) -> Result<Opened> {
     let files = paths(args, "the path of an Arrow file or folder, a pattern, or a list of paths", arrow_files)?;
-    let spec = ArrowSpec::from(table_spec(args)?);
-    let whole = Dataset::arrow_of(&files, &spec)?;
-    fitted_stream(args, whole, move |rows, keep| Ok(Dataset::arrow_of(&files, &spec.clone().fitted_to(rows, keep))?))
-}
-
-/// A table that is read as a stream; what is fitted is fitted to the rows that are trained on.
-fn fitted_stream(
-    args: &SourceArgs<'_>,
-    whole: Dataset,
-    refit: impl Fn(u64, &dyn Fn(u64) -> bool) -> Result<Dataset> + 'static,
-) -> Result<Opened> {
-    let fits = args.fitted.is_none_or(|fitted| fitted.columns.is_empty());
-    let opened = Opened::new(whole.clone());
-    match whole.size().filter(|_| fits && whole.is_fitted()) {
-        Some(rows) => Ok(opened.with_refit(move |keep| refit(rows, keep))),
-        None => Ok(opened),
-    }
+    stream_table::<ArrowSpec>(args, files, arrow_files, &|spec| spec)
 }
 
 fn parquet(args: &SourceArgs<'_>) -> Result<Opened> {
     let table = args.table;
     let files = paths(args, "the path of a Parquet file or folder, a pattern, or a list of paths", parquet_files)?;
-    let mut spec = ParquetSpec::from(table_spec(args)?);
-    if let Some(value) = table.value("row_groups") {
-        let groups = table.counts("row_groups").ok().flatten().unwrap_or_default();
-        let [start, end] = groups[..] else {
-            return Err(table.wrong("row_groups", value, "the first row group and the one after the last, such as [0, 8]"));
-        };
-        spec = spec.row_groups(start..end);
+    let Some(value) = table.value("row_groups") else { return stream_table::<ParquetSpec>(args, files, parquet_files, &|spec| spec) };
+    let groups = table.counts("row_groups").ok().flatten().unwrap_or_default();
+    let [start, end] = groups[..] else {
+        return Err(table.wrong("row_groups", value, "the first row group and the one after the last, such as [0, 8]"));
+    };
+    stream_table(args, files, parquet_files, &|spec: ParquetSpec| spec.row_groups(start..end))
+}
+
+/// A table that is read as a stream.
+trait StreamSpec: Clone + From<TableSpec> + 'static {
+    fn window(self, window: Window) -> Self;
+    fn rows(self, rows: Range<u64>) -> Self;
+    fn part(self, from: f64, to: f64) -> Self;
+    fn fitted_to(self, rows: u64, keep: &dyn Fn(u64) -> bool) -> Self;
+    fn open(&self, files: &[PathBuf]) -> Result<Dataset>;
+}
+
+impl StreamSpec for ParquetSpec {
+    fn window(self, window: Window) -> ParquetSpec {
+        ParquetSpec::window(self, window)
     }
-    let whole = Dataset::parquet_of(&files, &spec)?;
-    fitted_stream(args, whole, move |rows, keep| Ok(Dataset::parquet_of(&files, &spec.clone().fitted_to(rows, keep))?))
+
+    fn rows(self, rows: Range<u64>) -> ParquetSpec {
+        ParquetSpec::rows(self, rows)
+    }
+
+    fn part(self, from: f64, to: f64) -> ParquetSpec {
+        ParquetSpec::part(self, from, to)
+    }
+
+    fn fitted_to(self, rows: u64, keep: &dyn Fn(u64) -> bool) -> ParquetSpec {
+        ParquetSpec::fitted_to(self, rows, keep)
+    }
+
+    fn open(&self, files: &[PathBuf]) -> Result<Dataset> {
+        Ok(Dataset::parquet_of(files, self)?)
+    }
+}
+
+impl StreamSpec for ArrowSpec {
+    fn window(self, window: Window) -> ArrowSpec {
+        ArrowSpec::window(self, window)
+    }
+
+    fn rows(self, rows: Range<u64>) -> ArrowSpec {
+        ArrowSpec::rows(self, rows)
+    }
+
+    fn part(self, from: f64, to: f64) -> ArrowSpec {
+        ArrowSpec::part(self, from, to)
+    }
+
+    fn fitted_to(self, rows: u64, keep: &dyn Fn(u64) -> bool) -> ArrowSpec {
+        ArrowSpec::fitted_to(self, rows, keep)
+    }
+
+    fn open(&self, files: &[PathBuf]) -> Result<Dataset> {
+        Ok(Dataset::arrow_of(files, self)?)
+    }
+}
+
+/// Opens a table as a stream; what is fitted is fitted to the rows that are trained on.
+fn stream_table<S: StreamSpec>(args: &SourceArgs<'_>, files: Vec<PathBuf>, list: ListFiles, limit: &dyn Fn(S) -> S) -> Result<Opened> {
+    let table = args.table;
+    let (window, (split, end), rows) = (window_of(table)?, split(table)?, range(table)?);
+    let of_columns = |spec: TableSpec| {
+        let spec = limit(S::from(spec));
+        window.iter().fold(spec, |spec, window| spec.window(window.clone()))
+    };
+    let spec = of_columns(table_spec(args)?);
+    let spec = match (rows.clone(), split) {
+        (Some(_), Some(_)) => return Err(rows_and_split()),
+        (Some((start, end)), None) => spec.rows(start..end),
+        (None, Some(split)) => spec.part(0.0, split),
+        (None, None) => spec,
+    };
+    let training = spec.open(&files)?;
+    // Other rows are encoded as these were fitted.
+    let preprocessing = Preprocessing::of(&training);
+    let fitted = of_columns(table_spec(&SourceArgs { fitted: Some(&preprocessing), ..*args })?);
+    let test = if end < 1.0 { Some(fitted.clone().part(end, 1.0).open(&files)?) } else { None };
+    let mut opened = Opened::new(training.clone());
+    if window.is_some() || rows.is_some() || split.is_some() {
+        let (folder, files) = (args.folder.to_path_buf(), files.clone());
+        opened = opened.with_validation(move |table| {
+            let held_out = || split.map(|split| fitted.clone().part(split, end).open(&files)).transpose();
+            let Some(table) = table else { return held_out() };
+            let others = table.texts("path")?.map(|paths| listed(&folder, &paths, list)).transpose()?;
+            let rows = match (range(table)?, others) {
+                (Some((start, end)), others) => fitted.clone().rows(start..end).open(others.as_deref().unwrap_or(&files))?,
+                (None, Some(others)) => fitted.open(&others)?,
+                (None, None) => held_out()?.ok_or_else(|| table.missing("rows", "the rows to validate on, such as [8640, 11520]"))?,
+            };
+            Ok(Some(rows))
+        });
+    }
+    let fits = args.fitted.is_none_or(|fitted| fitted.columns.is_empty());
+    if let Some(rows) = training.size().filter(|_| fits && training.is_fitted()) {
+        opened = opened.with_refit(move |keep| spec.clone().fitted_to(rows, keep).open(&files));
+    }
+    Ok(Opened { overlapping: window.is_some(), split, test, ..opened })
+}
+
+fn rows_and_split() -> Error {
+    Error::Config("`data.rows` and `data.split` exclude each other".to_string())
 }
 
 fn csv(args: &SourceArgs<'_>) -> Result<Opened> {
@@ -154,15 +235,18 @@ fn byte(table: &Reader<'_>, key: &'static str, wanted: &str) -> Result<Option<u8
 }
 
 /// The files of `path`: one, those that match a pattern, or a list of either.
-fn paths(
-    args: &SourceArgs<'_>,
-    what: &str,
-    list: fn(&Path) -> std::result::Result<Vec<PathBuf>, plimsoll_data::DataError>,
-) -> Result<Vec<PathBuf>> {
+fn paths(args: &SourceArgs<'_>, what: &str, list: ListFiles) -> Result<Vec<PathBuf>> {
     let paths = args.table.texts("path")?.filter(|paths| !paths.is_empty()).ok_or_else(|| args.table.missing("path", what))?;
+    listed(args.folder, &paths, list)
+}
+
+/// Finds the files of a path.
+type ListFiles = fn(&Path) -> std::result::Result<Vec<PathBuf>, plimsoll_data::DataError>;
+
+fn listed(folder: &Path, paths: &[String], list: ListFiles) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in paths {
-        files.extend(list(&args.folder.join(path))?);
+        files.extend(list(&folder.join(path))?);
     }
     Ok(files)
 }
@@ -188,6 +272,12 @@ fn forecast_window(table: &Reader<'_>) -> Result<Option<Window>> {
     Ok(Some(described.stride(stride as usize).sampling_rate(rate)))
 }
 
+/// The same. Without a target, as of new data, a window may end with the last row.
+fn window_of(table: &Reader<'_>) -> Result<Option<Window>> {
+    let has_target = table.value("target").is_some();
+    Ok(forecast_window(table)?.map(|window| if has_target { window } else { window.horizons([]) }))
+}
+
 /// How many rows ahead each prediction of a forecast is; none for other tables.
 pub(in crate::config) fn rows_ahead(table: &Reader<'_>) -> Result<Vec<usize>> {
     Ok(forecast_window(table)?.map(|window| window.ahead().to_vec()).unwrap_or_default())
@@ -199,15 +289,14 @@ fn text_table(args: &SourceArgs<'_>, mut spec: CsvSpec) -> Result<Opened> {
     if args.lenient {
         spec = spec.lenient();
     }
-    let window = forecast_window(table)?;
+    let window = window_of(table)?;
     let overlapping = window.is_some();
     if let Some(window) = window {
-        // Without a target, as of new data, a window may end with the last row.
-        spec = spec.window(if table.value("target").is_some() { window } else { window.horizons([]) });
+        spec = spec.window(window);
     }
     let (split, end) = split(table)?;
     let spec = match (range(table)?, split) {
-        (Some(_), Some(_)) => return Err(Error::Config("`data.rows` and `data.split` exclude each other".to_string())),
+        (Some(_), Some(_)) => return Err(rows_and_split()),
         (Some((start, end)), None) => spec.rows(start..end),
         (None, Some(split)) => spec.part(0.0, split),
         (None, None) => spec,

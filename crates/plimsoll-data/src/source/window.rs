@@ -1,5 +1,10 @@
 //! Time-series windows: which rows of a file are the input, and which are to be predicted.
 
+use crate::table::Columns;
+use crate::{Column, DataError, Schema};
+use plimsoll_core::DType;
+use std::ops::Range;
+
 /// A window of a time series: `length` rows of input, and rows to predict after them.
 ///
 /// ```
@@ -81,7 +86,7 @@ impl Window {
     }
 
     /// What makes it hold nothing, if anything does.
-    pub(super) fn problem(&self, targets: usize) -> Option<String> {
+    fn problem(&self, targets: usize) -> Option<String> {
         let Window { length, ahead, stride, sampling_rate } = self;
         if ahead.contains(&0) {
             return Some("a target 0 rows after the last input is the input itself; use 1 for the next row".into());
@@ -89,8 +94,28 @@ impl Window {
         let nothing = *length == 0 || *stride == 0 || *sampling_rate == 0 || ahead.is_empty() != (targets == 0);
         nothing.then(|| {
             let horizon = ahead.len();
-            format!("a window of {length} rows and {horizon} to foretell, every {stride}, with {targets} targets, holds nothing")
+            format!("a window of {length} rows and {horizon} to predict, every {stride}, with {targets} targets, holds nothing")
         })
+    }
+
+    /// The columns of windows over some rows of a table, and how many windows there are.
+    pub(super) fn schema(&self, columns: &Columns, targets: usize, rows: &Range<u64>) -> Result<Result<(Schema, u64), String>, DataError> {
+        if let Some(problem) = self.problem(targets) {
+            return Ok(Err(problem));
+        }
+        let (length, horizon, whole, count) = (self.length, self.horizon(), self.rows() as u64, rows.end - rows.start);
+        if whole > count {
+            let spread = if whole > (length + horizon) as u64 { format!(" over {whole} rows") } else { String::new() };
+            let what = format!("its {count} rows ({rows:?}) have no window of {length} and {horizon} rows{spread}; use more rows");
+            return Ok(Err(what));
+        }
+        let (features, labels) = match columns.series() {
+            Ok(series) => series,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        let mut found = vec![Column::new("x", DType::F32, vec![length, features])];
+        found.extend(labels.map(|(dtype, width)| Column::new("y", dtype, vec![horizon.saturating_mul(width)])));
+        Ok(Ok((Schema::new(found)?, (count - whole) / self.stride as u64 + 1)))
     }
 
     /// In words, for the description of a source.
