@@ -229,7 +229,9 @@ def keras_training(program, names):
 
     def in_float64(model, weights):
         def as_float64(layer):
-            return layer.__class__.from_config({**layer.get_config(), "dtype": "float64"})
+            # An operation such as `x + y`, which is no layer, has the type of its inputs.
+            dtype = {"dtype": "float64"} if isinstance(layer, keras.layers.Layer) else {}
+            return layer.__class__.from_config({**layer.get_config(), **dtype})
         model = keras.models.clone_model(model, clone_function=as_float64)
         model.set_weights(weights)
         return model
