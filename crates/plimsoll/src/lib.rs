@@ -32,6 +32,7 @@ mod error;
 mod export;
 mod files;
 mod fit;
+mod fixed_micro_batches;
 mod generate;
 mod gpu;
 pub mod graph;

@@ -13,6 +13,9 @@ use std::time::Duration;
 pub struct Parallel {
     /// How they divide the batches.
     pub data: DataParallelism,
+    /// Whether results have the same bits on any number of ranks: batches are divided into fixed micro-batches, whose gradients
+    /// are added in a fixed order. On one process too, with the same bits.
+    pub reproducible: bool,
 }
 
 /// How ranks divide the batches of a run.

@@ -1,6 +1,9 @@
 //! Several ranks train the weights of one process: any number of ranks, batches that cannot be divided equally, and runs
 //! that are resumed by another number of ranks.
 
+#[path = "data_parallel/reproducible.rs"]
+mod reproducible;
+
 use plimsoll::comm::threads::ThreadGroup;
 use plimsoll::data::Mix;
 use plimsoll::data::ops::random_brightness;
@@ -231,7 +234,9 @@ fn batch_normalization_needs_a_permission_and_keeps_ranks_alike() {
 #[test]
 fn what_ranks_cannot_train_is_refused_by_all_of_them() {
     let fit = || Fit::epochs(1);
-    let none = |ranks: Ranks| trainer(&rows(60).batch(8)).parallel(Parallel { data: DataParallelism::None }).ranks(&ranks).fit(fit());
+    let none = |ranks: Ranks| {
+        trainer(&rows(60).batch(8)).parallel(Parallel { data: DataParallelism::None, ..Parallel::default() }).ranks(&ranks).fit(fit())
+    };
     insta::assert_snapshot!(refused(2, none), @r#"2 ranks were started, but `parallel.data` is "none": leave it out to divide every batch over them, or start one process"#);
     let unknown = |ranks: Ranks| trainer(&rows(60).filter(|_| true).batch(8)).ranks(&ranks).fit(fit());
     insta::assert_snapshot!(refused(2, unknown), @"digits (train) → take(60) → shuffle(seed 7) → map(x: scale(0.0625), random_brightness(0.1, seed 3)) → filter → batch(8) cannot be divided over 2 ranks: the number of rows of its epochs is not known; state it with assert_cardinality, or train on one process");

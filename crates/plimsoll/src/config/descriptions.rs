@@ -106,6 +106,10 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
         "parallel.data",
         "`\"auto\"`: each trains on its part of every batch, and gradients are summed. `\"none\"`: the run is one of a single process, and several are refused. Default `\"auto\"`.",
     ),
+    (
+        "parallel.reproducible",
+        "Results have the same bits on any number of ranks, one included: batches are divided into fixed micro-batches, which are added in a fixed order. Default `false`; see [the costs](parallel.md#the-same-bits-on-any-number-of-ranks).",
+    ),
     ("prune", "Sets the smallest weights to zero while the network trains."),
     ("prune.begin", "The step of the first mask. Default 0."),
     ("prune.block", "`[rows, columns]`: prunes blocks of this size."),

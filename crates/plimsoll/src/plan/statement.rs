@@ -56,6 +56,7 @@ pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candi
         rank_batch: request.batch,
         micro_batch: candidate.micro_batch,
         programs_per_role: loads(request, candidate.micro_batch).most(),
+        reproducible: request.spec.fixed_micro_batches().is_some(),
         micro_batch_given: request.micro_batch.is_some() && request.spec.numerics.is_none(),
         host_budget: budgets.host,
         host_budget_given: request.budget.host.is_some(),

@@ -203,6 +203,7 @@ pub(super) fn derive(
         "lower_bound_bytes": certificate.lower_bound.0,
         "resident_bytes": certificate.resident.0,
         "micro_batch": certificate.rows,
+        "reproducible": spec.parallel.reproducible,
         "accumulation_steps": pieces,
         "precision": proven.precision.name(),
         "optimizer_state_bits": if subject.variant.state { 8 } else { 32 },

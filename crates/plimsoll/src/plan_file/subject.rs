@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::devices::{self, DeviceSpec, OpenDevice};
 use crate::error::{Error, Result};
 use crate::graphs::{PlanSpace, PlannedRun, ProgramInterface, Programs, Variant, Variants, nodes};
-use crate::plan::{DataSummary, Loads, check_ranks, is_as_specified};
+use crate::plan::{DataSummary, Loads, check_ranks, check_reproducible, is_as_specified};
 use crate::precision::Precision;
 use crate::spec::{Count, MAX_THREADS, RunSpec};
 use plimsoll_core::Graph;
@@ -76,9 +76,14 @@ impl Subject {
             return Err(untrue(format!("it states {} ranks", spec.ranks)));
         }
         let opened = devices::open(spec.device, spec.threads, spec.device_profile.as_deref(), spec.algorithms)?;
+        if spec.parallel.reproducible {
+            // Of a resumed run, the micro-batches are those that it began with.
+            let stated = plan.get("micro_batch").and_then(Value::as_u64).and_then(|rows| usize::try_from(rows).ok());
+            spec.micro_batch = spec.micro_batch.or(stated.filter(|rows| (1..=MAX_BATCH).contains(rows)));
+        }
         let data = DataSummary::read(&spec)?;
         data.training.check_fixed_shapes()?;
-        let own = data.training.batch_rows()?.div_ceil(spec.ranks);
+        let own = spec.rank_batch(data.training.batch_rows()?);
         let (batch, micro_batch) = match max_batch {
             None => (own, spec.micro_batch.map(|rows| rows.clamp(1, own))),
             Some(rows) if rows == own || !(1..=MAX_BATCH).contains(&rows) => {
@@ -102,6 +107,9 @@ impl Subject {
             return Err(untrue("it states a precision that its configuration has not and does not allow"));
         }
         let programs = variants.programs(self.variant)?;
+        if self.spec.parallel.reproducible {
+            check_reproducible(&capabilities, &programs)?;
+        }
         if self.spec.ranks > 1 {
             check_ranks(&self.spec, &capabilities, &programs)?;
         }

@@ -4,6 +4,7 @@ use super::Piece;
 use crate::graphs::{LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, ProgramInterface, ROW_SHARE};
 use crate::nn::{FIRST_MICRO_BATCH, LAST_MICRO_BATCH, MICRO_BATCH_RECIPROCAL};
 use crate::spec::Optimization;
+use plimsoll_core::fixed_order::{HELD_SUMS, MERGED_SUMS, MICRO_BATCHES};
 use plimsoll_core::plan::NUMBERS;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Executor, Graph};
@@ -49,6 +50,10 @@ pub(super) enum Scalar {
     FirstMicroBatch,
     /// Whether it is the last.
     LastMicroBatch,
+    /// Of a reproducible run: partial sums that are held, those that the micro-batch is added to, and the micro-batches of the batch.
+    HeldSums,
+    MergedSums,
+    MicroBatches,
     /// An index into the scalars of the step.
     Rate(usize),
 }
@@ -70,6 +75,9 @@ pub(super) fn prepare(
             None if name == PENALTY_SHARE => Scalar::PenaltyShare,
             None if name == FIRST_MICRO_BATCH => Scalar::FirstMicroBatch,
             None if name == LAST_MICRO_BATCH => Scalar::LastMicroBatch,
+            None if name == HELD_SUMS => Scalar::HeldSums,
+            None if name == MERGED_SUMS => Scalar::MergedSums,
+            None if name == MICRO_BATCHES => Scalar::MicroBatches,
             None => {
                 assert_eq!(name, ROW_SHARE, "every scalar is the optimizer's or the trainer's");
                 Scalar::RowShare
