@@ -1,6 +1,8 @@
 //! Several ranks train the weights of one process: any number of ranks, batches that cannot be divided equally, and runs
 //! that are resumed by another number of ranks.
 
+#[path = "data_parallel/batch_norm.rs"]
+mod batch_norm;
 #[path = "data_parallel/reproducible.rs"]
 mod reproducible;
 
@@ -12,7 +14,9 @@ use plimsoll::nn::{
     PositionEmbedding, Quantize, Regularizer,
 };
 use plimsoll::prelude::*;
-use plimsoll::{Allow, Checkpoints, DataParallelism, Epoch, Error, History, Parallel, Permission, Ranks, Result, StopHandle};
+use plimsoll::{
+    Allow, BatchNormStatistics, Checkpoints, DataParallelism, Epoch, Error, History, Parallel, Permission, Ranks, Result, StopHandle,
+};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -220,10 +224,11 @@ fn a_stop_on_any_rank_ends_all_with_one_checkpoint() {
 }
 
 #[test]
-fn batch_normalization_needs_a_permission_and_keeps_ranks_alike() {
+fn local_batch_normalization_needs_a_permission_and_keeps_ranks_alike() {
     let model = || -> Model { Sequential::new().add(Flatten).add(Dense::new(16)).add(BatchNorm::new()).add(Dense::new(10)).into() };
-    let with = |ranks: &Ranks| Trainer::new(model(), &rows(ROWS).batch(BATCH)).threads(1).ranks(ranks);
-    insta::assert_snapshot!(refused(2, |ranks| with(&ranks).fit(Fit::epochs(1))), @"batch normalization would have the statistics of each of 2 ranks' own rows, which changes results; allow that with --allow microbatch_batchnorm beside the permissions of the run (recompute,split,microbatch,offload), use layer or group normalization, or train on one process");
+    let local = Parallel { batch_norm: BatchNormStatistics::Local, ..Parallel::default() };
+    let with = |ranks: &Ranks| Trainer::new(model(), &rows(ROWS).batch(BATCH)).threads(1).parallel(local).ranks(ranks);
+    insta::assert_snapshot!(refused(2, |ranks| with(&ranks).fit(Fit::epochs(1))), @"batch normalization would have the statistics of each of 2 ranks' own rows, which changes results; allow that with --allow microbatch_batchnorm beside the permissions of the run (recompute,split,microbatch,offload), leave `parallel.batch_norm` out to synchronize them, use layer or group normalization, or train on one process");
     let allow = Allow::default().with(Permission::MicrobatchBatchnorm);
     let of_ranks = on_ranks(3, |ranks| trained(with(&ranks).allow(allow), Fit::epochs(2).validate(&held_out())));
     assert!(of_ranks.iter().all(|other| other.weights == of_ranks[0].weights), "moving statistics are those of rank 0");

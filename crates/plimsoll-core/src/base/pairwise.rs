@@ -79,7 +79,7 @@ impl PairwiseTree {
     /// some; ranks beyond the number of micro-batches have none.
     pub fn shares(self, ranks: u32) -> Vec<Range<u32>> {
         let all = self.micro_batches;
-        let mut nodes = vec![0..all];
+        let mut nodes: Vec<Range<u32>> = std::iter::once(0..all).collect();
         while nodes.len() < ranks as usize {
             let most = nodes.iter().map(|node| node.len()).max().unwrap_or(0);
             if most < 2 {

@@ -45,7 +45,8 @@ impl DataParallel {
             buckets.last_mut().expect("begun above").push(gradient);
         }
         let buckets = divisor.map(|divisor| vec![divisor]).into_iter().chain(buckets).filter(|bucket| !bucket.is_empty());
-        let mut token = None;
+        // After those of the forward and backward pass.
+        let mut token = graph.collective_token();
         for (number, bucket) in buckets.enumerate() {
             graph.within(format!("all_reduce/{number}"), Phase::Update, |g| -> Result<(), GraphError> {
                 let mut inputs = bucket.iter().map(|value| g.cast(**value, DType::F32)).collect::<Result<Vec<_>, _>>()?;

@@ -232,6 +232,56 @@ fn after_micro_batches(programs: &[(Role, Graph)], tree: PairwiseTree, ranks: u3
     outcomes.iter().map(|outcome| named(outcome.states())).collect()
 }
 
+/// The statistics of all rows, in the forward pass, and their gradient.
+#[test]
+fn a_sum_within_the_forward_pass_has_the_gradient_of_one_process() {
+    let programs = |ranks: u32| {
+        let mut graph = Graph::new();
+        let x = graph.input("x", TensorType::f32(Shape::batch_of([COLUMNS])));
+        let w = parameter(&mut graph, "w", Shape::fixed([COLUMNS, COLUMNS])).unwrap();
+        let mut hidden = graph.matmul(x, w).unwrap();
+        for _ in 0..2 {
+            // Rows minus the mean of all rows, and then a nonlinear function.
+            let mut sum = graph.reduce(Reduction::Sum, hidden, &[0]).unwrap();
+            if ranks > 0 {
+                let token = graph.collective_token();
+                let op = AllReduce { ranks, has_token: token.is_some(), order: None };
+                let inputs: Vec<ValueId> = [sum].into_iter().chain(token).collect();
+                sum = graph.add(Op::AllReduce(op), &inputs).unwrap()[0];
+            }
+            let centred = Expr::build(|e| e.sub(e.input(0), e.mul(e.input(1), e.constant(1.0 / ROWS as f32))));
+            let centred = graph.pointwise(centred, &[hidden, sum]).unwrap();
+            hidden = graph.unary(Unary::Tanh, centred).unwrap();
+        }
+        let squares = graph.times(hidden, hidden).unwrap();
+        let loss = graph.sum(squares).unwrap();
+        let data_parallel = (ranks > 0).then_some(DataParallel { ranks, bucket: Bytes(1) });
+        training_programs_with(&graph, loss, false, &Training { data_parallel, ..Training::new(&momentum) }).unwrap()
+    };
+    let x = numbers(ROWS * COLUMNS, 100);
+    let after = |programs: &[(Role, Graph)], rows: &[std::ops::Range<usize>]| {
+        let states = first_states(programs);
+        let columns: Vec<[Vec<f64>; 1]> = rows.iter().map(|rows| [x[rows.start * COLUMNS..rows.end * COLUMNS].to_vec()]).collect();
+        let input = |(rows, inputs)| RankInputs { rows, inputs, states: &states, scalars: &[], random: StepRandom::default() };
+        let inputs: Vec<RankInputs<'_>> =
+            rows.iter().map(|rows| rows.len()).zip(columns.iter().map(|columns| &columns[..])).map(input).collect();
+        reference::run_on_ranks(&programs[0].1, &inputs).iter().map(|outcome| outcome.states().to_vec()).collect::<Vec<_>>()
+    };
+    let alone = after(&programs(0), std::slice::from_ref(&(0..ROWS))).remove(0);
+    let graph = programs(3);
+    // Two in the forward pass, two in the backward pass, one of the parameter's gradient, in one order.
+    assert_eq!(collectives(&graph[0].1), [1; 5]);
+    assert_sound(&plan(graph.clone(), ROWS, &PAPER).unwrap());
+    let optimized = vec![(Role::Step, optimize(&graph[0].1).unwrap())];
+    for programs in [&graph, &optimized] {
+        for states in after(programs, &[0..3, 3..4, 4..ROWS]) {
+            for (got, want) in states.iter().flatten().zip(alone.iter().flatten()) {
+                assert!((got - want).abs() < 1e-12, "{got} instead of {want}");
+            }
+        }
+    }
+}
+
 /// In the order of one tree, any ranks have the same bits in double precision too.
 #[test]
 fn fixed_micro_batches_change_the_parameters_alike_on_any_ranks() {

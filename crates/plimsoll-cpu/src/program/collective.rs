@@ -57,7 +57,10 @@ impl AllReduceCall {
         let (sums, token) = node.outputs.split_at(tensors.len());
         let order = op.order.zip(present).map(|(micro_batches, present)| {
             let tree = PairwiseTree::new(micro_batches.get());
-            let (pairs, root) = (tree.exchanges(op.ranks), tree.root(op.ranks) as usize);
+            // Those that this rank takes part in.
+            let (rank, root) = (group.rank() as u32, tree.root(op.ranks) as usize);
+            let own = |pair: &RankPair| pair.left == rank || pair.right == rank;
+            let pairs = tree.exchanges(op.ranks).into_iter().filter(own).collect();
             Ok::<_, String>(Order { present: lowering.floats(*present)?, pairs, root })
         });
         let floats = |values: &[_]| values.iter().map(|value| lowering.floats(*value)).collect::<Result<Vec<_>, _>>();

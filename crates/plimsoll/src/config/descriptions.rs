@@ -103,6 +103,10 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     ("log.tensorboard", "Writes events for TensorBoard."),
     ("parallel", "What the processes of `mpirun`, `srun` or `torchrun` do; see [several processes](parallel.md)."),
     (
+        "parallel.batch_norm",
+        "Whose rows the statistics of batch normalization are of: `\"synchronized\"`, those of all ranks, as on one process, or `\"local\"`, those of each rank, which has to be allowed. Default `\"synchronized\"`.",
+    ),
+    (
         "parallel.data",
         "`\"auto\"`: each trains on its part of every batch, and gradients are summed. `\"none\"`: the run is one of a single process, and several are refused. Default `\"auto\"`.",
     ),

@@ -108,6 +108,24 @@ impl Validation {
         role: Role,
         tally: &mut Tally,
         stop: &StopHandle,
+        after: impl FnMut(&mut Session, &Piece<'_>) -> Result<()>,
+    ) -> Result<bool> {
+        if self.ranks.is_some() || session.ranks.is_none() {
+            return self.run_pieces(session, role, tally, stop, after);
+        }
+        // A rank by itself, which the others do not wait for.
+        let ordered = session.leave_ranks();
+        let result = self.run_pieces(session, role, tally, stop, after);
+        session.ordered = ordered;
+        result
+    }
+
+    fn run_pieces(
+        &mut self,
+        session: &mut Session,
+        role: Role,
+        tally: &mut Tally,
+        stop: &StopHandle,
         mut after: impl FnMut(&mut Session, &Piece<'_>) -> Result<()>,
     ) -> Result<bool> {
         let (mut came, mut ended) = (false, false);

@@ -63,6 +63,8 @@ pub(crate) struct Programs {
     resumes: bool,
     /// Whether batch normalization sees other statistics in a micro-batch than in the whole batch.
     pub batch_statistics: bool,
+    /// Whether it has the statistics of the rows of all ranks.
+    pub synchronized: bool,
     pub interface: Arc<ProgramInterface>,
 }
 
@@ -337,6 +339,7 @@ pub(crate) fn programs(
     resumes: bool,
 ) -> Result<Programs, GraphError> {
     let RunSpec { model, inference_only: predicts_only, distill, .. } = spec;
+    let model = &model.clone().synchronized(spec.synchronized_ranks());
     let (predicts_only, distill) = (*predicts_only, distill.as_ref());
     let names: Vec<&str> = model.outputs().collect();
     let targets = targets.of(&names)?;
@@ -460,6 +463,7 @@ pub(crate) fn programs(
             order,
             resumes,
             batch_statistics,
+            synchronized: false,
             interface,
         });
     }
@@ -491,6 +495,7 @@ pub(crate) fn programs(
         order,
         resumes,
         batch_statistics: model.has_batch_statistics(),
+        synchronized: spec.synchronized_ranks().is_some(),
         interface: Arc::new(ProgramInterface {
             columns: read.all.into_iter().chain(read.weight).collect(),
             ranges,

@@ -73,6 +73,8 @@ pub struct RunPlan {
     pub micro_batch: usize,
     /// Whether results have the same bits on any number of ranks; micro-batches are then those of the run itself.
     pub reproducible: bool,
+    /// Whether batch normalization has the statistics of the rows of all ranks.
+    pub synchronized: bool,
     /// Whether the user chose the micro-batch.
     pub micro_batch_given: bool,
     /// The host memory budget.
@@ -281,7 +283,7 @@ impl RunSpec {
             ranks::check_reproducible(&machine.device.capabilities(), &programs)?;
         }
         if self.ranks > 1 {
-            ranks::check(self, &machine.device.capabilities(), &programs)?;
+            ranks::check(self, &machine.device.capabilities(), &programs, batch)?;
         }
         run(&Request {
             spec: self,

@@ -35,7 +35,7 @@ fn batch_state(programs: &Programs) -> Option<&str> {
 }
 
 /// Checks that the ranks of a run may train it together, and that they can.
-pub(crate) fn check(spec: &RunSpec, device: &Capabilities, programs: &Programs) -> Result<()> {
+pub(crate) fn check(spec: &RunSpec, device: &Capabilities, programs: &Programs, rank_batch: usize) -> Result<()> {
     let ranks = spec.ranks;
     let refuse = |what: String| Err(Error::Config(what));
     if spec.parallel.data == DataParallelism::None {
@@ -49,10 +49,18 @@ pub(crate) fn check(spec: &RunSpec, device: &Capabilities, programs: &Programs) 
     if !device.collectives {
         return refuse(format!("{ranks} ranks were started to train together, which they can on the CPU only; leave `device` out"));
     }
-    if programs.batch_statistics && !spec.allow.has(Permission::MicrobatchBatchnorm) {
+    let given = spec.numerics.as_ref().map(|fixed| fixed.micro_batch).or(spec.micro_batch);
+    if let Some(rows) = given.filter(|rows| programs.synchronized && *rows < rank_batch) {
+        return refuse(format!(
+            "batch normalization is synchronized over whole batches, but each of {ranks} ranks would compute its {rank_batch} rows in \
+             micro-batches of {rows}; leave `train.micro_batch` out, or set `parallel.batch_norm` to \"local\""
+        ));
+    }
+    if !programs.synchronized && programs.batch_statistics && !spec.allow.has(Permission::MicrobatchBatchnorm) {
         return refuse(format!(
             "batch normalization would have the statistics of each of {ranks} ranks' own rows, which changes results; allow that with \
-             --allow microbatch_batchnorm beside the permissions of the run ({}), use layer or group normalization, or train on one process",
+             --allow microbatch_batchnorm beside the permissions of the run ({}), leave `parallel.batch_norm` out to synchronize them, use \
+             layer or group normalization, or train on one process",
             spec.allow
         ));
     }

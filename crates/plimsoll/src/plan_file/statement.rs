@@ -171,7 +171,8 @@ pub(super) fn derive(
     if pieces > 1 {
         used.push(Permission::Microbatch);
     }
-    used.extend(((pieces > 1 || spec.ranks > 1) && proven.batch_statistics).then_some(Permission::MicrobatchBatchnorm));
+    let local = pieces > 1 || (spec.ranks > 1 && !proven.synchronized);
+    used.extend((local && proven.batch_statistics).then_some(Permission::MicrobatchBatchnorm));
     used.extend(subject.variant.permissions());
     // Micro-batches that were asked for need no permission.
     let given = |permission: Permission| {

@@ -44,8 +44,9 @@ pub(super) struct Proven {
     pub planning: u64,
     /// For a plan of the run as it is specified: the heap of planning it without a search, and what it may hold beside the process for that.
     pub planning_as_specified: Option<(u64, u64)>,
-    /// Whether batch normalization sees other statistics in a micro-batch.
+    /// Whether batch normalization sees other statistics in a micro-batch, and whether it has those of the rows of all ranks.
     pub batch_statistics: bool,
+    pub synchronized: bool,
     /// Whether micro-batches add up gradients in another order than whole batches.
     pub sums_reordered: bool,
     /// How the programs are read.
@@ -111,7 +112,7 @@ impl Subject {
             check_reproducible(&capabilities, &programs)?;
         }
         if self.spec.ranks > 1 {
-            check_ranks(&self.spec, &capabilities, &programs)?;
+            check_ranks(&self.spec, &capabilities, &programs, self.batch)?;
         }
         self.may_have(certificate.rows, &programs)?;
         // An error about the file, not about the planner.
@@ -143,6 +144,7 @@ impl Subject {
             plan,
             interface: Arc::clone(&programs.interface),
             batch_statistics: programs.batch_statistics,
+            synchronized: programs.synchronized,
             sums_reordered: certificate.rows < self.batch && !programs.batch_statistics && !programs.accumulates_exactly()?,
             precision: programs.optimization.precision,
         })
@@ -156,6 +158,7 @@ impl Subject {
     fn may_accumulate(&self, programs: &Programs) -> bool {
         let allow = self.spec.allow;
         allow.has(Permission::Microbatch)
+            && !programs.synchronized
             && (!programs.batch_statistics || allow.has(Permission::MicrobatchBatchnorm))
             && programs.worth_dividing(self.batch)
     }

@@ -341,7 +341,9 @@ impl Session {
             *number = match scalar {
                 Scalar::RowShare if piece.repeats => 0.0,
                 Scalar::RowShare => 1.0 / piece.batch_rows as f32,
+                Scalar::MicroBatchReciprocal if self.plan.synchronized => 1.0 / piece.batch_rows as f32,
                 Scalar::MicroBatchReciprocal => 1.0 / piece.rows as f32,
+                Scalar::CountedRows => f32::from(!piece.repeats),
                 // Where all gradients are sums of complete ones, once by the first micro-batch of the batch.
                 Scalar::PenaltyShare if self.ordered.is_some() && !matches!(role, Role::Evaluate | Role::Predict) => {
                     f32::from(piece.number == 0 && !piece.repeats)

@@ -12,11 +12,14 @@ use std::ops::Range;
 /// Partial sums of a batch under way.
 pub(crate) struct OrderedScores {
     pub fixed: FixedMicroBatches,
+    /// The ranks that add them together: one, where a rank evaluates by itself.
+    ranks: usize,
     /// The micro-batches of every batch that this rank has, and their tree.
     share: Range<u32>,
     tree: PairwiseTree,
     /// As many partial sums as can be held at the same time, and one more for the micro-batch that is added.
     held: Vec<Tally>,
+    /// The exchanges that this rank takes part in.
     pairs: Vec<RankPair>,
     root: usize,
 }
@@ -26,8 +29,10 @@ impl OrderedScores {
     pub fn new(fixed: FixedMicroBatches, ranks: usize, rank: usize) -> OrderedScores {
         let share = fixed.share(ranks, rank);
         let tree = PairwiseTree::new(share.len() as u32);
-        let (pairs, root) = (fixed.tree().exchanges(ranks as u32), fixed.tree().root(ranks as u32) as usize);
-        OrderedScores { fixed, share, tree, held: Vec::with_capacity(tree.levels() as usize + 1), pairs, root }
+        let own = |pair: &RankPair| pair.left as usize == rank || pair.right as usize == rank;
+        let pairs = fixed.tree().exchanges(ranks as u32).into_iter().filter(own).collect();
+        let root = fixed.tree().root(ranks as u32) as usize;
+        OrderedScores { fixed, ranks, share, tree, held: Vec::with_capacity(tree.levels() as usize + 1), pairs, root }
     }
 
     /// The number of the first micro-batch of this rank.
@@ -61,7 +66,7 @@ impl OrderedScores {
     /// The same over the micro-batches of all ranks.
     pub fn take_over(&mut self, ranks: Option<&Ranks>) -> Result<Tally> {
         let own = self.take();
-        let Some(ranks) = ranks else { return Ok(own) };
+        let Some(ranks) = ranks.filter(|_| self.ranks > 1) else { return Ok(own) };
         let mut numbers = own.to_numbers();
         let pairs = self.pairs.iter().map(|pair| (pair.left as usize, pair.right as usize));
         sum_in_order(&**ranks.group(), &mut numbers, &mut [0.0; Tally::NUMBERS], pairs, self.root)?;

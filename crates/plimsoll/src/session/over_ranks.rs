@@ -21,6 +21,12 @@ impl Session {
         self.ranks = Some(ranks.clone());
     }
 
+    /// Adds scores as on one process from now on; returns how they were added before.
+    pub fn leave_ranks(&mut self) -> Option<OrderedScores> {
+        let alone = self.plan.fixed_micro_batches().map(|fixed| OrderedScores::new(fixed, 1, 0));
+        std::mem::replace(&mut self.ordered, alone)
+    }
+
     /// The end of a batch: adds its scores, in the order of its micro-batches on all ranks.
     pub fn end_batch(&mut self, tally: &mut Tally) -> Result<()> {
         let Some(ordered) = &mut self.ordered else { return Ok(()) };

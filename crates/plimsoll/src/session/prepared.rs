@@ -2,7 +2,7 @@
 
 use super::Piece;
 use crate::graphs::{LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, ProgramInterface, ROW_SHARE};
-use crate::nn::{FIRST_MICRO_BATCH, LAST_MICRO_BATCH, MICRO_BATCH_RECIPROCAL};
+use crate::nn::{COUNTED_ROWS, FIRST_MICRO_BATCH, LAST_MICRO_BATCH, MICRO_BATCH_RECIPROCAL};
 use crate::spec::Optimization;
 use plimsoll_core::fixed_order::{HELD_SUMS, MERGED_SUMS, MICRO_BATCHES};
 use plimsoll_core::plan::NUMBERS;
@@ -46,6 +46,8 @@ pub(super) enum Scalar {
     RowShare,
     MicroBatchReciprocal,
     PenaltyShare,
+    /// One, or zero where the rows are those of another rank.
+    CountedRows,
     /// Whether it is the first micro-batch of its batch.
     FirstMicroBatch,
     /// Whether it is the last.
@@ -73,6 +75,7 @@ pub(super) fn prepare(
             Some(index) => Scalar::Rate(index),
             None if name == MICRO_BATCH_RECIPROCAL => Scalar::MicroBatchReciprocal,
             None if name == PENALTY_SHARE => Scalar::PenaltyShare,
+            None if name == COUNTED_ROWS => Scalar::CountedRows,
             None if name == FIRST_MICRO_BATCH => Scalar::FirstMicroBatch,
             None if name == LAST_MICRO_BATCH => Scalar::LastMicroBatch,
             None if name == HELD_SUMS => Scalar::HeldSums,

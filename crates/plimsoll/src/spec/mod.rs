@@ -19,7 +19,7 @@ use crate::nn::{Model, Quantize, Sequential};
 use crate::numerics::Numerics;
 use crate::output_loss::OutputLosses;
 use crate::prune::Prune;
-use crate::ranks::{DataParallelism, Parallel};
+use crate::ranks::{BatchNormStatistics, DataParallelism, Parallel};
 use crate::reader::Reader;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::{Dataset, Split};
@@ -230,6 +230,7 @@ impl RunSpec {
         self.fit.read_log(root)?;
         if let Some(parallel) = root.section("parallel")? {
             self.parallel.data = parallel.choice("data", &DataParallelism::NAMES)?.unwrap_or_default();
+            self.parallel.batch_norm = parallel.choice("batch_norm", &BatchNormStatistics::NAMES)?.unwrap_or_default();
             self.parallel.reproducible = parallel.flag("reproducible")?.unwrap_or(false);
             parallel.finish()?;
         }
@@ -280,6 +281,12 @@ impl RunSpec {
         let epoch = usize::try_from(self.data.len()).unwrap_or(usize::MAX);
         let rows = self.numerics.as_ref().map(|fixed| fixed.micro_batch).or(self.micro_batch);
         Some(FixedMicroBatches::new(self.data.batch_size()?.min(epoch), rows))
+    }
+
+    /// The ranks that the statistics of batch normalization are synchronized over, if they are.
+    pub(crate) fn synchronized_ranks(&self) -> Option<u32> {
+        let over_ranks = self.ranks > 1 && self.parallel.batch_norm == BatchNormStatistics::Synchronized && !self.inference_only;
+        (over_ranks && self.model.has_batch_statistics() && !self.model.has_local_statistics()).then_some(self.ranks as u32)
     }
 
     /// Rows of a batch of `batch` rows that a rank has, at most.

@@ -157,3 +157,16 @@ fn what_cannot_be_reproduced_is_refused() {
     let custom = with_ranks(trainer(&rows(60).batch(8)), None).custom_loop().map(|_| ()).unwrap_err().to_string();
     insta::assert_snapshot!(custom, @"loops of your own have batches of any size, which `parallel.reproducible` cannot divide; leave it out");
 }
+
+/// After training, a rank evaluates without the others, as rank 0 does for the report.
+#[test]
+fn a_rank_evaluates_by_itself() {
+    let evaluated = |ranks: Option<&Ranks>| {
+        let mut trainer = with_ranks(trainer(&rows(60).batch(BATCH)), ranks);
+        trainer.fit(Fit::epochs(1)).unwrap();
+        let first = ranks.is_none_or(|ranks| ranks.rank() == 0);
+        first.then(|| trainer.evaluate(&held_out()).unwrap().loss.to_bits())
+    };
+    let alone = evaluated(None);
+    assert_eq!(on_ranks(3, |ranks| evaluated(Some(&ranks))), [alone, None, None]);
+}

@@ -4,7 +4,7 @@ use crate::DType;
 use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
-use crate::ir::op::OpRules;
+use crate::ir::op::{Op, OpRules};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 use std::num::NonZeroU32;
 
@@ -13,6 +13,8 @@ use std::num::NonZeroU32;
 /// Ranks have to run their collectives in the same order. Each collective therefore returns a token, a scalar with the
 /// number of collectives so far, which the next one reads as its last input: their order is part of the data flow, so
 /// that no pass can change it and the checker verifies it.
+///
+/// Its gradient is a sum over all ranks as well: the loss of every rank depends on the tensors of all.
 ///
 /// A collective is run once per step, never recomputed. Devices read all inputs before they write an output.
 ///
@@ -97,7 +99,20 @@ impl OpRules for AllReduce {
     }
 
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
-        Err(adjoint.graph.error("a sum over ranks has no gradient: gradients are summed when they are complete"))
+        if self.order.is_some() {
+            return Err(adjoint.graph.error("a sum over ranks in order has no gradient: it is one of complete gradients"));
+        }
+        // Every rank's loss depends on every rank's tensor: the gradient is a sum over ranks too, after all before it.
+        let count = self.tensors(adjoint.inputs.len());
+        let mut inputs = (0..count).map(|i| adjoint.output_gradient(i)).collect::<Result<Vec<_>, _>>()?;
+        let g = &mut *adjoint.graph;
+        for gradient in &mut inputs {
+            *gradient = g.cast(*gradient, DType::F32)?;
+        }
+        inputs.extend(g.collective_token());
+        let sums = g.add(Op::AllReduce(AllReduce { ranks: self.ranks, has_token: true, order: None }), &inputs)?;
+        let no_gradient_of_token = std::iter::repeat_n(None, adjoint.inputs.len() - count);
+        Ok(sums[..count].iter().copied().map(Some).chain(no_gradient_of_token).collect())
     }
 
     /// The additions of one rank, if each adds its share of the elements.
