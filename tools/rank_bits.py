@@ -17,10 +17,10 @@ from pathlib import Path
 
 # Rows of an epoch are no multiple of the batch.
 NETWORKS = {
-    "digits-cnn": ["--batch", "32", "--epochs", "1"],
-    "cifar-cnn": ["--batch", "16", "--epochs", "1", "--set", "data.rows=40"],
-    "lstm": ["--batch", "16", "--epochs", "1", "--set", "data.rows=72"],
-    "char-gpt": ["--batch", "16", "--epochs", "1", "--set", "data.rows=24"],
+    "digits": ["--batch", "48"],
+    "cifar-cnn": ["--zoo", "cifar-cnn", "--batch", "16", "--set", "data.rows=40"],
+    "lstm": ["--zoo", "lstm", "--batch", "16", "--set", "data.rows=72"],
+    "char-gpt": ["--zoo", "char-gpt", "--batch", "16", "--set", "data.rows=24"],
 }
 
 
@@ -49,7 +49,7 @@ def main():
     equal = True
     for network in args.network or NETWORKS:
         for reproducible in ["true", "false"]:
-            run = [str(args.program.resolve()), "train", "--zoo", network, *NETWORKS[network], "--quiet", "--no-calibrate"]
+            run = [str(args.program.resolve()), "train", *NETWORKS[network], "--epochs", "1", "--quiet", "--no-calibrate"]
             run += ["--threads", "1", "--seed", "3", "--set", f"parallel.reproducible={reproducible}", "--json"]
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
