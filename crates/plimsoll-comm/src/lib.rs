@@ -8,6 +8,7 @@
 //! | `error` | what can go wrong, in words |
 //! | `numbers` | slices of numbers that ranks exchange |
 //! | `group` | the trait [`Group`] |
+//! | `ordered` | sums over ranks in a stated order |
 //! | `alone`, [`threads`] | a group of one; a group of threads, for tests |
 //! | `launch` | the rank and the number of ranks, from the variables that launchers set |
 //! | `mpi` | groups over MPI |
@@ -18,6 +19,7 @@ mod group;
 mod launch;
 mod mpi;
 mod numbers;
+mod ordered;
 pub mod threads;
 
 pub use alone::Alone;
@@ -26,3 +28,4 @@ pub use group::Group;
 pub use launch::{Launch, LaunchError, Launcher};
 pub use mpi::{Mpi, MpiOptions};
 pub use numbers::{Numbers, NumbersMut, Reduction};
+pub use ordered::sum_in_order;

@@ -13,17 +13,38 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankRows {
     batch: u64,
-    ranks: u64,
-    rank: u64,
+    share: Share,
     /// Whether a rank without rows of a batch repeats the last row of it.
     repeats: bool,
+}
+
+/// How the rows of a rank follow from those of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Share {
+    /// As many as others have, or one more.
+    Equal { ranks: u64, rank: u64 },
+    /// Those at the positions from the first to the second, as far as the batch has them.
+    Fixed(u64, u64),
 }
 
 impl RankRows {
     /// Those of batches of `batch` rows; `rank` is below `ranks`.
     pub fn new(batch: u64, ranks: u64, rank: u64) -> RankRows {
         let ranks = ranks.max(1);
-        RankRows { batch: batch.max(1), ranks, rank: rank.min(ranks - 1), repeats: false }
+        RankRows { batch: batch.max(1), share: Share::Equal { ranks, rank: rank.min(ranks - 1) }, repeats: false }
+    }
+
+    /// The rows at the same positions of every batch, of those that it has.
+    ///
+    /// ```
+    /// use plimsoll_data::RankRows;
+    /// let rows = RankRows::fixed(32, 8..16);
+    /// assert_eq!((rows.of_batch(32), rows.of_batch(10), rows.of_batch(5)), (8..16, 8..10, 5..5));
+    /// ```
+    pub fn fixed(batch: u64, rows: Range<u64>) -> RankRows {
+        let batch = batch.max(1);
+        let end = rows.end.min(batch);
+        RankRows { batch, share: Share::Fixed(rows.start.min(end), end), repeats: false }
     }
 
     /// The same, but a rank without rows of a batch has the last row of it: all ranks then have equally many batches.
@@ -47,14 +68,25 @@ impl RankRows {
         if self.repeats(rows) {
             return rows - 1..rows;
         }
-        let (each, more) = (rows / self.ranks, rows % self.ranks);
-        let start = self.rank * each + self.rank.min(more);
-        start..start + each + u64::from(self.rank < more)
+        match self.share {
+            Share::Equal { ranks, rank } => {
+                let (each, more) = (rows / ranks, rows % ranks);
+                let start = rank * each + rank.min(more);
+                start..start + each + u64::from(rank < more)
+            }
+            Share::Fixed(start, end) => start.min(rows)..end.min(rows),
+        }
     }
 
     /// Whether the row of a batch of this many rows is repeated: another rank has it too.
     pub fn repeats(&self, rows: u64) -> bool {
-        self.repeats && rows > 0 && rows <= self.rank
+        let first = match self.share {
+            Share::Equal { rank, .. } => rank,
+            // None of its own, whatever the batch.
+            Share::Fixed(start, end) if start == end => u64::MAX,
+            Share::Fixed(start, _) => start,
+        };
+        self.repeats && rows > 0 && rows <= first
     }
 
     /// Rows of a batch that is not the last of an epoch. The last one has no more of them.
@@ -83,13 +115,21 @@ impl RankRows {
 mod tests {
     use super::*;
 
+    /// The parts of some ranks: equal ones, or those of blocks of some rows, the first block last.
+    fn shares(batch: u64, ranks: u64, block: u64) -> Vec<RankRows> {
+        let fixed = |rank: u64| RankRows::fixed(batch, rank * block..if rank + 1 < ranks { (rank + 1) * block } else { u64::MAX });
+        match block {
+            0 => (0..ranks).map(|rank| RankRows::new(batch, ranks, rank)).collect(),
+            _ => (1..ranks).chain([0]).map(fixed).collect(),
+        }
+    }
+
     #[test]
     fn ranks_divide_every_batch() {
-        for (batch, ranks, epoch) in (1..9).flat_map(|batch| (1..7).flat_map(move |ranks| (0..30).map(move |epoch| (batch, ranks, epoch))))
-        {
+        let batches = (1..9).flat_map(|batch| (1..7).flat_map(move |ranks| (0..30).map(move |epoch| (batch, ranks, epoch))));
+        for (block, (batch, ranks, epoch)) in batches.flat_map(|batch| [(0, batch), (1, batch), (3, batch)]) {
             let mut places = Vec::new();
-            for rank in 0..ranks {
-                let rows = RankRows::new(batch, ranks, rank);
+            for rows in shares(batch, ranks, block) {
                 places.extend((0..rows.of_epoch(epoch)).map(|place| rows.position(place, epoch)));
                 let padded = rows.repeating();
                 assert!((0..=batch).all(|last| rows.of_batch(last).end - rows.of_batch(last).start <= rows.rows()));
@@ -102,7 +142,7 @@ mod tests {
                 assert_eq!(padded.of_epoch(epoch) - repeats, rows.of_epoch(epoch));
             }
             places.sort_unstable();
-            assert_eq!(places, (0..epoch).collect::<Vec<_>>(), "every row once: batch {batch}, {ranks} ranks");
+            assert_eq!(places, (0..epoch).collect::<Vec<_>>(), "every row once: batch {batch}, {ranks} ranks, blocks of {block}");
         }
     }
 }

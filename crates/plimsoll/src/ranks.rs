@@ -13,6 +13,11 @@ use std::time::Duration;
 pub struct Parallel {
     /// How they divide the batches.
     pub data: DataParallelism,
+    /// Whose rows the statistics of batch normalization are of.
+    pub batch_norm: BatchNormStatistics,
+    /// Whether results have the same bits on any number of ranks: batches are divided into fixed micro-batches, whose gradients
+    /// are added in a fixed order. On one process too, with the same bits.
+    pub reproducible: bool,
 }
 
 /// How ranks divide the batches of a run.
@@ -29,6 +34,22 @@ pub enum DataParallelism {
 impl DataParallelism {
     /// Names in configurations.
     pub(crate) const NAMES: [(&'static str, DataParallelism); 2] = [("auto", DataParallelism::Auto), ("none", DataParallelism::None)];
+}
+
+/// Whose rows the mean and variance of batch normalization are of, where several ranks train together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BatchNormStatistics {
+    /// Those of the rows of all ranks, as of one process.
+    #[default]
+    Synchronized,
+    /// Those of each rank's own rows. That changes results, and has to be [allowed](crate::Permission::MicrobatchBatchnorm).
+    Local,
+}
+
+impl BatchNormStatistics {
+    /// Names in configurations.
+    pub(crate) const NAMES: [(&'static str, BatchNormStatistics); 2] =
+        [("synchronized", BatchNormStatistics::Synchronized), ("local", BatchNormStatistics::Local)];
 }
 
 /// The ranks that a launcher started to train one run together.

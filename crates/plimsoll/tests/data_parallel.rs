@@ -1,6 +1,11 @@
 //! Several ranks train the weights of one process: any number of ranks, batches that cannot be divided equally, and runs
 //! that are resumed by another number of ranks.
 
+#[path = "data_parallel/batch_norm.rs"]
+mod batch_norm;
+#[path = "data_parallel/reproducible.rs"]
+mod reproducible;
+
 use plimsoll::comm::threads::ThreadGroup;
 use plimsoll::data::Mix;
 use plimsoll::data::ops::random_brightness;
@@ -9,7 +14,9 @@ use plimsoll::nn::{
     PositionEmbedding, Quantize, Regularizer,
 };
 use plimsoll::prelude::*;
-use plimsoll::{Allow, Checkpoints, DataParallelism, Epoch, Error, History, Parallel, Permission, Ranks, Result, StopHandle};
+use plimsoll::{
+    Allow, BatchNormStatistics, Checkpoints, DataParallelism, Epoch, Error, History, Parallel, Permission, Ranks, Result, StopHandle,
+};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -217,10 +224,11 @@ fn a_stop_on_any_rank_ends_all_with_one_checkpoint() {
 }
 
 #[test]
-fn batch_normalization_needs_a_permission_and_keeps_ranks_alike() {
+fn local_batch_normalization_needs_a_permission_and_keeps_ranks_alike() {
     let model = || -> Model { Sequential::new().add(Flatten).add(Dense::new(16)).add(BatchNorm::new()).add(Dense::new(10)).into() };
-    let with = |ranks: &Ranks| Trainer::new(model(), &rows(ROWS).batch(BATCH)).threads(1).ranks(ranks);
-    insta::assert_snapshot!(refused(2, |ranks| with(&ranks).fit(Fit::epochs(1))), @"batch normalization would have the statistics of each of 2 ranks' own rows, which changes results; allow that with --allow microbatch_batchnorm beside the permissions of the run (recompute,split,microbatch,offload), use layer or group normalization, or train on one process");
+    let local = Parallel { batch_norm: BatchNormStatistics::Local, ..Parallel::default() };
+    let with = |ranks: &Ranks| Trainer::new(model(), &rows(ROWS).batch(BATCH)).threads(1).parallel(local).ranks(ranks);
+    insta::assert_snapshot!(refused(2, |ranks| with(&ranks).fit(Fit::epochs(1))), @"batch normalization would have the statistics of each of 2 ranks' own rows, which changes results; allow that with --allow microbatch_batchnorm beside the permissions of the run (recompute,split,microbatch,offload), leave `parallel.batch_norm` out to synchronize them, use layer or group normalization, or train on one process");
     let allow = Allow::default().with(Permission::MicrobatchBatchnorm);
     let of_ranks = on_ranks(3, |ranks| trained(with(&ranks).allow(allow), Fit::epochs(2).validate(&held_out())));
     assert!(of_ranks.iter().all(|other| other.weights == of_ranks[0].weights), "moving statistics are those of rank 0");
@@ -231,7 +239,9 @@ fn batch_normalization_needs_a_permission_and_keeps_ranks_alike() {
 #[test]
 fn what_ranks_cannot_train_is_refused_by_all_of_them() {
     let fit = || Fit::epochs(1);
-    let none = |ranks: Ranks| trainer(&rows(60).batch(8)).parallel(Parallel { data: DataParallelism::None }).ranks(&ranks).fit(fit());
+    let none = |ranks: Ranks| {
+        trainer(&rows(60).batch(8)).parallel(Parallel { data: DataParallelism::None, ..Parallel::default() }).ranks(&ranks).fit(fit())
+    };
     insta::assert_snapshot!(refused(2, none), @r#"2 ranks were started, but `parallel.data` is "none": leave it out to divide every batch over them, or start one process"#);
     let unknown = |ranks: Ranks| trainer(&rows(60).filter(|_| true).batch(8)).ranks(&ranks).fit(fit());
     insta::assert_snapshot!(refused(2, unknown), @"digits (train) → take(60) → shuffle(seed 7) → map(x: scale(0.0625), random_brightness(0.1, seed 3)) → filter → batch(8) cannot be divided over 2 ranks: the number of rows of its epochs is not known; state it with assert_cardinality, or train on one process");

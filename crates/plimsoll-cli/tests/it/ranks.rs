@@ -93,6 +93,44 @@ fn ranks_train_the_weights_of_one_process_and_resume_on_others() {
 }
 
 #[test]
+fn reproducible_ranks_have_the_bits_of_one_process() {
+    let sandbox = Sandbox::new("ranks-reproducible");
+    let flag = ["--set", "parallel.reproducible=true", "--epochs", "2"];
+    sandbox.succeed(&[&RUN[..], &["--out", "one", "--quiet"], &flag].concat());
+    let weights = |folder: &str| super::resume::weights(&sandbox, folder);
+    // Everything that the plan states follows from the micro-batch that it states.
+    assert_eq!(read(&sandbox, "one/plan.json")["micro_batch"].as_u64(), Some(3));
+    for (number, engine) in engines().iter().enumerate() {
+        let folder = format!("many-{number}");
+        let (_, report) = succeed(&sandbox, engine, 3, &[&["--out", &folder][..], &flag].concat());
+        assert!(weights(&folder) == weights("one"), "{}", engine.mpirun.display());
+        let scores = |report: &Value| -> Vec<Value> {
+            let epochs = report["epochs"].as_array().unwrap();
+            epochs.iter().flat_map(|epoch| ["loss", "accuracy", "val_loss", "val_accuracy"].map(|score| epoch[score].clone())).collect()
+        };
+        assert_eq!(scores(&report), scores(&read(&sandbox, "one/report.json")));
+        let plan = read(&sandbox, &format!("{folder}/plan.json"));
+        // Of 16 micro-batches, rank 0 has eight.
+        assert_eq!((plan["micro_batch"].as_u64(), plan["accumulation_steps"].as_u64()), (Some(3), Some(8)));
+        for file in std::fs::read_dir(sandbox.path(&folder).join("checkpoints")).unwrap().map(|file| file.unwrap().path()) {
+            if file.to_string_lossy().contains("60") {
+                std::fs::remove_file(file).unwrap();
+            }
+        }
+        let (err, _) = succeed(&sandbox, engine, 2, &["--out", &folder, "--resume", "--epochs", "2"]);
+        assert!(err.contains("resumed after step 40, 1 epochs done"), "{err}");
+        assert!(weights(&folder) == weights("one"), "resumed over {}", engine.mpirun.display());
+    }
+    let plan = |ranks: &str, out: &str| {
+        let arguments = ["plan", "--seed", "3", "--batch", "48", "--threads", "1", "--no-calibrate", "--ranks", ranks, "--out", out];
+        sandbox.succeed(&[&arguments[..], &flag[..2]].concat());
+        sandbox.succeed(&["check", out]);
+        read(&sandbox, out)["plan"]["micro_batch"].as_u64()
+    };
+    assert_eq!([plan("1", "plan-1.json"), plan("5", "plan-5.json"), plan("64", "plan-64.json")], [Some(3); 3]);
+}
+
+#[test]
 fn what_ranks_cannot_do_is_one_error() {
     let sandbox = Sandbox::new("ranks-refused");
     // Whatever the library is.

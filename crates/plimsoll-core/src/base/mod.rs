@@ -4,5 +4,6 @@ pub mod budget;
 pub mod dtype;
 pub mod expr;
 pub mod normal;
+pub mod pairwise;
 pub mod random;
 pub mod shape;

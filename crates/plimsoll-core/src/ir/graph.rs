@@ -351,6 +351,12 @@ impl Graph {
         Ok(self.push(Op::State(StateId(self.states.len() as u32 - 1)), vec![], vec![ty])[0])
     }
 
+    /// The token of the last collective that was added, which the next one reads.
+    pub fn collective_token(&self) -> Option<ValueId> {
+        let last = self.nodes.iter().rev().find(|node| matches!(node.op, Op::AllReduce(_)));
+        last.and_then(|node| node.outputs.last().copied())
+    }
+
     /// A number that the host supplies for every step. The same name returns the same scalar.
     pub fn scalar(&mut self, name: &str) -> ValueId {
         if let Some(known) = self.scalars.iter().position(|scalar| scalar == name) {

@@ -9,8 +9,8 @@ use crate::ir::ops::{
     MaxPoolGrad,
 };
 use crate::ir::ops::{
-    BatchSlice, ChannelView, FusedSliceWrite, Gather, Load, Pad, Pointwise, Recurrent, RecurrentGrad, Reduce, Reshape, ScatterAdd, Slice,
-    SliceWrite, Store, Transpose,
+    BatchSlice, ChannelView, FusedSliceWrite, Gather, Load, Pad, PairwiseSum, Pointwise, Recurrent, RecurrentGrad, Reduce, Reshape,
+    ScatterAdd, Slice, SliceWrite, Store, Transpose,
 };
 pub use crate::ir::rules::{Precision, RowContext, RowRule};
 
@@ -121,6 +121,8 @@ pub enum Op {
     AttentionGrad(AttentionGrad),
     /// Sums over the ranks of a job.
     AllReduce(AllReduce),
+    /// Partial sums over micro-batches.
+    PairwiseSum(PairwiseSum),
     /// A copy to the backing store.
     Store(Store),
     /// A copy from the backing store.
@@ -160,6 +162,7 @@ impl Op {
             Op::Attention(op) => op,
             Op::AttentionGrad(op) => op,
             Op::AllReduce(op) => op,
+            Op::PairwiseSum(op) => op,
             Op::Store(op) => op,
             Op::Load(op) => op,
         }

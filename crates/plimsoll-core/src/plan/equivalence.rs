@@ -346,7 +346,7 @@ impl Pieces<'_> {
                 return None;
             }
             Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::ChannelView(_) | Op::Store(_) | Op::Load(_) => return None,
-            Op::Attention(_) | Op::AttentionGrad(_) | Op::AllReduce(_) => return None,
+            Op::Attention(_) | Op::AttentionGrad(_) | Op::AllReduce(_) | Op::PairwiseSum(_) => return None,
         };
         legal.then_some(sums)
     }
@@ -372,7 +372,7 @@ fn whole(op: &Op, grown: impl Fn(&Shape) -> Option<Shape>) -> Option<(Op, bool)>
             return None;
         }
         Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::ChannelView(_) | Op::Store(_) | Op::Load(_) => return None,
-        Op::Attention(_) | Op::AttentionGrad(_) | Op::AllReduce(_) => return None,
+        Op::Attention(_) | Op::AttentionGrad(_) | Op::AllReduce(_) | Op::PairwiseSum(_) => return None,
     }
     Some((op, goes_on))
 }

@@ -9,11 +9,12 @@ mod windows;
 
 use crate::DType;
 use crate::base::expr::{Element, Expr};
+use crate::base::pairwise::PairwiseTree;
 use crate::base::random::StepRandom;
 use crate::base::shape::Shape;
 use crate::ir::graph::{Graph, Node, ValueId};
 use crate::ir::op::Op;
-use crate::ir::ops::{AllReduce, MatMul, Reduce, Reduction, Slice};
+use crate::ir::ops::{AllReduce, MatMul, PairwiseSum, Reduce, Reduction, Slice};
 use std::collections::BTreeMap;
 use tensor::{Tensor, coordinates};
 
@@ -130,16 +131,28 @@ fn run_with(stored: fn(DType, f64) -> f64, graph: &Graph, ranks: &[RankInputs<'_
     ranks.iter().zip(values).map(outcome).collect()
 }
 
-/// The sums of a collective over all ranks, in their order, and its token.
+/// The sums of a collective over all ranks, and its token.
 fn all_reduce(op: AllReduce, node: &Node, values: &[Vec<Tensor>]) -> Vec<Vec<f64>> {
     assert_eq!(op.ranks as usize, values.len(), "the graph is for as many ranks as run it");
-    let (tensors, token) = node.inputs.split_at(op.tensors(node.inputs.len()));
+    let (tensors, present, token) = op.operands(&node.inputs);
     let sum = |input: &ValueId| {
-        let mut sum = values[0][input.index()].elements.clone();
-        values[1..].iter().for_each(|values| add(&mut sum, &values[input.index()].elements));
-        sum
+        let of = |rank: usize| &values[rank][input.index()].elements;
+        let (Some(micro_batches), Some(present)) = (op.order, present) else {
+            let mut sum = of(0).clone();
+            (1..values.len()).for_each(|rank| add(&mut sum, of(rank)));
+            return sum;
+        };
+        let tree = PairwiseTree::new(micro_batches.get());
+        let mut sums: Vec<Vec<f64>> = (0..values.len()).map(|rank| of(rank).clone()).collect();
+        for pair in tree.exchanges(op.ranks) {
+            if f64::from(pair.from) < values[0][present.index()].elements[0] {
+                let right = std::mem::take(&mut sums[pair.right as usize]);
+                add(&mut sums[pair.left as usize], &right);
+            }
+        }
+        sums.swap_remove(tree.root(op.ranks) as usize)
     };
-    let before = token.first().map_or(0.0, |token| values[0][token.index()].elements[0]);
+    let before = token.map_or(0.0, |token| values[0][token.index()].elements[0]);
     tensors.iter().map(sum).chain([vec![before + 1.0]]).collect()
 }
 
@@ -154,6 +167,7 @@ fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<
     match &node.op {
         Op::Input(_) | Op::State(_) | Op::Scalar(_) => unreachable!("leaves are given, not computed"),
         Op::AllReduce(_) => unreachable!("collectives are computed for all ranks at once"),
+        Op::PairwiseSum(op) => vec![pairwise_sum(*op, operands)],
         Op::Pointwise(op) => pointwise(&op.expr, &op.shape, operands, setting),
         Op::Reduce(op) => vec![reduce(op, operands, setting)],
         Op::MatMul(op) => {
@@ -267,6 +281,19 @@ fn reduce(op: &Reduce, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<f64> 
         add(&mut results, before);
     }
     results
+}
+
+/// The new partial sums over micro-batches, or the last sum.
+fn pairwise_sum(op: PairwiseSum, operands: &[&Tensor]) -> Vec<f64> {
+    let (mut sum, mut sums) = (operands[0].elements.clone(), operands[1].elements.clone());
+    let (levels, count) = (operands[1].dims[0], sum.len());
+    let (kept, before) = PairwiseSum::range(levels, operands[2].elements[0] as f32, operands[3].elements[0] as f32);
+    (kept..before).rev().for_each(|level| add(&mut sum, &sums[level * count..][..count]));
+    if op.last {
+        return sum;
+    }
+    sums[kept.min(levels - 1) * count..][..count].copy_from_slice(&sum);
+    sums
 }
 
 /// Adds the accumulator.

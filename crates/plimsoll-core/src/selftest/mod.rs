@@ -12,6 +12,7 @@ mod gather;
 mod leaves;
 mod movement;
 mod offload;
+mod pairwise_sum;
 mod pointwise;
 mod pooling;
 mod products;
@@ -103,11 +104,11 @@ pub fn ops() -> impl Iterator<Item = &'static str> {
 
 impl Case {
     /// Whether the planner would give this case to the device: slice writes are fused only where the device supports
-    /// it, and so are collectives.
+    /// it, and so are collectives and sums in their order.
     pub fn is_for(&self, device: &dyn Device) -> bool {
         self.graph.nodes().all(|(_, node)| {
             let effective_op = self.graph.effective_op(node);
-            let collective = matches!(node.op, Op::AllReduce(_));
+            let collective = matches!(node.op, Op::AllReduce(_) | Op::PairwiseSum(_));
             (!collective || device.capabilities().collectives)
                 && effective_op.slice.as_ref().is_none_or(|(place, part)| device.fuses_slice_write(effective_op.op, part, place))
         })
@@ -220,6 +221,7 @@ table! {
     Attention => "attention", attention::attention;
     AttentionGrad => "attention_grad", attention::attention_grad;
     AllReduce => "all_reduce", all_reduce::cases;
+    PairwiseSum => "pairwise_sum", pairwise_sum::cases;
     Store => "store", offload::store;
     Load => "load", offload::load;
 }

@@ -84,6 +84,11 @@ impl<'a> Stage<'a> {
         self.graph.cast(bent, dtype)
     }
 
+    /// A scalar of this value.
+    pub fn number(&mut self, number: f32) -> Result<ValueId, GraphError> {
+        Ok(self.graph.pointwise_many(Expr::build(|e| e.constant(number)), &[], Shape::scalar(), vec![DType::F32])?[0])
+    }
+
     /// An expression over the broadcast shape of its inputs, stored in a random type.
     pub fn expression(&mut self, expr: Expr, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
         let mut shape = Shape::scalar();

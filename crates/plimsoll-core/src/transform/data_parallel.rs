@@ -3,7 +3,9 @@
 use crate::ir::graph::{Graph, GraphError, Phase, ValueId};
 use crate::ir::op::Op;
 use crate::ir::ops::AllReduce;
+use crate::transform::fixed_order::{FixedOrder, MICRO_BATCHES};
 use crate::{Bytes, DType};
+use std::num::NonZeroU32;
 
 /// The ranks that train together, each on its own rows of every batch.
 ///
@@ -24,7 +26,14 @@ impl DataParallel {
     ///
     /// Buckets begin with the last parameters, whose gradients are complete first. The divisor, which every update
     /// reads, is summed before all of them.
-    pub(super) fn sum(&self, graph: &mut Graph, gradients: &mut [ValueId], divisor: Option<&mut ValueId>) -> Result<(), GraphError> {
+    /// With `order`, sums are in the order of its micro-batches.
+    pub(super) fn sum(
+        &self,
+        graph: &mut Graph,
+        gradients: &mut [ValueId],
+        divisor: Option<&mut ValueId>,
+        order: Option<FixedOrder>,
+    ) -> Result<(), GraphError> {
         // Every step of a run has the same buckets, whatever its micro-batch: they follow from the parameters alone.
         let (mut buckets, mut bytes) = (vec![Vec::new()], Bytes::ZERO);
         for gradient in gradients.iter_mut().rev() {
@@ -36,12 +45,15 @@ impl DataParallel {
             buckets.last_mut().expect("begun above").push(gradient);
         }
         let buckets = divisor.map(|divisor| vec![divisor]).into_iter().chain(buckets).filter(|bucket| !bucket.is_empty());
-        let mut token = None;
+        // After those of the forward and backward pass.
+        let mut token = graph.collective_token();
         for (number, bucket) in buckets.enumerate() {
             graph.within(format!("all_reduce/{number}"), Phase::Update, |g| -> Result<(), GraphError> {
                 let mut inputs = bucket.iter().map(|value| g.cast(**value, DType::F32)).collect::<Result<Vec<_>, _>>()?;
+                inputs.extend(order.map(|_| g.scalar(MICRO_BATCHES)));
                 inputs.extend(token);
-                let op = AllReduce { ranks: self.ranks, has_token: token.is_some() };
+                let order = order.and_then(|order| NonZeroU32::new(order.tree.micro_batches()));
+                let op = AllReduce { ranks: self.ranks, has_token: token.is_some(), order };
                 let sums = g.add(Op::AllReduce(op), &inputs)?;
                 for (value, sum) in bucket.into_iter().zip(&sums) {
                     *value = g.cast(*sum, g.ty(*value).dtype)?;

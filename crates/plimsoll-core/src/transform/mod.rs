@@ -2,6 +2,7 @@
 
 pub mod autodiff;
 pub mod data_parallel;
+pub mod fixed_order;
 pub mod function;
 pub mod loss_scale;
 pub mod passes;

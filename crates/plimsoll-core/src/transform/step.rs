@@ -1,10 +1,12 @@
 //! The training step: forward, backward and update as one program, and its variants for micro-batches.
 
+use crate::DType;
 use crate::base::expr::Expr;
 use crate::base::shape::TensorType;
 use crate::ir::graph::{Graph, GraphError, Init, Node, Phase, StateId, StateKind, ValueId};
 use crate::transform::autodiff::gradients;
 use crate::transform::data_parallel::DataParallel;
+use crate::transform::fixed_order::FixedOrder;
 use crate::transform::loss_scale::{LossScaling, Scale, only_if};
 use crate::transform::passes::remove_dead;
 use crate::transform::row_sums::RowSums;
@@ -71,12 +73,15 @@ pub struct Training<'a> {
     /// The ranks that train together, if there are several: gradients are summed over them when those of all
     /// micro-batches are complete.
     pub data_parallel: Option<DataParallel>,
+    /// The order of sums over micro-batches and ranks, if it is fixed. Gradients of each micro-batch are then complete,
+    /// whatever `resumes` says.
+    pub order: Option<FixedOrder>,
 }
 
 impl<'a> Training<'a> {
     /// Updates every parameter with its own rule, and nothing else.
     pub fn new(rule: &'a UpdateRule<'a>) -> Training<'a> {
-        Training { rule, gradients: None, divisor: None, scaling: None, resumes: false, data_parallel: None }
+        Training { rule, gradients: None, divisor: None, scaling: None, resumes: false, data_parallel: None, order: None }
     }
 
     /// Whether updates must wait for all gradients.
@@ -120,7 +125,7 @@ pub fn training_programs_with(
 
     // What micro-batches accumulate: the gradients, and the divisor.
     let accumulated: Vec<ValueId> = found.iter().copied().chain(training.divisor).collect();
-    let sums = match training.resumes {
+    let sums = match training.resumes && training.order.is_none() {
         true => RowSums::of(&backward, &accumulated),
         false => RowSums::none(accumulated.len()),
     };
@@ -128,7 +133,8 @@ pub fn training_programs_with(
     let roles: &[Role] = if accumulate { &[Role::Step, Role::First, Role::Middle, Role::Last] } else { &[Role::Step] };
     let variant = |role: &Role| {
         let mut graph = backward.clone();
-        let states = if accumulate { declare(&mut graph, &parameters, &accumulated, &sums)? } else { Accumulators::default() };
+        let states =
+            if accumulate { declare(&mut graph, &parameters, &accumulated, &sums, training.order)? } else { Accumulators::default() };
         if matches!(role, Role::First | Role::Middle) {
             let resumes = *role == Role::Middle;
             for ((sum, _), (state, before)) in sums.sums.iter().zip(&states.sums) {
@@ -137,7 +143,11 @@ pub fn training_programs_with(
             }
             for (value, state) in accumulated.iter().zip(&states.wholes) {
                 if let Some((state, before)) = state {
-                    let new = if resumes { plus(&mut graph, *before, *value)? } else { *value };
+                    let new = match (training.order, resumes) {
+                        (Some(_), _) => FixedOrder::add(&mut graph, *value, *before, false)?,
+                        (None, true) => plus(&mut graph, *before, *value)?,
+                        (None, false) => *value,
+                    };
                     graph.update(*state, new);
                 }
             }
@@ -158,14 +168,21 @@ pub fn training_programs_with(
             }
             for (i, value) in accumulated.iter().enumerate() {
                 totals[i] = match &states.wholes[i] {
+                    Some((_, before)) if training.order.is_some() => FixedOrder::add(&mut graph, *value, *before, true)?,
                     Some((_, before)) => plus(&mut graph, *before, *value)?,
                     None => sums.substitute(&mut graph, *value, &mut complete)?,
                 };
             }
         }
+        if training.order.is_some() {
+            // Those of one micro-batch are rounded to the same bits as those of several.
+            for total in &mut totals {
+                *total = graph.cast(*total, DType::F32)?;
+            }
+        }
         if let Some(ranks) = &training.data_parallel {
             let (gradients, divisor) = totals.split_at_mut(found.len());
-            ranks.sum(&mut graph, gradients, divisor.first_mut())?;
+            ranks.sum(&mut graph, gradients, divisor.first_mut(), training.order)?;
         }
         let divisor = training.divisor.map(|_| totals[found.len()]);
         let complete = |g: &mut Graph, i: usize| -> Result<ValueId, GraphError> {
@@ -236,7 +253,13 @@ struct Accumulators {
 }
 
 /// Declares the accumulators. Every variant declares all of them, so that state ids agree.
-fn declare(graph: &mut Graph, parameters: &[StateId], accumulated: &[ValueId], sums: &RowSums) -> Result<Accumulators, GraphError> {
+fn declare(
+    graph: &mut Graph,
+    parameters: &[StateId],
+    accumulated: &[ValueId],
+    sums: &RowSums,
+    order: Option<FixedOrder>,
+) -> Result<Accumulators, GraphError> {
     let mut counts = vec![0; accumulated.len()];
     let mut state = |graph: &mut Graph, i: usize, ty: TensorType| {
         counts[i] += 1;
@@ -246,6 +269,9 @@ fn declare(graph: &mut Graph, parameters: &[StateId], accumulated: &[ValueId], s
             None => (SCOPE.to_string(), "divisor_sum"),
         };
         let name = format!("{name}{number}");
+        if let Some(order) = order {
+            return graph.within(&scope, Phase::Update, |g| order.declare(g, &name, &ty));
+        }
         let value = graph.within(&scope, Phase::Update, |g| g.state(&name, StateKind::Accumulator, ty, Init::Constant(0.0)))?;
         Ok((StateId(graph.states.len() as u32 - 1), value))
     };

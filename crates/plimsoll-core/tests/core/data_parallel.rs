@@ -3,9 +3,11 @@
 use crate::support::{PAPER, Paper, assert_sound, numbers, parameter};
 use plimsoll_core::data_parallel::DataParallel;
 use plimsoll_core::expr::{Binary, Expr, Unary};
+use plimsoll_core::fixed_order::{FixedOrder, HELD_SUMS, MERGED_SUMS, MICRO_BATCHES};
 use plimsoll_core::graph::{Init, StateId, StateKind};
 use plimsoll_core::loss_scale::LossScaling;
 use plimsoll_core::ops::{AllReduce, Reduction};
+use plimsoll_core::pairwise::PairwiseTree;
 use plimsoll_core::passes::optimize;
 use plimsoll_core::plan::recompute::{Effort, fit};
 use plimsoll_core::plan::{Rates, check, check_equivalence, layout, layout_sequenced, plan};
@@ -76,6 +78,10 @@ struct Extras {
 }
 
 fn programs(extras: Extras, data_parallel: Option<DataParallel>) -> Vec<(Role, Graph)> {
+    programs_in(None, extras, data_parallel)
+}
+
+fn programs_in(order: Option<FixedOrder>, extras: Extras, data_parallel: Option<DataParallel>) -> Vec<(Role, Graph)> {
     let (forward, loss, counted) = model().unwrap();
     let training = Training {
         rule: &momentum,
@@ -84,6 +90,7 @@ fn programs(extras: Extras, data_parallel: Option<DataParallel>) -> Vec<(Role, G
         scaling: extras.scales.then_some(LossScaling { start: 8.0, growth_steps: 2000 }),
         resumes: extras.resumes,
         data_parallel,
+        order,
     };
     training_programs_with(&forward, loss, true, &training).unwrap()
 }
@@ -169,6 +176,135 @@ fn ranks_with_any_rows_change_the_parameters_as_one_process_does() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// The states of every rank after a batch whose micro-batches are added in order.
+fn after_micro_batches(programs: &[(Role, Graph)], tree: PairwiseTree, ranks: u32) -> Vec<Vec<Vec<f64>>> {
+    let x = numbers(ROWS * COLUMNS, 100);
+    let rows = |number: u32| (number as usize * 2).min(ROWS)..(number as usize * 2 + 2).min(ROWS);
+    let mut states = vec![first_states(programs); ranks as usize];
+    let shares = tree.shares(ranks);
+    let (mut last_rows, mut columns, mut scalars, mut role) = (Vec::new(), Vec::new(), Vec::new(), Role::Step);
+    for (rank, share) in shares.iter().enumerate() {
+        let own = PairwiseTree::new(share.len() as u32);
+        for number in share.clone() {
+            let place = own.place(number - share.start);
+            role = match (number == share.start, number + 1 == share.end) {
+                (true, true) => Role::Step,
+                (true, false) => Role::First,
+                (false, false) => Role::Middle,
+                (false, true) => Role::Last,
+            };
+            let graph = of(programs, role);
+            let scalar = |name: &String| match name.as_str() {
+                HELD_SUMS => f64::from(place.before),
+                MERGED_SUMS => f64::from(place.merged),
+                MICRO_BATCHES => f64::from(tree.micro_batches()),
+                _ => 1.0 / ROWS as f64,
+            };
+            let given: Vec<f64> = graph.scalars().iter().map(scalar).collect();
+            let column = [x[rows(number).start * COLUMNS..rows(number).end * COLUMNS].to_vec()];
+            let random = StepRandom { seed: 5, step: 1, first_row: rows(number).start as u64 };
+            if matches!(role, Role::First | Role::Middle) {
+                states[rank] = reference::run(graph, rows(number).len(), &column, &states[rank], &given, &random).states().to_vec();
+                continue;
+            }
+            last_rows.push(rows(number));
+            columns.push(column);
+            scalars.push(given);
+        }
+    }
+    let input = |rank: usize| RankInputs {
+        rows: last_rows[rank].len(),
+        inputs: &columns[rank],
+        states: &states[rank],
+        scalars: &scalars[rank],
+        random: StepRandom { seed: 5, step: 1, first_row: last_rows[rank].start as u64 },
+    };
+    let inputs: Vec<RankInputs<'_>> = (0..ranks as usize).map(input).collect();
+    let outcomes = reference::run_on_ranks(of(programs, role), &inputs);
+    let named = |states: &[Vec<f64>]| -> Vec<Vec<f64>> {
+        let all = programs[0].1.states().iter().zip(states);
+        all.filter(|(state, _)| state.kind != StateKind::Accumulator).map(|(_, elements)| elements.clone()).collect()
+    };
+    outcomes.iter().map(|outcome| named(outcome.states())).collect()
+}
+
+/// The statistics of all rows, in the forward pass, and their gradient.
+#[test]
+fn a_sum_within_the_forward_pass_has_the_gradient_of_one_process() {
+    let programs = |ranks: u32| {
+        let mut graph = Graph::new();
+        let x = graph.input("x", TensorType::f32(Shape::batch_of([COLUMNS])));
+        let w = parameter(&mut graph, "w", Shape::fixed([COLUMNS, COLUMNS])).unwrap();
+        let mut hidden = graph.matmul(x, w).unwrap();
+        for _ in 0..2 {
+            // Rows minus the mean of all rows, and then a nonlinear function.
+            let mut sum = graph.reduce(Reduction::Sum, hidden, &[0]).unwrap();
+            if ranks > 0 {
+                let token = graph.collective_token();
+                let op = AllReduce { ranks, has_token: token.is_some(), order: None };
+                let inputs: Vec<ValueId> = [sum].into_iter().chain(token).collect();
+                sum = graph.add(Op::AllReduce(op), &inputs).unwrap()[0];
+            }
+            let centred = Expr::build(|e| e.sub(e.input(0), e.mul(e.input(1), e.constant(1.0 / ROWS as f32))));
+            let centred = graph.pointwise(centred, &[hidden, sum]).unwrap();
+            hidden = graph.unary(Unary::Tanh, centred).unwrap();
+        }
+        let squares = graph.times(hidden, hidden).unwrap();
+        let loss = graph.sum(squares).unwrap();
+        let data_parallel = (ranks > 0).then_some(DataParallel { ranks, bucket: Bytes(1) });
+        training_programs_with(&graph, loss, false, &Training { data_parallel, ..Training::new(&momentum) }).unwrap()
+    };
+    let x = numbers(ROWS * COLUMNS, 100);
+    let after = |programs: &[(Role, Graph)], rows: &[std::ops::Range<usize>]| {
+        let states = first_states(programs);
+        let columns: Vec<[Vec<f64>; 1]> = rows.iter().map(|rows| [x[rows.start * COLUMNS..rows.end * COLUMNS].to_vec()]).collect();
+        let input = |(rows, inputs)| RankInputs { rows, inputs, states: &states, scalars: &[], random: StepRandom::default() };
+        let inputs: Vec<RankInputs<'_>> =
+            rows.iter().map(|rows| rows.len()).zip(columns.iter().map(|columns| &columns[..])).map(input).collect();
+        reference::run_on_ranks(&programs[0].1, &inputs).iter().map(|outcome| outcome.states().to_vec()).collect::<Vec<_>>()
+    };
+    let alone = after(&programs(0), std::slice::from_ref(&(0..ROWS))).remove(0);
+    let graph = programs(3);
+    // Two in the forward pass, two in the backward pass, one of the parameter's gradient, in one order.
+    assert_eq!(collectives(&graph[0].1), [1; 5]);
+    assert_sound(&plan(graph.clone(), ROWS, &PAPER).unwrap());
+    let optimized = vec![(Role::Step, optimize(&graph[0].1).unwrap())];
+    for programs in [&graph, &optimized] {
+        for states in after(programs, &[0..3, 3..4, 4..ROWS]) {
+            for (got, want) in states.iter().flatten().zip(alone.iter().flatten()) {
+                assert!((got - want).abs() < 1e-12, "{got} instead of {want}");
+            }
+        }
+    }
+}
+
+/// In the order of one tree, any ranks have the same bits in double precision too.
+#[test]
+fn fixed_micro_batches_change_the_parameters_alike_on_any_ranks() {
+    let tree = PairwiseTree::new(4);
+    for choice in 0..8 {
+        let extras = Extras { normalizes: choice & 1 > 0, divides: choice & 2 > 0, scales: choice & 4 > 0, resumes: true };
+        let whole = after_one_batch(&programs(extras, None), &[&[ROWS]]).remove(0);
+        let mut alone: Option<Vec<Vec<f64>>> = None;
+        for ranks in [1, 2, 4] {
+            let own = PairwiseTree::new(tree.shares(ranks)[0].len() as u32);
+            let data_parallel = (ranks > 1).then_some(DataParallel { ranks, bucket: Bytes(100) });
+            let programs = programs_in(Some(FixedOrder { tree, own }), extras, data_parallel);
+            let optimized: Vec<(Role, Graph)> = programs.iter().map(|(role, graph)| (*role, optimize(graph).unwrap())).collect();
+            for programs in [&programs, &optimized] {
+                for states in after_micro_batches(programs, tree, ranks) {
+                    assert_eq!(&states, alone.get_or_insert_with(|| states.clone()), "{ranks} ranks: {extras:?}");
+                    for (got, want) in states.iter().flatten().zip(whole.iter().flatten()) {
+                        assert!((got - want).abs() < 1e-12, "{extras:?}, {ranks} ranks: {got} instead of {want}");
+                    }
+                }
+            }
+            let planned = plan(programs, ROWS, &PAPER).unwrap();
+            assert_sound(&planned);
         }
     }
 }
@@ -275,7 +411,7 @@ fn what_cannot_be_summed_over_ranks_is_refused() {
         let mut graph = Graph::new();
         graph.in_scope("dense", |g| build(g)).unwrap_err().to_string()
     };
-    let all_reduce = |ranks, has_token| Op::AllReduce(AllReduce { ranks, has_token });
+    let all_reduce = |ranks, has_token| Op::AllReduce(AllReduce { ranks, has_token, order: None });
     let rows = message(&|g| {
         let x = g.input("x", TensorType::f32(Shape::batch_of([3])));
         g.add(all_reduce(2, false), &[x]).map(drop)

@@ -184,6 +184,7 @@ fn what_looks_at_all_gradients_looks_at_the_completed_sums() {
             scaling: scaled.then_some(LossScaling { start: 8.0, growth_steps: 2000 }),
             resumes,
             data_parallel: None,
+            order: None,
         };
         training_programs_with(&forward, loss, true, &training).unwrap()
     };

@@ -9,6 +9,7 @@ pub mod conv;
 pub mod gather;
 pub mod gemm;
 pub mod movement;
+pub mod pairwise;
 pub mod pointwise;
 pub mod pooling;
 pub mod recurrent;

@@ -2,9 +2,10 @@
 
 use super::instruction::{Bindings, F32Tensor};
 use super::lower::Lowering;
-use plimsoll_comm::{Group, Reduction};
+use plimsoll_comm::{Group, Reduction, sum_in_order};
 use plimsoll_core::graph::Node;
 use plimsoll_core::ops::AllReduce;
+use plimsoll_core::pairwise::{PairwiseTree, RankPair};
 use plimsoll_core::{Bytes, DeviceError};
 use std::sync::Arc;
 
@@ -15,10 +16,23 @@ pub(super) struct AllReduceCall {
     /// The token of the previous collective, if there is one, and the one that is returned.
     before: Option<F32Tensor>,
     token: F32Tensor,
-    /// Where several tensors are put behind each other, to be summed by one call.
-    packed: F32Tensor,
+    /// Where several tensors are put behind each other, to be summed by one call; behind them, what another rank sends.
+    workspace: F32Tensor,
+    /// The order of the sums, if it is fixed.
+    order: Option<Order>,
     group: Arc<dyn Group>,
 }
+
+/// The order in which ranks add their sums.
+struct Order {
+    /// The number of micro-batches of the batch.
+    present: F32Tensor,
+    pairs: Vec<RankPair>,
+    root: usize,
+}
+
+/// Numbers that are received at a time, at most: as many as the buffer of a communicator holds.
+const RECEIVED: usize = 1 << 18;
 
 impl AllReduceCall {
     /// The operands of a node.
@@ -39,8 +53,16 @@ impl AllReduceCall {
                 group.size()
             ));
         }
-        let (tensors, before) = node.inputs.split_at(op.tensors(node.inputs.len()));
+        let (tensors, present, before) = op.operands(&node.inputs);
         let (sums, token) = node.outputs.split_at(tensors.len());
+        let order = op.order.zip(present).map(|(micro_batches, present)| {
+            let tree = PairwiseTree::new(micro_batches.get());
+            // Those that this rank takes part in.
+            let (rank, root) = (group.rank() as u32, tree.root(op.ranks) as usize);
+            let own = |pair: &RankPair| pair.left == rank || pair.right == rank;
+            let pairs = tree.exchanges(op.ranks).into_iter().filter(own).collect();
+            Ok::<_, String>(Order { present: lowering.floats(*present)?, pairs, root })
+        });
         let floats = |values: &[_]| values.iter().map(|value| lowering.floats(*value)).collect::<Result<Vec<_>, _>>();
         let outputs = floats(sums)?;
         for output in outputs.iter().chain(&floats(token)?) {
@@ -49,9 +71,10 @@ impl AllReduceCall {
         Ok(AllReduceCall {
             inputs: floats(tensors)?,
             outputs,
-            before: before.first().map(|before| lowering.floats(*before)).transpose()?,
+            before: before.map(|before| lowering.floats(*before)).transpose()?,
             token: lowering.floats(token[0])?,
-            packed: lowering.workspace(node, workspace)?,
+            workspace: lowering.workspace(node, workspace)?,
+            order: order.transpose()?,
             group: Arc::clone(group),
         })
     }
@@ -65,26 +88,27 @@ impl AllReduceCall {
     /// The operands are valid in this run and exclusive, and alias only as the op allows: an output may be the input of
     /// the same number.
     pub unsafe fn run(&self, inputs: &Bindings<'_>) -> Result<(), DeviceError> {
-        // SAFETY: tensors of these sizes, which the caller vouches for. `packed` has the numbers of all of them, as
-        // `workspace_len` says. Copies may overlap, which `copy` allows. The token is read before and written after all
-        // others, and no two slices exist at the same time.
+        // SAFETY: tensors of these sizes, which the caller vouches for. The workspace has the numbers of all of them and
+        // those that are received, as `workspace_len` says. Copies may overlap, which `copy` allows. The token is read before and written after all
+        // others, and no two slices overlap.
         unsafe {
             let count = self.before.map_or(0.0, |before| before.start(inputs).read());
+            let (packed, received) = self.workspace.write(inputs).split_at_mut(packed_len(self.inputs.iter().map(|input| input.count)));
             match (&self.inputs[..], &self.outputs[..]) {
                 ([input], [output]) => {
                     std::ptr::copy(input.start(inputs), output.start(inputs), input.count);
-                    self.sum(output.write(inputs))?;
+                    self.sum(output.write(inputs), received, inputs)?;
                 }
                 (tensors, sums) => {
                     let mut at = 0;
                     for tensor in tensors {
-                        std::ptr::copy(tensor.start(inputs), self.packed.start(inputs).add(at), tensor.count);
+                        std::ptr::copy(tensor.start(inputs), packed[at..].as_mut_ptr(), tensor.count);
                         at += tensor.count;
                     }
-                    self.sum(self.packed.write(inputs))?;
+                    self.sum(packed, received, inputs)?;
                     at = 0;
                     for sum in sums {
-                        std::ptr::copy(self.packed.start(inputs).add(at), sum.start(inputs), sum.count);
+                        std::ptr::copy(packed[at..].as_ptr(), sum.start(inputs), sum.count);
                         at += sum.count;
                     }
                 }
@@ -94,13 +118,33 @@ impl AllReduceCall {
         Ok(())
     }
 
-    fn sum(&self, numbers: &mut [f32]) -> Result<(), DeviceError> {
-        let summed = self.group.all_reduce(numbers.into(), Reduction::Sum);
+    /// # Safety
+    /// The number of micro-batches is valid in this run.
+    unsafe fn sum(&self, numbers: &mut [f32], received: &mut [f32], inputs: &Bindings<'_>) -> Result<(), DeviceError> {
+        let summed = match &self.order {
+            None => self.group.all_reduce(numbers.into(), Reduction::Sum),
+            Some(_) if self.group.size() == 1 => Ok(()),
+            Some(Order { present, pairs, root }) => {
+                // SAFETY: guaranteed by the caller.
+                let present = unsafe { present.start(inputs).read() };
+                // Ranks whose micro-batches a short batch does not have are left out.
+                let pairs = pairs.iter().filter(|pair| (pair.from as f32) < present);
+                let pairs = pairs.map(|pair| (pair.left as usize, pair.right as usize));
+                let mut parts = numbers.chunks_mut(received.len().max(1));
+                parts.try_for_each(|part| sum_in_order(&*self.group, part, received, pairs.clone(), *root))
+            }
+        };
         summed.map_err(|error| DeviceError::Failed { device: super::DEVICE.to_string(), what: error.to_string() })
     }
 }
 
 /// The numbers of the workspace of a sum of these sizes.
-pub(super) fn workspace_len(sizes: &[usize]) -> usize {
-    if sizes.len() > 1 { sizes.iter().sum() } else { 0 }
+pub(super) fn workspace_len(op: AllReduce, sizes: &[usize]) -> usize {
+    let received = if op.order.is_some() && op.ranks > 1 { sizes.iter().sum::<usize>().min(RECEIVED) } else { 0 };
+    packed_len(sizes.iter().copied()) + received
+}
+
+/// How many of them are those of the tensors behind each other.
+fn packed_len(sizes: impl ExactSizeIterator<Item = usize>) -> usize {
+    if sizes.len() > 1 { sizes.sum() } else { 0 }
 }

@@ -1,6 +1,7 @@
 //! One instruction of a loaded program: a kernel with all operands except the addresses that change between runs.
 
 use super::lower::fixed;
+use super::pairwise_sum::PairwiseSumCall;
 use crate::kernels::attention::{self, AttentionShape, Backward, Forward};
 use crate::kernels::conv::{self, ConvOutput, ConvShape};
 use crate::kernels::gather::{self, TableShape};
@@ -338,6 +339,7 @@ pub(super) enum KernelCall {
         /// Of queries, keys and values.
         outputs: [HeadsTensor; 3],
     },
+    PairwiseSum(Box<PairwiseSumCall>),
     /// Two calls in sequence.
     Sequence(Box<[KernelCall; 2]>),
     /// Copies from each source, after writing zeros to the gaps.
@@ -537,6 +539,7 @@ impl KernelCall {
                     let tensors = Backward { q, k, v, mask: work.mask(inputs), dropout_mask, o, lse, d_o, d_q, d_k, d_v };
                     attention::backward(pool, &work.shape, &tensors, work.workspace.write(inputs));
                 }
+                KernelCall::PairwiseSum(call) => call.run(pool, inputs),
                 KernelCall::Sequence(works) => works.iter_mut().for_each(|work| work.run(pool, inputs)),
                 KernelCall::Copy { copies, output, zeros } => {
                     let to = output.resolve(inputs);

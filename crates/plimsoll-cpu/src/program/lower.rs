@@ -2,6 +2,7 @@
 
 use super::collective;
 use super::instruction::{Address, AttentionWork, F32Tensor, FloatTensor, HeadsTensor, KernelCall, TypedTensor, Zeros};
+use super::pairwise_sum::PairwiseSumCall;
 use crate::kernels::attention::{self, AttentionShape};
 use crate::kernels::conv::{self, ConvShape, HalfOperands};
 use crate::kernels::gather::TableShape;
@@ -76,10 +77,10 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize)
         Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Pointwise(_) | Op::Store(_) | Op::Load(_) => 0,
         Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) | Op::Gather(_) | Op::ScatterAdd(_) => 0,
         Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) | Op::Concat(_) | Op::Pad(_) | Op::ChannelView(_) => 0,
-        Op::SliceWrite(_) | Op::FusedSliceWrite(_) => 0,
+        Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::PairwiseSum(_) => 0,
         Op::AllReduce(op) => {
             let sizes: Vec<usize> = inputs[..op.tensors(inputs.len())].iter().map(|input| dims(*input).iter().product()).collect();
-            collective::workspace_len(&sizes)
+            collective::workspace_len(*op, &sizes)
         }
     };
     Bytes((floats * size_of::<f32>()) as u64)
@@ -293,6 +294,7 @@ impl Lowering<'_> {
                 let zeros = Zeros { element, dims, axis: op.axis, before: op.before, after: op.after };
                 KernelCall::Copy { copies: vec![(copy, self.address(inputs[0])?)], output: self.address(outputs[0])?, zeros: Some(zeros) }
             }
+            Op::PairwiseSum(op) => KernelCall::PairwiseSum(Box::new(PairwiseSumCall::new(*op, node, self)?)),
             Op::Gather(_) => KernelCall::Gather {
                 shape: self.table(inputs[0], inputs[1]),
                 table: self.typed(inputs[0])?,

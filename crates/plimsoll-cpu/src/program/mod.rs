@@ -6,6 +6,7 @@ mod executable;
 mod instruction;
 mod lower;
 mod offload;
+mod pairwise_sum;
 mod row_split;
 
 pub(crate) use destination::fuses_slice_write;

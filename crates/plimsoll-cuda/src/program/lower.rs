@@ -18,6 +18,9 @@ const ONTO: &str = "resumes from a partial sum, which GPUs support for matrix pr
 /// Error for a sum over the ranks of a job.
 const COLLECTIVE: &str = "sums over ranks, which GPUs do not support yet; train on the CPU";
 
+/// Error for a sum over micro-batches in a fixed order.
+const IN_ORDER: &str = "adds micro-batches in a fixed order, which GPUs do not support yet; train on the CPU";
+
 /// A program under lowering.
 pub(super) struct Lowering<'a> {
     pub plan: &'a Plan,
@@ -103,7 +106,7 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, convolutions: C
         Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Pointwise(_) | Op::Attention(_) | Op::Store(_) | Op::Load(_) => 0,
         Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) | Op::Gather(_) => 0,
         Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) | Op::Concat(_) | Op::Pad(_) | Op::ChannelView(_) => 0,
-        Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::AllReduce(_) => 0,
+        Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::AllReduce(_) | Op::PairwiseSum(_) => 0,
     })
 }
 
@@ -128,6 +131,7 @@ impl Lowering<'_> {
                 return Err("is planned as a step, but does not run".to_string());
             }
             Op::AllReduce(_) => return Err(COLLECTIVE.to_string()),
+            Op::PairwiseSum(_) => return Err(IN_ORDER.to_string()),
             // Copies run in their own streams.
             Op::Store(_) | Op::Load(_) => vec![],
             Op::Pointwise(op) => {

@@ -11,8 +11,7 @@ struct RankStage {
     epoch: Option<u64>,
     /// Whether files may be decoded after the stage: random operations are indexed by the position of a row before it.
     defers: bool,
-    ranks: u64,
-    rank: u64,
+    name: String,
 }
 
 impl Dataset {
@@ -32,8 +31,34 @@ impl Dataset {
     /// # Errors
     /// If the data has no batch size, its batches are mixed or come in any order, or the number of rows is not known.
     pub fn rows_of_rank(&self, ranks: u64, rank: u64, repeats: bool) -> Result<Dataset, DataError> {
+        self.divided(
+            |batch| RankRows::new(batch, ranks, rank),
+            &format!("{ranks} ranks"),
+            format!("rows_of_rank({ranks}, {rank})"),
+            repeats,
+        )
+    }
+
+    /// The same for parts of any sizes, which name the batch they are of.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, RankRows};
+    /// let data = Dataset::range(0, 70, 1)?.rows_of_share(RankRows::fixed(32, 8..24), true)?;
+    /// assert_eq!((data.batch_size(), data.len()), (Some(16), 33));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`rows_of_rank`](Dataset::rows_of_rank).
+    pub fn rows_of_share(&self, rows: RankRows, repeats: bool) -> Result<Dataset, DataError> {
+        let own = rows.of_batch(rows.batch());
+        let name = format!("rows_of_share({}, {}..{})", rows.batch(), own.start, own.end);
+        self.clone().rebatch(rows.batch() as usize).divided(|_| rows, "ranks", name, repeats)
+    }
+
+    fn divided(&self, rows: impl FnOnce(u64) -> RankRows, over: &str, name: String, repeats: bool) -> Result<Dataset, DataError> {
         let settings = self.settings();
-        let refuse = |what: &str| Err(DataError::Stage(format!("{} cannot be divided over {ranks} ranks: {what}", self.describe())));
+        let refuse = |what: &str| Err(DataError::Stage(format!("{} cannot be divided over {over}: {what}", self.describe())));
         let Some(batch) = settings.batch else { return refuse("it has no batch size; add .batch(n)") };
         if settings.mix.is_some() {
             return refuse("rows of a whole batch are mixed in pairs; leave mixup or cutmix out, or train on one process");
@@ -45,9 +70,9 @@ impl Dataset {
         if repeats && size.is_none() {
             return refuse("the number of rows of its epochs is not known; state it with assert_cardinality, or train on one process");
         }
-        let rows = RankRows::new(batch as u64, ranks, rank);
+        let rows = rows(batch as u64);
         let rows = if repeats { rows.repeating() } else { rows };
-        let stage = RankStage { rows, epoch: size, defers: !self.has_random_op(), ranks, rank };
+        let stage = RankStage { rows, epoch: size, defers: !self.has_random_op(), name };
         // Batches are made after the rows are divided.
         let mut data = self.clone();
         data.stages.retain(|stage| !makes_batches(&**stage));
@@ -99,7 +124,7 @@ fn concerns_threads(stage: &dyn Stage) -> bool {
 
 impl Stage for RankStage {
     fn describe(&self) -> String {
-        format!("rows_of_rank({}, {})", self.ranks, self.rank)
+        self.name.clone()
     }
 
     fn index_step(&self) -> Option<IndexStep> {

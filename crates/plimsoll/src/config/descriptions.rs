@@ -103,8 +103,16 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     ("log.tensorboard", "Writes events for TensorBoard."),
     ("parallel", "What the processes of `mpirun`, `srun` or `torchrun` do; see [several processes](parallel.md)."),
     (
+        "parallel.batch_norm",
+        "Whose rows the statistics of batch normalization are of: `\"synchronized\"`, those of all ranks, as on one process, or `\"local\"`, those of each rank, which has to be allowed. Default `\"synchronized\"`.",
+    ),
+    (
         "parallel.data",
         "`\"auto\"`: each trains on its part of every batch, and gradients are summed. `\"none\"`: the run is one of a single process, and several are refused. Default `\"auto\"`.",
+    ),
+    (
+        "parallel.reproducible",
+        "Results have the same bits on any number of ranks, one included: batches are divided into fixed micro-batches, which are added in a fixed order. Default `false`; see [the costs](parallel.md#the-same-bits-on-any-number-of-ranks).",
     ),
     ("prune", "Sets the smallest weights to zero while the network trains."),
     ("prune.begin", "The step of the first mask. Default 0."),

@@ -114,6 +114,7 @@ pub(super) fn features(graph: &Graph, node: &Node, rows: usize) -> Features {
         | Op::Gather(_)
         | Op::ScatterAdd(_)
         | Op::AllReduce(_)
+        | Op::PairwiseSum(_)
         | Op::Store(_)
         | Op::Load(_)) => {
             let last = output().shape.last().map_or(1, |dim| dim.bind(rows)) as f64;

@@ -26,7 +26,10 @@ impl Training<'_, '_> {
     /// Adds up what the ranks have counted, and takes the statistics of rank 0.
     pub(super) fn sum_over_ranks(&mut self, tally: &mut Tally) -> Result<()> {
         let Some((ranks, _)) = &self.ranks else { return Ok(()) };
-        *tally = tally.over(ranks)?;
+        // In order, they were added after every batch.
+        if self.session.ordered.is_none() {
+            *tally = tally.over(ranks)?;
+        }
         self.session.sum_counts(ranks)?;
         self.session.share_statistics(ranks)
     }

@@ -54,6 +54,7 @@ pub(super) struct Progress {
     digest: String,
     model: String,
     ranks: usize,
+    reproducible: bool,
     numerics: Numerics,
     /// The model of the GPU, if it is one.
     device: String,
@@ -89,6 +90,7 @@ impl Progress {
             digest: plan.digest(),
             model: plan.model.clone(),
             ranks: plan.ranks,
+            reproducible: plan.reproducible,
             numerics: Numerics { convolutions, ..plan.numerics() },
             device: if on_gpu { plan.device.1.clone() } else { "cpu".to_string() },
         };
@@ -162,8 +164,8 @@ impl Progress {
     /// The planner's choices, with what is chosen when programs are loaded as in a checkpoint.
     fn numerics_as_in(&self, record: &Record) -> Numerics {
         let Numerics { convolutions, algorithms, micro_batch, .. } = record.numerics.clone();
-        // Another number of ranks has other micro-batches.
-        let micro_batch = if record.ranks == self.ranks as u64 { self.numerics.micro_batch } else { micro_batch };
+        // Another number of ranks has other micro-batches, unless they are fixed.
+        let micro_batch = if self.reproducible || record.ranks == self.ranks as u64 { self.numerics.micro_batch } else { micro_batch };
         Numerics { convolutions, algorithms, micro_batch, ..self.numerics.clone() }
     }
 

@@ -95,7 +95,7 @@ impl<'r, 'f> Training<'r, 'f> {
     ) -> Result<Training<'r, 'f>> {
         let Begun { data, mut progress, memory } = begun;
         let ranks = session.ranks.clone().map(|ranks| {
-            let own = RankRows::new(plan.batch as u64, ranks.size() as u64, ranks.rank() as u64).repeating();
+            let own = plan.rows_of_rank(ranks.rank());
             (ranks, own)
         });
         // Rank 0 writes for all.
@@ -306,8 +306,11 @@ impl<'r, 'f> Training<'r, 'f> {
         self.session.clock.paused();
         let (mut tally, mut counts) = (self.progress.tally, std::mem::take(&mut self.progress.counts));
         if self.ranks.as_ref().is_some_and(|(ranks, _)| !ranks.is_first()) {
-            // A checkpoint has the sums of all ranks, which rank 0 continues from.
-            (tally, counts) = (Tally::default(), Vec::new());
+            // A checkpoint has the sums of all ranks, which rank 0 continues from; in order, all of them have the sums of all.
+            if self.session.ordered.is_none() {
+                tally = Tally::default();
+            }
+            counts = Vec::new();
         }
         self.session.take_up_counts(&counts);
         let mut place = EpochPosition { rows: self.progress.rows, tally, at_step: tally, within_step: false, ended: false, fresh: false };

@@ -36,7 +36,9 @@ impl Validation {
         ranks: &Ranks,
     ) -> Result<Validation> {
         let own = spec.rows_of_rank(data, ranks.rank(), false)?;
-        let fed = own.clone().rebatch(session.plan.feed_rows);
+        // In order, a block is the rank's part of as many rows as a training batch has.
+        let rows = own.batch_size().filter(|_| session.ordered.is_some()).unwrap_or(session.plan.feed_rows);
+        let fed = own.clone().rebatch(rows);
         // Within what was planned for rank 0, which has the most rows.
         let pipeline = if ranks.is_first() { pipeline.clone() } else { fed.plan(Some(pipeline.total()))? };
         Validation::feed(Role::Evaluate, data, own, &fed, &pipeline, (session, epochs), Some(ranks.clone()))
@@ -68,8 +70,11 @@ impl Validation {
         let mut tally = session.begin()?;
         let mut complete = self.each_piece(session, Role::Evaluate, &mut tally, stop, |_, _| Ok(()))?;
         if let Some(ranks) = &self.ranks {
+            // Of ranks in order, all stop together.
             complete = ranks.most([u64::from(!complete)])? == [0];
-            tally = tally.over(ranks)?;
+            if session.ordered.is_none() {
+                tally = tally.over(ranks)?;
+            }
             session.sum_counts(ranks)?;
         }
         if !complete {
@@ -103,28 +108,74 @@ impl Validation {
         role: Role,
         tally: &mut Tally,
         stop: &StopHandle,
+        after: impl FnMut(&mut Session, &Piece<'_>) -> Result<()>,
+    ) -> Result<bool> {
+        if self.ranks.is_some() || session.ranks.is_none() {
+            return self.run_pieces(session, role, tally, stop, after);
+        }
+        // A rank by itself, which the others do not wait for.
+        let ordered = session.leave_ranks();
+        let result = self.run_pieces(session, role, tally, stop, after);
+        session.ordered = ordered;
+        result
+    }
+
+    fn run_pieces(
+        &mut self,
+        session: &mut Session,
+        role: Role,
+        tally: &mut Tally,
+        stop: &StopHandle,
         mut after: impl FnMut(&mut Session, &Piece<'_>) -> Result<()>,
     ) -> Result<bool> {
-        let mut came = false;
+        let (mut came, mut ended) = (false, false);
+        let in_order = self.ranks.clone().filter(|_| session.ordered.is_some());
         loop {
-            let block = match self.feed.next_or_stop(stop.flag())? {
-                NextBatch::Batch(_) | NextBatch::Stopped if stop.is_stopped() => return Ok(false),
-                NextBatch::Batch(block) => block,
-                NextBatch::EpochEnd | NextBatch::Stopped => break,
+            let block = match &in_order {
+                None => match self.feed.next_or_stop(stop.flag())? {
+                    NextBatch::Batch(_) | NextBatch::Stopped if stop.is_stopped() => return Ok(false),
+                    NextBatch::Batch(block) => Some(block),
+                    NextBatch::EpochEnd | NextBatch::Stopped => break,
+                },
+                // All ranks go on to the next batch, also those that have no rows of it.
+                Some(ranks) => {
+                    // Another call would begin the next epoch.
+                    let block = if ended { None } else { self.feed.next()? };
+                    ended |= block.is_none();
+                    match ranks.most([u64::from(stop.is_stopped()), u64::from(block.is_some())])? {
+                        [0, 0] => break,
+                        [0, _] => block,
+                        _ => return Ok(false),
+                    }
+                }
             };
             came = true;
             let mut at = 0;
-            while at < block.rows {
+            while let Some(block) = block.as_ref().filter(|block| at < block.rows) {
                 let rows = session.plan.micro_batch.min(block.rows - at);
                 let first_row = block.first_row + at as u64;
-                let batch = HostRows::Fed(&block);
-                let piece = Piece { batch, at, rows, first_row, batch_rows: self.whole, repeats: false };
+                let batch = HostRows::Fed(block);
+                let number = match &session.ordered {
+                    Some(ordered) if in_order.is_some() => ordered.first() + (at / session.plan.micro_batch) as u32,
+                    Some(ordered) => (first_row % ordered.fixed.batch() as u64 / ordered.fixed.rows() as u64) as u32,
+                    None => 0,
+                };
+                if number == 0 && in_order.is_none() {
+                    session.end_batch(tally)?;
+                }
+                let piece = Piece { batch, at, rows, first_row, batch_rows: self.whole, repeats: false, number };
                 session.run(role, &piece, &self.schema, tally).map_err(|error| error.located(&self.data))?;
                 after(session, &piece)?;
                 at += rows;
             }
+            if in_order.is_some() {
+                session.end_batch(tally)?;
+            }
         }
         session.settle(&self.schema, tally)?;
+        if in_order.is_none() {
+            session.end_batch(tally)?;
+        }
         if came || self.ranks.is_some() { Ok(true) } else { Err(no_rows(&self.data)) }
     }
 }

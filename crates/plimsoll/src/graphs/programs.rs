@@ -9,6 +9,7 @@ use crate::output_loss::{OutputLoss, OutputLosses};
 use crate::prune::PrunedWeight;
 use crate::spec::{Optimization, RunSpec};
 use plimsoll_core::expr::Expr;
+use plimsoll_core::fixed_order::FixedOrder;
 use plimsoll_core::graph::{Graph, GraphError, State, StateKind};
 use plimsoll_core::passes::{Columns, optimize, pad_classes, split_concats};
 use plimsoll_core::plan::offload::candidates;
@@ -55,12 +56,15 @@ pub(crate) struct Programs {
     /// None of programs that only predict.
     training: Option<(Graph, ValueId, Option<ValueId>)>,
     pub optimization: Optimization,
-    /// Ranks that gradients are summed over.
+    /// Ranks that gradients are summed over, and the order of sums, if it is fixed.
     ranks: usize,
+    order: Option<FixedOrder>,
     /// Whether the device's sums over rows resume from those of earlier micro-batches.
     resumes: bool,
     /// Whether batch normalization sees other statistics in a micro-batch than in the whole batch.
     pub batch_statistics: bool,
+    /// Whether it has the statistics of the rows of all ranks.
+    pub synchronized: bool,
     pub interface: Arc<ProgramInterface>,
 }
 
@@ -261,6 +265,10 @@ impl Programs {
     /// Whether micro-batches of any size give the same bits as whole batches: every sum over rows resumes where the
     /// previous micro-batch stopped, and nothing else depends on how the batch is divided.
     pub fn accumulates_exactly(&self) -> Result<bool, GraphError> {
+        if self.order.is_some() {
+            // Micro-batches are those of the run itself.
+            return Ok(!self.batch_statistics);
+        }
         let resumes = |(role, graph): &(Role, Graph)| *role != Role::Middle || accumulators_resume(graph);
         Ok(self.resumes && !self.batch_statistics && self.accumulating()?.iter().all(resumes))
     }
@@ -273,7 +281,7 @@ impl Programs {
     }
 
     fn update(&self) -> Update<'_> {
-        Update { optimization: &self.optimization, pruned: &self.interface.pruned, ranks: self.ranks }
+        Update { optimization: &self.optimization, pruned: &self.interface.pruned, ranks: self.ranks, order: self.order }
     }
 
     /// The graphs with variants for micro-batches. Built on first use, because large networks take a while.
@@ -331,6 +339,7 @@ pub(crate) fn programs(
     resumes: bool,
 ) -> Result<Programs, GraphError> {
     let RunSpec { model, inference_only: predicts_only, distill, .. } = spec;
+    let model = &model.clone().synchronized(spec.synchronized_ranks());
     let (predicts_only, distill) = (*predicts_only, distill.as_ref());
     let names: Vec<&str> = model.outputs().collect();
     let targets = targets.of(&names)?;
@@ -444,8 +453,19 @@ pub(crate) fn programs(
         let interface = ProgramInterface { columns: read.all, ranges, model_metrics, outputs, activations, pruned: Vec::new() };
         let whole = vec![(Role::Predict, optimize(&prediction)?)];
         let (training, interface, batch_statistics) = (None, Arc::new(interface), model.has_batch_statistics());
-        let ranks = spec.ranks;
-        return Ok(Programs { whole, accumulating: OnceLock::new(), training, optimization, ranks, resumes, batch_statistics, interface });
+        let (ranks, order) = (spec.ranks, None);
+        return Ok(Programs {
+            whole,
+            accumulating: OnceLock::new(),
+            training,
+            optimization,
+            ranks,
+            order,
+            resumes,
+            batch_statistics,
+            synchronized: false,
+            interface,
+        });
     }
     let training = forward(true, true)?;
     let evaluation = forward(false, true)?;
@@ -454,8 +474,9 @@ pub(crate) fn programs(
     let loss: ValueId = output("loss").expect("written above");
     let counted = output(LOSS_WEIGHT);
     let pruned = optimization.prune.as_ref().map_or(Ok(Vec::new()), |prune| prune.weights_of(model, training.states()))?;
+    let order = spec.fixed_micro_batches().map(|fixed| fixed.order(spec.ranks));
     let mut whole = training_programs(
-        Update { optimization: &optimization, pruned: &pruned, ranks: spec.ranks },
+        Update { optimization: &optimization, pruned: &pruned, ranks: spec.ranks, order },
         &training,
         loss,
         counted,
@@ -471,8 +492,10 @@ pub(crate) fn programs(
         training: Some((training, loss, counted)),
         optimization,
         ranks: spec.ranks,
+        order,
         resumes,
         batch_statistics: model.has_batch_statistics(),
+        synchronized: spec.synchronized_ranks().is_some(),
         interface: Arc::new(ProgramInterface {
             columns: read.all.into_iter().chain(read.weight).collect(),
             ranges,

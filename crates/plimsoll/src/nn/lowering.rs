@@ -3,11 +3,15 @@
 use super::Quantize;
 use plimsoll_core::expr::{Expr, Unary};
 use plimsoll_core::graph::{Init, StateId, StateKind};
+use plimsoll_core::ops::AllReduce;
 use plimsoll_core::shape::{Shape, TensorType};
-use plimsoll_core::{Graph, GraphError, ValueId};
+use plimsoll_core::{Graph, GraphError, Op, ValueId};
 
 /// The scalar that batch statistics multiply by: one over the rows of the micro-batch.
 pub const MICRO_BATCH_RECIPROCAL: &str = "micro_batch_reciprocal";
+
+/// The scalar that is one, or zero on a rank whose rows are those of another one.
+pub(crate) const COUNTED_ROWS: &str = "counted_rows";
 
 /// What a layer adds its nodes to.
 pub struct Lowering<'a> {
@@ -33,6 +37,8 @@ pub struct Lowering<'a> {
     pub(super) observed: &'a mut Vec<(String, ValueId)>,
     /// Whether the layer is part of the teacher of another model.
     pub(super) is_teacher: bool,
+    /// The ranks that statistics are synchronized over, if they are.
+    pub(super) synchronized: Option<u32>,
 }
 
 /// L1 and L2 regularization: `l1·Σ|w| + l2·Σw²` is added to the loss.
@@ -65,6 +71,7 @@ impl<'a> Lowering<'a> {
             quantize,
             observed,
             is_teacher: false,
+            synchronized: None,
         }
     }
 }
@@ -129,7 +136,22 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// One over the rows of the micro-batch, set by the host at every step.
+    /// The sum of a tensor without rows over the ranks that train together; itself on one process, and where batch normalization
+    /// is local. For statistics of the batch, whose rows [`micro_batch_reciprocal`](Lowering::micro_batch_reciprocal) counts on all
+    /// of these ranks.
+    pub fn sum_over_ranks(&mut self, value: ValueId) -> Result<ValueId, GraphError> {
+        let Some(ranks) = self.synchronized.filter(|_| self.training) else { return Ok(value) };
+        // A rank that repeats a row of another one adds nothing.
+        let counted = self.graph.scalar(COUNTED_ROWS);
+        let own = self.graph.times(value, counted)?;
+        let token = self.graph.collective_token();
+        let op = AllReduce { ranks, has_token: token.is_some(), order: None };
+        let inputs: Vec<ValueId> = [own].into_iter().chain(token).collect();
+        Ok(self.graph.add(Op::AllReduce(op), &inputs)?[0])
+    }
+
+    /// One over the rows of the micro-batch, set by the host at every step; over those of all ranks where statistics are
+    /// synchronized.
     pub fn micro_batch_reciprocal(&mut self) -> ValueId {
         self.graph.scalar(MICRO_BATCH_RECIPROCAL)
     }

@@ -59,6 +59,7 @@ pub use int8::{Int8, Quantize};
 pub(crate) use keras::CallInput;
 pub use keras::{KerasElements, KerasLayer, KerasWeight};
 pub(crate) use layer_pattern::matches_layer;
+pub(crate) use lowering::COUNTED_ROWS;
 pub use lowering::{Lowering, MICRO_BATCH_RECIPROCAL, Regularizer};
 pub use merge::{Add, Average, Concatenate, ConcatenateAlong, Maximum, Minimum, Multiply, Subtract};
 pub use model::Model;
@@ -94,6 +95,11 @@ pub trait Layer: std::fmt::Debug + Send + Sync {
 
     /// Whether its training pass depends on which rows are computed together, as in batch normalization.
     fn uses_batch_statistics(&self) -> bool {
+        false
+    }
+
+    /// Whether these are [summed over ranks](Lowering::sum_over_ranks).
+    fn synchronizes_statistics(&self) -> bool {
         false
     }
 

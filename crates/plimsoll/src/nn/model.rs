@@ -25,6 +25,8 @@ pub struct Model {
     rounds: bool,
     /// Whether it is the teacher of another model.
     is_teacher: bool,
+    /// The ranks that batch normalization is synchronized over, if it is.
+    synchronized: Option<u32>,
 }
 
 /// A call of a layer.
@@ -60,7 +62,7 @@ pub(crate) struct Lowered {
 
 impl Model {
     pub(super) fn new(name: String, inputs: Vec<String>, layers: Vec<LayerCall>, outputs: Vec<(String, SymbolicTensor)>) -> Model {
-        Model { name, inputs, layers, outputs, quantize: None, rounds: false, is_teacher: false }
+        Model { name, inputs, layers, outputs, quantize: None, rounds: false, is_teacher: false, synchronized: None }
     }
 
     /// Sets the name, for reports.
@@ -158,6 +160,17 @@ impl Model {
         self.layers.iter().any(|call| call.trainable && call.layer.uses_batch_statistics())
     }
 
+    /// The same, for layers whose statistics are always those of a rank's own rows.
+    pub(crate) fn has_local_statistics(&self) -> bool {
+        let local = |layer: &Arc<dyn Layer>| layer.uses_batch_statistics() && !layer.synchronizes_statistics();
+        self.layers.iter().any(|call| call.trainable && local(&call.layer))
+    }
+
+    /// The same model with statistics of the rows of all ranks, if there are several.
+    pub(crate) fn synchronized(self, ranks: Option<u32>) -> Model {
+        Model { synchronized: ranks, ..self }
+    }
+
     /// Freezes or unfreezes the layers of a name or block.
     ///
     /// ```
@@ -208,8 +221,21 @@ impl Model {
                 let LayerCall { name, layer, trainable, shared, .. } = call;
                 let (trainable, shared, new_mask) = (*trainable, *shared, None);
                 let (penalties, observed, is_teacher) = (&mut penalties, &mut observed, self.is_teacher);
-                let mut lowering =
-                    Lowering { graph, training, trainable, name, shared, mask, new_mask, penalties, quantize, observed, is_teacher };
+                let synchronized = self.synchronized;
+                let mut lowering = Lowering {
+                    graph,
+                    training,
+                    trainable,
+                    name,
+                    shared,
+                    mask,
+                    new_mask,
+                    penalties,
+                    quantize,
+                    observed,
+                    is_teacher,
+                    synchronized,
+                };
                 let mut result = layer.lower(&mut lowering, &read)?;
                 if ranged[i] {
                     // A layer in single precision may be followed by one in int8.

@@ -176,13 +176,15 @@ impl Layer for BatchNorm {
         }
         let shape = lowering.graph.shape(x).clone();
         let axes: Vec<usize> = (0..shape.rank() - 1).collect();
-        // One over the number of elements per channel; the host sets the rows of the micro-batch.
+        // One over the number of elements per channel; the host sets the rows of the micro-batch, or of all ranks' rows.
         let rows = lowering.micro_batch_reciprocal();
         let places = (shape.elements().factor() / channels) as f32;
         let share = lowering.graph.map(rows, |e, x| e.mul(x, e.constant(1.0 / places)))?;
         let sum = lowering.graph.reduce(Reduction::Sum, x, &axes)?;
+        let sum = lowering.sum_over_ranks(sum)?;
         let mean = lowering.graph.times(sum, share)?;
         let squares = squares(lowering, x, mean, &axes)?;
+        let squares = lowering.sum_over_ranks(squares)?;
         let variance = lowering.graph.times(squares, share)?;
         let mut scale = reciprocal_root(lowering, variance, self.epsilon)?;
         if let Some(gamma) = affine.gamma {
@@ -196,6 +198,10 @@ impl Layer for BatchNorm {
 
     fn uses_batch_statistics(&self) -> bool {
         !self.fixed
+    }
+
+    fn synchronizes_statistics(&self) -> bool {
+        true
     }
 }
 

@@ -263,6 +263,10 @@ impl Layer for TimeDistributed {
         self.layer.uses_batch_statistics()
     }
 
+    fn synchronizes_statistics(&self) -> bool {
+        self.layer.synchronizes_statistics()
+    }
+
     fn prunes(&self, weight: &str) -> bool {
         self.layer.prunes(weight)
     }

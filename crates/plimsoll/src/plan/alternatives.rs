@@ -10,6 +10,7 @@ use plimsoll_core::step::Role;
 /// The micro-batches to try, largest first. They divide the batch, so that the pipeline can deliver them one by one.
 pub(super) fn ways(request: &Request<'_>, allow: Allow) -> Vec<usize> {
     let cut = allow.has(Permission::Microbatch)
+        && !request.programs.synchronized
         && (!request.programs.batch_statistics || allow.has(Permission::MicrobatchBatchnorm))
         && request.programs.worth_dividing(request.batch);
     match request.micro_batch {

@@ -28,7 +28,11 @@ impl fmt::Display for RunPlan {
         let origin = origin(self.requested_host_budget, self.host_budget_given, "available memory");
         budget(f, "host budget", self.host_budget, self.total(), &origin, &self.owners)?;
         writeln!(f)?;
-        let requested = if self.micro_batch_given { " (requested)" } else { "" };
+        let requested = match (self.reproducible, self.micro_batch_given) {
+            (true, _) => " (reproducible)",
+            (false, true) => " (requested)",
+            (false, false) => "",
+        };
         let batches = match self.accumulation_steps() {
             1 => "whole batches".to_string(),
             n => format!("{n} micro-batches of {}", self.micro_batch),
@@ -66,6 +70,7 @@ impl fmt::Display for RunPlan {
         }
         let results = match changes.is_empty() {
             true if self.sums_reordered => "unchanged by the memory strategy, up to the order of sums".to_string(),
+            true if self.reproducible => "unchanged by the memory strategy, and the same bits on any number of ranks".to_string(),
             true => "unchanged by the memory strategy".to_string(),
             false => format!("changed: {}, as was allowed", changes.join("; ")),
         };
@@ -249,6 +254,7 @@ impl RunPlan {
             "lower_bound_bytes": self.memory.lower_bound.0,
             "resident_bytes": self.memory.resident.0,
             "micro_batch": self.micro_batch,
+            "reproducible": self.reproducible,
             "accumulation_steps": self.accumulation_steps(),
             "precision": self.precision.name(),
             "optimizer_state_bits": if self.eight_bit_state { 8 } else { 32 },

@@ -25,7 +25,8 @@ mod step_costs;
 mod sweep;
 
 use crate::allow::{Allow, Permission};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::fixed_micro_batches::FixedMicroBatches;
 use crate::graphs::{ProgramInterface, Programs, Variant, Variants};
 use crate::numerics::Numerics;
 use crate::precision::Precision;
@@ -38,7 +39,7 @@ use plimsoll_core::plan::recompute::{Effort, Recomputation};
 use plimsoll_core::plan::{Certificate, CheckedPlan, CostModel};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Budget, Bytes, Graph};
-use plimsoll_data::PipelinePlan;
+use plimsoll_data::{PipelinePlan, RankRows};
 use std::sync::{Arc, OnceLock};
 
 pub use data::{DataSummary, DatasetSummary};
@@ -52,7 +53,7 @@ pub(crate) use data::epoch_rows;
 pub(crate) use loads::Loads;
 pub(crate) use machine::Budgets;
 pub(crate) use pipelines::NAMES;
-pub(crate) use ranks::check as check_ranks;
+pub(crate) use ranks::{check as check_ranks, check_reproducible};
 
 /// The memory of a run by owner, and the strategies that make it fit. Covers training, validation, checkpoints and
 /// restored state. Displays as one screen; [`Trainer::run`](crate::Trainer::run) executes it.
@@ -70,6 +71,10 @@ pub struct RunPlan {
     pub rank_batch: usize,
     /// Rows of a micro-batch.
     pub micro_batch: usize,
+    /// Whether results have the same bits on any number of ranks; micro-batches are then those of the run itself.
+    pub reproducible: bool,
+    /// Whether batch normalization has the statistics of the rows of all ranks.
+    pub synchronized: bool,
     /// Whether the user chose the micro-batch.
     pub micro_batch_given: bool,
     /// The host memory budget.
@@ -228,6 +233,10 @@ impl RunSpec {
     ///
     /// If the parts of the run are incompatible.
     pub fn largest_batch(&self, machine: &Machine, data: &DataSummary) -> Result<Option<LargestBatch>> {
+        if self.parallel.reproducible {
+            let what = "the results of a reproducible run follow from its batch; state the batch, or leave `parallel.reproducible` out";
+            return Err(Error::Config(what.to_string()));
+        }
         self.search(machine, data, largest::largest_batch)
     }
 
@@ -265,13 +274,16 @@ impl RunSpec {
 
     fn search<T>(&self, machine: &Machine, data: &DataSummary, run: impl FnOnce(&Request<'_>) -> Result<T>) -> Result<T> {
         data.training.check_fixed_shapes()?;
-        let batch = data.training.batch_rows()?.div_ceil(self.ranks.max(1));
+        let batch = self.rank_batch(data.training.batch_rows()?);
         let variants = Variants::new(self, &data.training.schema, batch, &machine.device.capabilities())?;
         // The code that built the graphs.
         give_back_memory_of_phase();
         let programs = variants.programs(Variant::default())?;
+        if self.parallel.reproducible && !self.inference_only {
+            ranks::check_reproducible(&machine.device.capabilities(), &programs)?;
+        }
         if self.ranks > 1 {
-            ranks::check(self, &machine.device.capabilities(), &programs)?;
+            ranks::check(self, &machine.device.capabilities(), &programs, batch)?;
         }
         run(&Request {
             spec: self,
@@ -281,7 +293,10 @@ impl RunSpec {
             programs,
             variants: &variants,
             batch,
-            micro_batch: self.numerics.as_ref().map(|fixed| fixed.micro_batch).or(self.micro_batch),
+            micro_batch: match self.fixed_micro_batches() {
+                Some(fixed) => Some(fixed.rows()),
+                None => self.numerics.as_ref().map(|fixed| fixed.micro_batch).or(self.micro_batch),
+            },
             budget: self.budget,
             allow: self.allow,
             split: false,
@@ -330,6 +345,20 @@ impl RunPlan {
             1 => of(Role::Step),
             pieces => of(Role::First) + (pieces - 2) * of(Role::Middle) + of(Role::Last),
         })
+    }
+
+    /// How every batch is divided, if that does not depend on the ranks.
+    pub(crate) fn fixed_micro_batches(&self) -> Option<FixedMicroBatches> {
+        self.reproducible.then(|| FixedMicroBatches::new(self.batch, Some(self.micro_batch)))
+    }
+
+    /// The rows of every batch that a rank trains on.
+    pub(crate) fn rows_of_rank(&self, rank: usize) -> RankRows {
+        let rows = match self.fixed_micro_batches() {
+            Some(fixed) => fixed.rows_of_rank(self.ranks, rank),
+            None => RankRows::new(self.batch as u64, self.ranks as u64, rank as u64),
+        };
+        rows.repeating()
     }
 
     /// Micro-batches per whole batch, on every rank.

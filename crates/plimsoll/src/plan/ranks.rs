@@ -8,8 +8,34 @@ use crate::spec::RunSpec;
 use plimsoll_core::graph::StateKind;
 use plimsoll_core::plan::Capabilities;
 
+/// Checks that a run has the same bits on any number of ranks.
+pub(crate) fn check_reproducible(device: &Capabilities, programs: &Programs) -> Result<()> {
+    let refuse = |what: String| Err(Error::Config(format!("`parallel.reproducible` {what}")));
+    if !device.collectives {
+        return refuse("needs the CPU, whose sums over micro-batches and ranks have a fixed order; leave it or `device` out".to_string());
+    }
+    if programs.batch_statistics {
+        return refuse(
+            "cannot be met with batch normalization, whose statistics are those of each micro-batch; use layer or group normalization, \
+             or leave it out"
+                .to_string(),
+        );
+    }
+    match batch_state(programs) {
+        Some(state) => refuse(format!("cannot be met, because `{state}` follows the rows of each micro-batch; leave it out")),
+        None => Ok(()),
+    }
+}
+
+/// The first state that follows the rows of each batch, if there is one.
+fn batch_state(programs: &Programs) -> Option<&str> {
+    let step = programs.whole.first().map(|(_, graph)| graph);
+    let mut updated = step.into_iter().flat_map(|graph| graph.updates().iter().map(|(state, _)| &graph.states()[state.0 as usize]));
+    updated.find(|state| state.kind == StateKind::Statistic).map(|state| &*state.name)
+}
+
 /// Checks that the ranks of a run may train it together, and that they can.
-pub(crate) fn check(spec: &RunSpec, device: &Capabilities, programs: &Programs) -> Result<()> {
+pub(crate) fn check(spec: &RunSpec, device: &Capabilities, programs: &Programs, rank_batch: usize) -> Result<()> {
     let ranks = spec.ranks;
     let refuse = |what: String| Err(Error::Config(what));
     if spec.parallel.data == DataParallelism::None {
@@ -23,18 +49,24 @@ pub(crate) fn check(spec: &RunSpec, device: &Capabilities, programs: &Programs) 
     if !device.collectives {
         return refuse(format!("{ranks} ranks were started to train together, which they can on the CPU only; leave `device` out"));
     }
-    if programs.batch_statistics && !spec.allow.has(Permission::MicrobatchBatchnorm) {
+    let given = spec.numerics.as_ref().map(|fixed| fixed.micro_batch).or(spec.micro_batch);
+    if let Some(rows) = given.filter(|rows| programs.synchronized && *rows < rank_batch) {
+        return refuse(format!(
+            "batch normalization is synchronized over whole batches, but each of {ranks} ranks would compute its {rank_batch} rows in \
+             micro-batches of {rows}; leave `train.micro_batch` out, or set `parallel.batch_norm` to \"local\""
+        ));
+    }
+    if !programs.synchronized && programs.batch_statistics && !spec.allow.has(Permission::MicrobatchBatchnorm) {
         return refuse(format!(
             "batch normalization would have the statistics of each of {ranks} ranks' own rows, which changes results; allow that with \
-             --allow microbatch_batchnorm beside the permissions of the run ({}), use layer or group normalization, or train on one process",
+             --allow microbatch_batchnorm beside the permissions of the run ({}), leave `parallel.batch_norm` out to synchronize them, use \
+             layer or group normalization, or train on one process",
             spec.allow
         ));
     }
-    let step = programs.whole.first().map(|(_, graph)| graph);
-    let updated = step.into_iter().flat_map(|graph| graph.updates().iter().map(|(state, _)| &graph.states()[state.0 as usize]));
-    match updated.into_iter().find(|state| state.kind == StateKind::Statistic).filter(|_| !programs.batch_statistics) {
+    match batch_state(programs).filter(|_| !programs.batch_statistics) {
         Some(state) => {
-            refuse(format!("`{}` follows the rows of each batch, and {ranks} ranks have different rows; train on one process", state.name))
+            refuse(format!("`{state}` follows the rows of each batch, and {ranks} ranks have different rows; train on one process"))
         }
         None => Ok(()),
     }

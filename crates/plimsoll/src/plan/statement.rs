@@ -40,7 +40,8 @@ pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candi
     if pieces > 1 {
         used.push(Permission::Microbatch);
     }
-    if (pieces > 1 || request.spec.ranks > 1) && request.programs.batch_statistics {
+    let local = pieces > 1 || (request.spec.ranks > 1 && !request.programs.synchronized);
+    if local && request.programs.batch_statistics {
         used.push(Permission::MicrobatchBatchnorm);
     }
     used.extend(candidate.variant.permissions());
@@ -56,6 +57,8 @@ pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candi
         rank_batch: request.batch,
         micro_batch: candidate.micro_batch,
         programs_per_role: loads(request, candidate.micro_batch).most(),
+        synchronized: request.programs.synchronized,
+        reproducible: request.spec.fixed_micro_batches().is_some(),
         micro_batch_given: request.micro_batch.is_some() && request.spec.numerics.is_none(),
         host_budget: budgets.host,
         host_budget_given: request.budget.host.is_some(),

@@ -171,7 +171,8 @@ pub(super) fn derive(
     if pieces > 1 {
         used.push(Permission::Microbatch);
     }
-    used.extend(((pieces > 1 || spec.ranks > 1) && proven.batch_statistics).then_some(Permission::MicrobatchBatchnorm));
+    let local = pieces > 1 || (spec.ranks > 1 && !proven.synchronized);
+    used.extend((local && proven.batch_statistics).then_some(Permission::MicrobatchBatchnorm));
     used.extend(subject.variant.permissions());
     // Micro-batches that were asked for need no permission.
     let given = |permission: Permission| {
@@ -203,6 +204,7 @@ pub(super) fn derive(
         "lower_bound_bytes": certificate.lower_bound.0,
         "resident_bytes": certificate.resident.0,
         "micro_batch": certificate.rows,
+        "reproducible": spec.parallel.reproducible,
         "accumulation_steps": pieces,
         "precision": proven.precision.name(),
         "optimizer_state_bits": if subject.variant.state { 8 } else { 32 },

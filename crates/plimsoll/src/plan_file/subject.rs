@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::devices::{self, DeviceSpec, OpenDevice};
 use crate::error::{Error, Result};
 use crate::graphs::{PlanSpace, PlannedRun, ProgramInterface, Programs, Variant, Variants, nodes};
-use crate::plan::{DataSummary, Loads, check_ranks, is_as_specified};
+use crate::plan::{DataSummary, Loads, check_ranks, check_reproducible, is_as_specified};
 use crate::precision::Precision;
 use crate::spec::{Count, MAX_THREADS, RunSpec};
 use plimsoll_core::Graph;
@@ -44,8 +44,9 @@ pub(super) struct Proven {
     pub planning: u64,
     /// For a plan of the run as it is specified: the heap of planning it without a search, and what it may hold beside the process for that.
     pub planning_as_specified: Option<(u64, u64)>,
-    /// Whether batch normalization sees other statistics in a micro-batch.
+    /// Whether batch normalization sees other statistics in a micro-batch, and whether it has those of the rows of all ranks.
     pub batch_statistics: bool,
+    pub synchronized: bool,
     /// Whether micro-batches add up gradients in another order than whole batches.
     pub sums_reordered: bool,
     /// How the programs are read.
@@ -76,9 +77,14 @@ impl Subject {
             return Err(untrue(format!("it states {} ranks", spec.ranks)));
         }
         let opened = devices::open(spec.device, spec.threads, spec.device_profile.as_deref(), spec.algorithms)?;
+        if spec.parallel.reproducible {
+            // Of a resumed run, the micro-batches are those that it began with.
+            let stated = plan.get("micro_batch").and_then(Value::as_u64).and_then(|rows| usize::try_from(rows).ok());
+            spec.micro_batch = spec.micro_batch.or(stated.filter(|rows| (1..=MAX_BATCH).contains(rows)));
+        }
         let data = DataSummary::read(&spec)?;
         data.training.check_fixed_shapes()?;
-        let own = data.training.batch_rows()?.div_ceil(spec.ranks);
+        let own = spec.rank_batch(data.training.batch_rows()?);
         let (batch, micro_batch) = match max_batch {
             None => (own, spec.micro_batch.map(|rows| rows.clamp(1, own))),
             Some(rows) if rows == own || !(1..=MAX_BATCH).contains(&rows) => {
@@ -102,8 +108,11 @@ impl Subject {
             return Err(untrue("it states a precision that its configuration has not and does not allow"));
         }
         let programs = variants.programs(self.variant)?;
+        if self.spec.parallel.reproducible {
+            check_reproducible(&capabilities, &programs)?;
+        }
         if self.spec.ranks > 1 {
-            check_ranks(&self.spec, &capabilities, &programs)?;
+            check_ranks(&self.spec, &capabilities, &programs, self.batch)?;
         }
         self.may_have(certificate.rows, &programs)?;
         // An error about the file, not about the planner.
@@ -135,6 +144,7 @@ impl Subject {
             plan,
             interface: Arc::clone(&programs.interface),
             batch_statistics: programs.batch_statistics,
+            synchronized: programs.synchronized,
             sums_reordered: certificate.rows < self.batch && !programs.batch_statistics && !programs.accumulates_exactly()?,
             precision: programs.optimization.precision,
         })
@@ -148,6 +158,7 @@ impl Subject {
     fn may_accumulate(&self, programs: &Programs) -> bool {
         let allow = self.spec.allow;
         allow.has(Permission::Microbatch)
+            && !programs.synchronized
             && (!programs.batch_statistics || allow.has(Permission::MicrobatchBatchnorm))
             && programs.worth_dividing(self.batch)
     }

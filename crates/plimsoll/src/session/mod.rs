@@ -6,6 +6,7 @@ mod initial_values;
 mod learning_rate;
 mod loading;
 mod not_finite;
+mod ordered_scores;
 mod over_ranks;
 mod prepared;
 mod tally;
@@ -27,6 +28,7 @@ use clock::Clock;
 use learning_rate::LearningRate;
 use loading::Loading;
 use not_finite::{first_non_finite, in_words, number};
+use ordered_scores::OrderedScores;
 pub(crate) use over_ranks::place_in_rank;
 use plimsoll_core::budget::{Owner, give_back_freed_memory, give_back_program_pages};
 use plimsoll_core::device::{BackingStore, Device, DeviceError, NodeSpan, StepInputs};
@@ -83,6 +85,8 @@ pub(crate) struct Session {
     pub start: StartTimes,
     /// The ranks that train together, if there are several.
     pub ranks: Option<Ranks>,
+    /// The scores of a batch under way, if the run is reproducible.
+    pub ordered: Option<OrderedScores>,
     /// Reservations of the process itself, so that the ledger covers all of it.
     _process: Vec<Reservation>,
 }
@@ -94,6 +98,8 @@ struct UnreadRun {
     rows: usize,
     batch_rows: u64,
     repeats: bool,
+    /// The number of the micro-batch within its batch.
+    number: u32,
     at: ResultIndices,
     /// The step and the epoch it belongs to, counted from 1.
     step: u64,
@@ -138,6 +144,8 @@ pub(crate) struct Piece<'a> {
     pub batch_rows: u64,
     /// Whether its rows are those of another rank: they take part in nothing, but other ranks wait for this one's step.
     pub repeats: bool,
+    /// The number of the micro-batch within the batch.
+    pub number: u32,
 }
 
 impl Session {
@@ -218,6 +226,7 @@ impl Session {
             pending: None,
             clock: Clock::new(),
             start: StartTimes::default(),
+            ordered: plan.fixed_micro_batches().map(|fixed| OrderedScores::new(fixed, 1, 0)),
             ranks: None,
             _process: process,
         })
@@ -257,6 +266,7 @@ impl Session {
     /// An empty tally. Unread results of a failed run are discarded.
     pub fn begin(&mut self) -> Result<Tally> {
         self.pending = None;
+        self.ordered.iter_mut().for_each(OrderedScores::clear);
         self.collect_counts()?;
         self.counts.fill(0.0);
         Ok(Tally::default())
@@ -331,7 +341,13 @@ impl Session {
             *number = match scalar {
                 Scalar::RowShare if piece.repeats => 0.0,
                 Scalar::RowShare => 1.0 / piece.batch_rows as f32,
+                Scalar::MicroBatchReciprocal if self.plan.synchronized => 1.0 / piece.batch_rows as f32,
                 Scalar::MicroBatchReciprocal => 1.0 / piece.rows as f32,
+                Scalar::CountedRows => f32::from(!piece.repeats),
+                // Where all gradients are sums of complete ones, once by the first micro-batch of the batch.
+                Scalar::PenaltyShare if self.ordered.is_some() && !matches!(role, Role::Evaluate | Role::Predict) => {
+                    f32::from(piece.number == 0 && !piece.repeats)
+                }
                 Scalar::PenaltyShare => match role {
                     Role::First | Role::Middle => 0.0,
                     // Once, by rank 0.
@@ -340,6 +356,12 @@ impl Session {
                 },
                 Scalar::FirstMicroBatch => f32::from(matches!(role, Role::Step | Role::First)),
                 Scalar::LastMicroBatch => f32::from(matches!(role, Role::Step | Role::Last)),
+                Scalar::HeldSums => self.ordered.as_ref().map_or(0.0, |ordered| ordered.place(piece.number).before as f32),
+                Scalar::MergedSums => self.ordered.as_ref().map_or(0.0, |ordered| match role {
+                    Role::Last => ordered.place(piece.number).before as f32,
+                    _ => ordered.place(piece.number).merged as f32,
+                }),
+                Scalar::MicroBatches => self.ordered.as_ref().map_or(1.0, |ordered| ordered.fixed.of_batch(piece.batch_rows) as f32),
                 Scalar::Rate(i) => self.rates[*i],
             };
         }
@@ -394,7 +416,17 @@ impl Session {
             result => result?,
         };
         let (step, epoch) = (self.step + 1, self.epochs + 1);
-        let run = UnreadRun { ticket, role, rows: piece.rows, batch_rows: piece.batch_rows, repeats: piece.repeats, at, step, epoch };
+        let run = UnreadRun {
+            ticket,
+            role,
+            rows: piece.rows,
+            batch_rows: piece.batch_rows,
+            repeats: piece.repeats,
+            number: piece.number,
+            at,
+            step,
+            epoch,
+        };
         let known = if self.lags { self.pending.replace(run) } else { Some(run) };
         known.map_or(Ok(()), |run| self.look_at(&run, schema, tally))?;
         self.uncollected += piece.rows as u64 * self.plan.interface.model_metrics.predictions();
@@ -422,17 +454,22 @@ impl Session {
             }
             result => result?,
         }
-        if run.repeats {
-            return Ok(());
+        let mut own = Tally::default();
+        if !run.repeats {
+            own.loss = run.at.loss.map_or(0.0, |i| f64::from(numbers[i]) * run.batch_rows as f64);
+            own.weight = run.at.weight.map_or(run.rows as f64, |i| f64::from(numbers[i]) * run.batch_rows as f64);
+            own.sums = run.at.sums.map(|i| i.map_or(0.0, |i| f64::from(numbers[i])));
+            own.rows = run.rows as u64;
         }
-        if let Some(i) = run.at.loss {
-            tally.loss += f64::from(numbers[i]) * run.batch_rows as f64;
+        match &mut self.ordered {
+            None => *tally = tally.plus(&own),
+            Some(ordered) => {
+                ordered.add(run.number, own);
+                if matches!(run.role, Role::Step | Role::Last) {
+                    self.end_batch(tally)?;
+                }
+            }
         }
-        tally.weight += run.at.weight.map_or(run.rows as f64, |i| f64::from(numbers[i]) * run.batch_rows as f64);
-        for (sum, i) in tally.sums.iter_mut().zip(run.at.sums) {
-            *sum += i.map_or(0.0, |i| f64::from(numbers[i]));
-        }
-        tally.rows += run.rows as u64;
         Ok(())
     }
 
@@ -529,11 +566,12 @@ pub(crate) fn place_in_batch<'a>(
     // If the length of an epoch is unknown, a block is a batch.
     let batch_rows = length.map_or(block_rows as u64, |length| whole.min(length - (place - first_row)));
     let rows = micro_batch.min((batch_rows - first_row) as usize).min(block_rows - at);
+    let number = (first_row / micro_batch as u64) as u32;
     let role = match (first_row == 0, first_row + rows as u64 == batch_rows) {
         (true, true) => Role::Step,
         (true, false) => Role::First,
         (false, false) => Role::Middle,
         (false, true) => Role::Last,
     };
-    (role, Piece { batch, at, rows, first_row, batch_rows, repeats: false })
+    (role, Piece { batch, at, rows, first_row, batch_rows, repeats: false, number })
 }

@@ -1,6 +1,6 @@
 //! What a session does as one of several ranks: its rows of a batch, and what it adds up with the others.
 
-use super::{HostRows, Piece, Session};
+use super::{HostRows, OrderedScores, Piece, Session, Tally};
 use crate::allow::Permission;
 use crate::error::Result;
 use crate::ranks::Ranks;
@@ -13,6 +13,25 @@ impl Session {
     /// Sets the counts.
     pub fn set_counts(&mut self, counts: &[f64]) {
         self.counts.copy_from_slice(counts);
+    }
+
+    /// Makes the session one of a rank.
+    pub fn join(&mut self, ranks: &Ranks) {
+        self.ordered = self.plan.fixed_micro_batches().map(|fixed| OrderedScores::new(fixed, ranks.size(), ranks.rank()));
+        self.ranks = Some(ranks.clone());
+    }
+
+    /// Adds scores as on one process from now on; returns how they were added before.
+    pub fn leave_ranks(&mut self) -> Option<OrderedScores> {
+        let alone = self.plan.fixed_micro_batches().map(|fixed| OrderedScores::new(fixed, 1, 0));
+        std::mem::replace(&mut self.ordered, alone)
+    }
+
+    /// The end of a batch: adds its scores, in the order of its micro-batches on all ranks.
+    pub fn end_batch(&mut self, tally: &mut Tally) -> Result<()> {
+        let Some(ordered) = &mut self.ordered else { return Ok(()) };
+        *tally = tally.plus(&ordered.take_over(self.ranks.as_ref())?);
+        Ok(())
     }
 
     /// Adds the counts of all ranks up.
@@ -59,5 +78,6 @@ pub(crate) fn place_in_rank<'a>(
         (false, true) => Role::Last,
     };
     let first_row = own.of_batch(batch_rows).start + at as u64;
-    (role, Piece { batch, at, rows, first_row, batch_rows, repeats: own.repeats(batch_rows) })
+    let number = (first_row / micro_batch as u64) as u32;
+    (role, Piece { batch, at, rows, first_row, batch_rows, repeats: own.repeats(batch_rows), number })
 }

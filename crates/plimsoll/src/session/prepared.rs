@@ -2,8 +2,9 @@
 
 use super::Piece;
 use crate::graphs::{LOSS_WEIGHT, MAX_COLUMNS, PENALTY_SHARE, ProgramInterface, ROW_SHARE};
-use crate::nn::{FIRST_MICRO_BATCH, LAST_MICRO_BATCH, MICRO_BATCH_RECIPROCAL};
+use crate::nn::{COUNTED_ROWS, FIRST_MICRO_BATCH, LAST_MICRO_BATCH, MICRO_BATCH_RECIPROCAL};
 use crate::spec::Optimization;
+use plimsoll_core::fixed_order::{HELD_SUMS, MERGED_SUMS, MICRO_BATCHES};
 use plimsoll_core::plan::NUMBERS;
 use plimsoll_core::step::Role;
 use plimsoll_core::{Executor, Graph};
@@ -45,10 +46,16 @@ pub(super) enum Scalar {
     RowShare,
     MicroBatchReciprocal,
     PenaltyShare,
+    /// One, or zero where the rows are those of another rank.
+    CountedRows,
     /// Whether it is the first micro-batch of its batch.
     FirstMicroBatch,
     /// Whether it is the last.
     LastMicroBatch,
+    /// Of a reproducible run: partial sums that are held, those that the micro-batch is added to, and the micro-batches of the batch.
+    HeldSums,
+    MergedSums,
+    MicroBatches,
     /// An index into the scalars of the step.
     Rate(usize),
 }
@@ -68,8 +75,12 @@ pub(super) fn prepare(
             Some(index) => Scalar::Rate(index),
             None if name == MICRO_BATCH_RECIPROCAL => Scalar::MicroBatchReciprocal,
             None if name == PENALTY_SHARE => Scalar::PenaltyShare,
+            None if name == COUNTED_ROWS => Scalar::CountedRows,
             None if name == FIRST_MICRO_BATCH => Scalar::FirstMicroBatch,
             None if name == LAST_MICRO_BATCH => Scalar::LastMicroBatch,
+            None if name == HELD_SUMS => Scalar::HeldSums,
+            None if name == MERGED_SUMS => Scalar::MergedSums,
+            None if name == MICRO_BATCHES => Scalar::MicroBatches,
             None => {
                 assert_eq!(name, ROW_SHARE, "every scalar is the optimizer's or the trainer's");
                 Scalar::RowShare

@@ -20,15 +20,35 @@ impl Tally {
         self.loss / if self.weight > 0.0 { self.weight } else { 1.0 }
     }
 
-    /// The sums over the rows of all ranks.
-    pub fn over(&self, ranks: &Ranks) -> Result<Tally> {
-        let mut numbers = [0.0; NUMBERS + 3];
+    /// How many numbers it consists of.
+    pub(super) const NUMBERS: usize = NUMBERS + 3;
+
+    pub(super) fn to_numbers(self) -> [f64; Tally::NUMBERS] {
+        let mut numbers = [0.0; Tally::NUMBERS];
         numbers[..3].copy_from_slice(&[self.loss, self.weight, self.rows as f64]);
         numbers[3..].copy_from_slice(&self.sums);
-        ranks.sum(&mut numbers)?;
+        numbers
+    }
+
+    pub(super) fn of_numbers(numbers: &[f64; Tally::NUMBERS]) -> Tally {
         let mut sums = [0.0; NUMBERS];
         sums.copy_from_slice(&numbers[3..]);
-        Ok(Tally { loss: numbers[0], weight: numbers[1], sums, rows: numbers[2] as u64 })
+        Tally { loss: numbers[0], weight: numbers[1], sums, rows: numbers[2] as u64 }
+    }
+
+    /// The sums over the rows of all ranks.
+    pub fn over(&self, ranks: &Ranks) -> Result<Tally> {
+        let mut numbers = self.to_numbers();
+        ranks.sum(&mut numbers)?;
+        Ok(Tally::of_numbers(&numbers))
+    }
+
+    /// The sums over these rows and others.
+    pub(super) fn plus(mut self, other: &Tally) -> Tally {
+        self.loss += other.loss;
+        self.weight += other.weight;
+        self.sums.iter_mut().zip(other.sums).for_each(|(sum, other)| *sum += other);
+        Tally { rows: self.rows + other.rows, ..self }
     }
 
     /// The sums by name, as the bits of their values.

@@ -12,13 +12,14 @@ use crate::cost::CostTable;
 use crate::devices::{Algorithms, DeviceSpec};
 use crate::distill::Distill;
 use crate::error::{Error, Result};
+use crate::fixed_micro_batches::FixedMicroBatches;
 use crate::loss::Loss;
 use crate::metrics::Metric;
 use crate::nn::{Model, Quantize, Sequential};
 use crate::numerics::Numerics;
 use crate::output_loss::OutputLosses;
 use crate::prune::Prune;
-use crate::ranks::{DataParallelism, Parallel};
+use crate::ranks::{BatchNormStatistics, DataParallelism, Parallel};
 use crate::reader::Reader;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::{Dataset, Split};
@@ -229,6 +230,8 @@ impl RunSpec {
         self.fit.read_log(root)?;
         if let Some(parallel) = root.section("parallel")? {
             self.parallel.data = parallel.choice("data", &DataParallelism::NAMES)?.unwrap_or_default();
+            self.parallel.batch_norm = parallel.choice("batch_norm", &BatchNormStatistics::NAMES)?.unwrap_or_default();
+            self.parallel.reproducible = parallel.flag("reproducible")?.unwrap_or(false);
             parallel.finish()?;
         }
         if let Some(budget) = root.section("budget")? {
@@ -258,12 +261,37 @@ impl RunSpec {
 
     /// The rows that a rank has of a dataset of the run. With `repeats`, it has some of every batch, as a step needs.
     pub(crate) fn rows_of_rank(&self, data: &Dataset, rank: usize, repeats: bool) -> Result<Dataset> {
+        if let Some(fixed) = self.fixed_micro_batches() {
+            // Of validation batches too, so that the same rows are evaluated together on any number of ranks.
+            return Ok(data.rows_of_share(fixed.rows_of_rank(self.ranks, rank), repeats)?);
+        }
         // A batch has no more rows than an epoch.
         let data = match (data.size(), data.batch_size()) {
             (Some(rows @ 1..), Some(batch)) if rows < batch as u64 => data.clone().rebatch(rows as usize),
             _ => data.clone(),
         };
         Ok(data.rows_of_rank(self.ranks as u64, rank as u64, repeats)?)
+    }
+
+    /// How every batch is divided, if that does not depend on the ranks.
+    pub(crate) fn fixed_micro_batches(&self) -> Option<FixedMicroBatches> {
+        if !self.parallel.reproducible || self.inference_only {
+            return None;
+        }
+        let epoch = usize::try_from(self.data.len()).unwrap_or(usize::MAX);
+        let rows = self.numerics.as_ref().map(|fixed| fixed.micro_batch).or(self.micro_batch);
+        Some(FixedMicroBatches::new(self.data.batch_size()?.min(epoch), rows))
+    }
+
+    /// The ranks that the statistics of batch normalization are synchronized over, if they are.
+    pub(crate) fn synchronized_ranks(&self) -> Option<u32> {
+        let over_ranks = self.ranks > 1 && self.parallel.batch_norm == BatchNormStatistics::Synchronized && !self.inference_only;
+        (over_ranks && self.model.has_batch_statistics() && !self.model.has_local_statistics()).then_some(self.ranks as u32)
+    }
+
+    /// Rows of a batch of `batch` rows that a rank has, at most.
+    pub(crate) fn rank_batch(&self, batch: usize) -> usize {
+        self.fixed_micro_batches().map_or(batch.div_ceil(self.ranks.max(1)), |fixed| fixed.rank_batch(self.ranks))
     }
 
     /// That the schedule covers all epochs, as far as their number of steps is known.

@@ -166,6 +166,10 @@ impl Trainer {
             let what = "loops of your own run on one process; train with `fit` on several ranks";
             return Err(Error::Config(what.to_string()));
         }
+        if self.spec.parallel.reproducible {
+            let what = "loops of your own have batches of any size, which `parallel.reproducible` cannot divide; leave it out";
+            return Err(Error::Config(what.to_string()));
+        }
         let plan = self.opened()?.plan.clone();
         let schema = self.spec.data.output_schema()?;
         Ok(CustomLoop { trainer: self, plan, schema, given: None, results: None })

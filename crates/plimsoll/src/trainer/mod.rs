@@ -31,7 +31,7 @@ use plimsoll_core::device::Device;
 use plimsoll_core::plan::{Certificate, CheckedPlan};
 use plimsoll_core::step::Role;
 use plimsoll_core::{Bytes, Graph};
-use plimsoll_data::{Dataset, RankRows};
+use plimsoll_data::Dataset;
 use std::cell::{Cell, OnceCell};
 use std::path::Path;
 use std::sync::Arc;
@@ -294,8 +294,8 @@ impl Trainer {
     fn spec_of(&self, fit: &Fit<'_>) -> RunSpec {
         let resumed = fit.spec.checkpoints.as_ref().filter(|_| fit.spec.resume && self.session.is_none());
         let record = resumed.and_then(|checkpoints| checkpoint::newest_record(checkpoints.folder()));
-        // Another number of ranks has other micro-batches.
-        let kept = record.filter(|record| record.ranks == self.spec.ranks as u64);
+        // Another number of ranks has other micro-batches, unless they are fixed.
+        let kept = record.filter(|record| self.spec.parallel.reproducible || record.ranks == self.spec.ranks as u64);
         let numerics = kept.map(|record| record.numerics).or(self.spec.numerics.clone());
         RunSpec { fit: fit.spec.clone(), numerics, ..self.spec.clone() }
     }
@@ -395,7 +395,9 @@ impl Trainer {
         let first = first_program(&plan, spec, self.ranks.as_ref().map_or(0, Ranks::rank)).filter(|_| trains);
         let opened = Session::open(machine.device, &plan, spec, spec.data.output_schema()?, first);
         let mut session = self.agreed(opened)?;
-        session.ranks = self.ranks.clone();
+        if let Some(ranks) = &self.ranks {
+            session.join(ranks);
+        }
         session.start = StartTimes {
             device_s: self.device_s.get(),
             plan_s: plan.plan_ms / 1e3,
@@ -426,7 +428,7 @@ impl Trainer {
 /// algorithms are not measured on a GPU that copies.
 fn first_program(plan: &RunPlan, spec: &RunSpec, rank: usize) -> Option<(Role, usize)> {
     let full = spec.data.size_if_readable().is_some_and(|rows| rows >= plan.batch as u64);
-    let own = RankRows::new(plan.batch as u64, plan.ranks as u64, rank as u64).repeating().rows() as usize;
+    let own = plan.rows_of_rank(rank).rows() as usize;
     let role = if plan.micro_batch >= own { Role::Step } else { Role::First };
     (full && spec.algorithms == Algorithms::Rules).then_some((role, plan.micro_batch.min(own)))
 }

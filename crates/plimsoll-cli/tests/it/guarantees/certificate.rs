@@ -124,6 +124,13 @@ fn every_change_of_a_plan_for_ranks_is_refused() {
     assert_eq!((&plan["plan"]["micro_batch"], &plan["plan"]["accumulation_steps"]), (&json!(2), &json!(2)));
     assert_eq!(plan["plan"]["by_owner"]["communication"], plan["assumptions"]["communication_bytes"]);
     every_change_is_refused(&plan);
+    // Micro-batches that follow from the batch, and partial sums of them.
+    let reproducible = ["--ranks", "4", "--set", "parallel.reproducible=true", "--host-memory", "96MiB"];
+    let (_sandbox, plan) = planned("cert-reproducible", &dense(&[8]), &reproducible);
+    assert_eq!((&plan["plan"]["reproducible"], &plan["plan"]["micro_batch"]), (&json!(true), &json!(1)));
+    assert_eq!(plan["plan"]["accumulation_steps"], json!(4));
+    assert!(plan["plan"]["by_owner"]["gradient sums"].as_u64().unwrap() > 0);
+    every_change_is_refused(&plan);
 }
 
 #[test]

@@ -4,8 +4,9 @@ use crate::DType;
 use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, ValueId};
-use crate::ir::op::OpRules;
+use crate::ir::op::{Op, OpRules};
 use crate::ir::rules::{Precision, RowContext, RowRule};
+use std::num::NonZeroU32;
 
 /// The element-wise sums of some tensors over all ranks, with the same bits on every rank.
 ///
@@ -13,19 +14,33 @@ use crate::ir::rules::{Precision, RowContext, RowRule};
 /// number of collectives so far, which the next one reads as its last input: their order is part of the data flow, so
 /// that no pass can change it and the checker verifies it.
 ///
+/// Its gradient is a sum over all ranks as well: the loss of every rank depends on the tensors of all.
+///
 /// A collective is run once per step, never recomputed. Devices read all inputs before they write an output.
+///
+/// With `order`, it adds in the order of a [`PairwiseTree`](crate::pairwise::PairwiseTree), of which each rank has one node. Its input
+/// behind the tensors is the number of micro-batches that the batch has, and ranks that have none of them are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AllReduce {
     /// The number of ranks.
     pub ranks: u32,
     /// Whether another collective precedes it, whose token is the last input.
     pub has_token: bool,
+    /// The micro-batches of a whole batch, if sums are in the order of their tree; otherwise in any order.
+    pub order: Option<NonZeroU32>,
 }
 
 impl AllReduce {
     /// The inputs that are summed.
     pub fn tensors(self, inputs: usize) -> usize {
-        inputs - usize::from(self.has_token)
+        inputs - usize::from(self.has_token) - usize::from(self.order.is_some())
+    }
+
+    /// The tensors that are summed, the number of micro-batches of the batch, and the token of the previous collective.
+    pub fn operands<T>(self, inputs: &[T]) -> (&[T], Option<&T>, Option<&T>) {
+        let (tensors, rest) = inputs.split_at(self.tensors(inputs.len()));
+        let (present, token) = rest.split_at(usize::from(self.order.is_some()));
+        (tensors, present.first(), token.first())
     }
 }
 
@@ -43,7 +58,8 @@ impl OpRules for AllReduce {
     }
 
     fn attributes(&self) -> String {
-        format!("ranks={}", self.ranks)
+        let order = self.order.map_or(String::new(), |micro_batches| format!(" in the order of {micro_batches} micro-batches"));
+        format!("ranks={}{order}", self.ranks)
     }
 
     fn infer(&self, _: &Graph, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
@@ -56,6 +72,15 @@ impl OpRules for AllReduce {
                 tensors
             }
             _ => inputs,
+        };
+        let tensors = match tensors.split_last() {
+            Some((last, tensors)) if self.order.is_some() => {
+                if **last != token {
+                    return Err(format!("its input behind the tensors is the number of micro-batches of the batch, not {last}"));
+                }
+                tensors
+            }
+            _ => tensors,
         };
         if tensors.is_empty() {
             return Err("takes one or more tensors".to_string());
@@ -74,7 +99,20 @@ impl OpRules for AllReduce {
     }
 
     fn gradient(&self, adjoint: &mut Adjoint<'_>) -> Result<Vec<Option<ValueId>>, GraphError> {
-        Err(adjoint.graph.error("a sum over ranks has no gradient: gradients are summed when they are complete"))
+        if self.order.is_some() {
+            return Err(adjoint.graph.error("a sum over ranks in order has no gradient: it is one of complete gradients"));
+        }
+        // Every rank's loss depends on every rank's tensor: the gradient is a sum over ranks too, after all before it.
+        let count = self.tensors(adjoint.inputs.len());
+        let mut inputs = (0..count).map(|i| adjoint.output_gradient(i)).collect::<Result<Vec<_>, _>>()?;
+        let g = &mut *adjoint.graph;
+        for gradient in &mut inputs {
+            *gradient = g.cast(*gradient, DType::F32)?;
+        }
+        inputs.extend(g.collective_token());
+        let sums = g.add(Op::AllReduce(AllReduce { ranks: self.ranks, has_token: true, order: None }), &inputs)?;
+        let no_gradient_of_token = std::iter::repeat_n(None, adjoint.inputs.len() - count);
+        Ok(sums[..count].iter().copied().map(Some).chain(no_gradient_of_token).collect())
     }
 
     /// The additions of one rank, if each adds its share of the elements.
