@@ -30,7 +30,6 @@ const SUM: c_int = 0;
 /// `ncclStatGpuMemTotal`: device memory of a communicator.
 const DEVICE_MEMORY: c_int = 3;
 
-type Gather = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Raw, *mut c_void) -> c_int;
 type Reduce = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Raw, *mut c_void) -> c_int;
 
 /// The functions in use. Results are plain integers: a newer version may return unknown ones.
@@ -46,10 +45,6 @@ struct Functions {
     group_start: unsafe extern "C" fn() -> c_int,
     group_end: unsafe extern "C" fn() -> c_int,
     all_reduce: Reduce,
-    reduce_scatter: Reduce,
-    all_gather: Gather,
-    /// The number before the communicator is the root.
-    broadcast: Reduce,
     /// From version 2.29 on.
     memory: Option<unsafe extern "C" fn(Raw, c_int, *mut u64) -> c_int>,
     /// Never unloaded: threads of the library may still run at the end of the process.
@@ -93,11 +88,6 @@ fn functions() -> Result<&'static Functions, &'static str> {
     FOUND.get_or_init(load).as_ref().map_err(String::as_str)
 }
 
-/// Whether the library is there. Never panics.
-pub(crate) fn is_present() -> bool {
-    functions().is_ok()
-}
-
 fn load() -> Result<Functions, String> {
     let mut tried = Vec::new();
     let open = |name: &str| {
@@ -126,9 +116,6 @@ fn load() -> Result<Functions, String> {
             group_start: *library.get(b"ncclGroupStart\0").map_err(missing)?,
             group_end: *library.get(b"ncclGroupEnd\0").map_err(missing)?,
             all_reduce: *library.get(b"ncclAllReduce\0").map_err(missing)?,
-            reduce_scatter: *library.get(b"ncclReduceScatter\0").map_err(missing)?,
-            all_gather: *library.get(b"ncclAllGather\0").map_err(missing)?,
-            broadcast: *library.get(b"ncclBroadcast\0").map_err(missing)?,
             memory: library.get(b"ncclCommMemStats\0").map(|symbol| *symbol).ok(),
             _library: library,
         })
@@ -152,26 +139,7 @@ pub(crate) fn unique_id() -> Result<[u8; ID_BYTES], String> {
     Ok(id.0)
 }
 
-/// The version of the library, in words; none if it is not there.
-pub(crate) fn version() -> Option<String> {
-    functions().ok().map(|functions| version_text(functions.version))
-}
-
-/// An operation of the ranks of a communicator on single-precision numbers in device memory. Counts are those of a rank's
-/// block, where there is one per rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Collective {
-    /// Sums over all ranks, on all of them.
-    AllReduce,
-    /// Each rank gets its block of the sums.
-    ReduceScatter,
-    /// All ranks get the blocks of all.
-    AllGather,
-    /// All ranks get the numbers of one.
-    Broadcast { root: u32 },
-}
-
-/// What a collective reads and writes: addresses, and a number of floats.
+/// What a sum reads and writes: addresses in device memory, and a number of floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Operands {
     pub from: u64,
@@ -202,32 +170,24 @@ impl Communicator {
         Ok(Communicator { functions, raw: AtomicPtr::new(raw), context: Arc::clone(context) })
     }
 
-    /// Enqueues collectives in a stream, all of them together.
+    /// Enqueues sums over all ranks in a stream, all of them together.
     ///
     /// # Safety
     /// The addresses are those of device memory of this GPU with as many floats, valid until the stream has executed it.
     /// An input may be its own output, and overlaps no other one.
-    pub unsafe fn enqueue(&self, collective: Collective, operands: &[Operands], stream: &Stream) -> Result<(), String> {
-        let Functions { all_reduce, reduce_scatter, all_gather, broadcast, .. } = *self.functions;
+    pub unsafe fn all_reduce(&self, operands: &[Operands], stream: &Stream) -> Result<(), String> {
+        let Functions { all_reduce, group_start, group_end, .. } = *self.functions;
         let (raw, stream) = (self.raw()?, stream.raw.cast());
         // SAFETY: every start has its end.
-        self.functions.check(unsafe { (self.functions.group_start)() }, "beginning collectives")?;
+        self.functions.check(unsafe { group_start() }, "beginning sums over ranks")?;
         let mut enqueued = Ok(());
         for Operands { from, to, count } in operands.iter().copied() {
-            let (from, to) = (from as *const c_void, to as *mut c_void);
             // SAFETY: guaranteed by the caller; the communicator is valid until it is dropped.
-            let (result, what) = unsafe {
-                match collective {
-                    Collective::AllReduce => (all_reduce(from, to, count, FLOAT, SUM, raw, stream), "all_reduce"),
-                    Collective::ReduceScatter => (reduce_scatter(from, to, count, FLOAT, SUM, raw, stream), "reduce_scatter"),
-                    Collective::AllGather => (all_gather(from, to, count, FLOAT, raw, stream), "all_gather"),
-                    Collective::Broadcast { root } => (broadcast(from, to, count, FLOAT, root as c_int, raw, stream), "broadcast"),
-                }
-            };
-            enqueued = enqueued.and(self.functions.check(result, what));
+            let result = unsafe { all_reduce(from as *const c_void, to as *mut c_void, count, FLOAT, SUM, raw, stream) };
+            enqueued = enqueued.and(self.functions.check(result, "all_reduce"));
         }
         // SAFETY: ends the group that was begun above, also after an error.
-        let ended = self.functions.check(unsafe { (self.functions.group_end)() }, "enqueueing collectives");
+        let ended = self.functions.check(unsafe { group_end() }, "enqueueing sums over ranks");
         enqueued.and(ended)
     }
 
@@ -292,7 +252,7 @@ mod tests {
             Ok(functions) => assert!(functions.version >= OLDEST),
             Err(refusal) => {
                 assert!(refusal.starts_with("NCCL"), "{refusal}");
-                assert!(!is_present() && version().is_none() && unique_id().is_err());
+                assert!(unique_id().is_err());
             }
         }
     }

@@ -2,7 +2,7 @@
 //! ranks share a GPU through host memory and the job's group.
 
 use crate::libraries::driver::{Context, Event, PinnedBuffer, Stream};
-use crate::libraries::nccl::{Collective, Communicator, ID_BYTES, Operands, unique_id};
+use crate::libraries::nccl::{Communicator, ID_BYTES, Operands, unique_id};
 use crate::runtime::state::lock;
 use cudarc::driver::result;
 use plimsoll_comm::{Group, Reduction};
@@ -89,7 +89,7 @@ impl Exchange {
     pub unsafe fn all_reduce(&self, operands: &[Operands], stream: &Stream) -> Result<(), String> {
         match &self.way {
             // SAFETY: guaranteed by the caller.
-            Way::Nccl(communicator) => unsafe { communicator.enqueue(Collective::AllReduce, operands, stream) },
+            Way::Nccl(communicator) => unsafe { communicator.all_reduce(operands, stream) },
             Way::Host(buffer) => {
                 let failed = |error: cudarc::driver::DriverError| format!("copying sums over ranks failed: {error:?}");
                 stream.wait().map_err(failed)?;
