@@ -4,6 +4,7 @@
 use crate::config::Config;
 use crate::cost::{
     self, Bandwidths, CostTable, FLUSH_BYTES, MAX_NODE_BYTES, NODE_DISTANCE, NodeTimer, StepNodes, max_step_bytes, profile_step,
+    small_step_rest,
 };
 use crate::devices::OpenDevice;
 use crate::error::Result;
@@ -15,6 +16,16 @@ use std::time::{Duration, Instant};
 
 /// A network of the zoo with its batch and settings.
 type CalibrationNetwork = (&'static str, usize, &'static [&'static str]);
+
+macro_rules! narrow {
+    ($filters:literal) => {
+        concat!(
+            "model.layers=[{type='conv2d', filters=",
+            $filters,
+            ", size=3, activation='relu'}, {type='flatten'}, {type='dense', units=10}]"
+        )
+    };
+}
 
 /// Networks whose nodes are timed one by one, the most telling first: convolutions over large and small images with few
 /// and many channels, depthwise and transposed convolutions, matrix products, attention, normalization, recurrent
@@ -68,6 +79,33 @@ const DISCRETE_NETWORKS: [(CalibrationNetwork, &str); 18] = [
     (("gru", 64, &[]), "f32"),
 ];
 
+/// Layers of one's own, beside the networks of the zoo: images, and classes as numbers.
+const LAYERS: &str = "[data]\nsource = \"random\"\ny = [10]\n[model]\n[train]\nloss = \"mse\"\noptimizer = \"adam\"\n";
+
+/// The name of networks of [`LAYERS`].
+const OWN: &str = "layers";
+
+/// Images of one channel through a convolution and a dense layer with few units, and dense layers alone. Products of such shapes have little to run
+/// in parallel: those with long sums take ten times as long as moving their bytes.
+const NARROW_NETWORKS: [CalibrationNetwork; 6] = [
+    (OWN, 32, &["data.x=[48, 48, 1]", narrow!(48)]),
+    (OWN, 32, &["data.x=[96, 96, 1]", narrow!(24)]),
+    (OWN, 768, &["data.x=[48, 48, 1]", narrow!(48)]),
+    (OWN, 768, &["data.x=[96, 96, 1]", narrow!(24)]),
+    (OWN, 32, &["data.x=[64]", "model.layers=[{type='dense', units=10}]"]),
+    (OWN, 64, &["data.x=[256]", "model.layers=[{type='dense', units=10}]"]),
+];
+
+/// Steps so small that their start counts, with their precisions.
+const SMALL_NETWORKS: [CalibrationNetwork; 3] = [
+    (OWN, 32, &["data.x=[64]", "model.layers=[{type='dense', units=10}]"]),
+    (OWN, 64, &["data.x=[256]", "model.layers=[{type='dense', units=10}]"]),
+    ("mlp", 32, &[]),
+];
+
+/// The first of them, which are larger than the caches.
+const LARGE_NETWORKS: usize = 6;
+
 /// On devices that time whole steps, nodes nearer than this to a sample are not added.
 const STEP_DISTANCE: f64 = 0.15;
 
@@ -113,16 +151,24 @@ pub fn calibrate(device: Arc<dyn Device>, limit: Duration) -> Result<CostTable> 
     Ok(costs)
 }
 
-/// Times whole steps with the device's own timers.
+/// Times whole steps with the device's own timers, and what they take beside their nodes.
 fn time_steps(costs: &mut CostTable, device: &Arc<dyn Device>, deadline: Instant) -> Result<()> {
     let copies = device.diagnostics().map(|device| device.measure_copies()).transpose()?;
     costs.transfers = copies.map_or_else(Bandwidths::default, Bandwidths::pinned);
-    for (network, precision) in &DISCRETE_NETWORKS {
+    let narrow = NARROW_NETWORKS.iter().map(|network| (network, "f32"));
+    let (first, rest) = DISCRETE_NETWORKS.split_at(LARGE_NETWORKS);
+    let zoo = |networks: &'static [(CalibrationNetwork, &'static str)]| networks.iter().map(|(network, precision)| (network, *precision));
+    for (network, precision) in zoo(first).chain(narrow).chain(zoo(rest)) {
         if Instant::now() > deadline {
             break;
         }
         with_step(device, network, precision, |graph, rows| profile_step(costs, &**device, graph, rows, STEP_DISTANCE))??;
     }
+    let mut rests = Vec::new();
+    for network in &SMALL_NETWORKS {
+        rests.extend(with_step(device, network, "f32", |graph, rows| small_step_rest(costs, &**device, graph, rows))??);
+    }
+    costs.set_start(rests);
     Ok(())
 }
 
@@ -133,12 +179,12 @@ fn with_step<T>(
     precision: &str,
     look: impl FnOnce(&Graph, usize) -> T,
 ) -> Result<T> {
-    let mut config = Config::zoo(name)?;
+    let mut config = if *name == OWN { Config::from_text(LAYERS)? } else { Config::zoo(name)? };
     config.set_value("train.batch", *rows as i64)?;
     config.set_value("data.rows", *rows as i64)?;
     config.set_value("train.precision", precision)?;
     changes.iter().try_for_each(|change| config.set(change))?;
-    let opened = OpenDevice { device: Arc::clone(device), threads: None, thread_stacks: Bytes::ZERO };
+    let opened = OpenDevice::alone(Arc::clone(device), None, Bytes::ZERO);
     Trainer::from(config.build()?).on_device(opened).with_step(look)
 }
 
@@ -159,4 +205,20 @@ pub fn required_memory(device: &dyn Device) -> RequiredMemory {
     }
     // The GPU libraries with all that they load, and as much for kernels and graphs.
     RequiredMemory { host: Bytes::mib(2048), device: max_step_bytes(device) + Bytes::mib(1024) }
+}
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_network_of_a_gpu_is_a_network() {
+        let device = crate::gpu::plan_only("h200", 0, false).unwrap();
+        let zoo = DISCRETE_NETWORKS.iter().map(|(network, precision)| (network, *precision));
+        let own = NARROW_NETWORKS.iter().chain(&SMALL_NETWORKS).map(|network| (network, "f32"));
+        for (network, precision) in zoo.chain(own) {
+            let trains = with_step(&device, network, precision, |graph, rows| !graph.updates().is_empty() && rows == network.1);
+            assert!(trains.unwrap(), "{network:?}");
+        }
+    }
 }

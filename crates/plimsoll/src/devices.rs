@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::gpu::{self, Convolutions};
 use crate::ranks::Ranks;
 use crate::system;
+use plimsoll_core::plan::Overhead;
 use plimsoll_core::{Bytes, Device};
 use plimsoll_cpu::CpuDevice;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 /// ```
 /// use plimsoll::DeviceSpec;
 /// assert_eq!("cuda:1".parse::<DeviceSpec>()?, DeviceSpec::Cuda(1));
+/// assert_eq!("cuda".parse::<DeviceSpec>()?, DeviceSpec::CudaOfRank);
 /// assert_eq!("tpu".parse::<DeviceSpec>().unwrap_err().to_string(), "there is no device `tpu`; there are `cpu` and `cuda:0`, `cuda:1`, …");
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
@@ -24,15 +26,18 @@ pub enum DeviceSpec {
     Cpu,
     /// A GPU, by its number.
     Cuda(usize),
+    /// A GPU of its own for each of several ranks: that with the number of the rank on its machine. The first one for a process that is alone.
+    CudaOfRank,
 }
 
 impl std::str::FromStr for DeviceSpec {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<DeviceSpec> {
-        let number = name.strip_prefix("cuda").map(|rest| rest.strip_prefix(':').unwrap_or(if rest.is_empty() { "0" } else { rest }));
+        let number = name.strip_prefix("cuda").map(|rest| rest.strip_prefix(':').unwrap_or(rest));
         match (name, number.and_then(|number| number.parse().ok())) {
             ("cpu", _) => Ok(DeviceSpec::Cpu),
+            ("cuda", _) => Ok(DeviceSpec::CudaOfRank),
             (_, Some(ordinal)) => Ok(DeviceSpec::Cuda(ordinal)),
             _ => Err(Error::Config(format!("there is no device `{name}`; there are `cpu` and `cuda:0`, `cuda:1`, …"))),
         }
@@ -61,43 +66,62 @@ pub(crate) struct OpenDevice {
     /// None for a GPU.
     pub threads: Option<usize>,
     pub thread_stacks: Bytes,
+    /// What exchanging numbers with the devices of other ranks takes, beside the group itself.
+    pub communication: Overhead,
+    /// The most ranks that share a device's memory.
+    pub sharing: usize,
+}
+
+impl OpenDevice {
+    /// A device that computes alone.
+    pub fn alone(device: Arc<dyn Device>, threads: Option<usize>, thread_stacks: Bytes) -> OpenDevice {
+        OpenDevice { device, threads, thread_stacks, communication: Overhead::default(), sharing: 1 }
+    }
+}
+
+impl DeviceSpec {
+    /// The number of the GPU, for this rank among those of its machine; none for the CPU.
+    fn ordinal(self, local_rank: usize) -> Option<usize> {
+        match self {
+            DeviceSpec::Cpu => None,
+            DeviceSpec::Cuda(ordinal) => Some(ordinal),
+            DeviceSpec::CudaOfRank => Some(local_rank),
+        }
+    }
 }
 
 /// Opens the device of one of several ranks. Those of a machine share its processors.
-pub(crate) fn open_of_rank(spec: DeviceSpec, threads: Option<usize>, ranks: &Ranks) -> Result<OpenDevice> {
-    if let DeviceSpec::Cuda(_) = spec {
-        return Err(Error::Config(format!(
-            "{} ranks were started to train together, which they can on the CPU only; leave `device` out, or start one process for each GPU",
-            ranks.size()
-        )));
+pub(crate) fn open_of_rank(spec: DeviceSpec, threads: Option<usize>, algorithms: Algorithms, ranks: &Ranks) -> Result<OpenDevice> {
+    if let Some(ordinal) = spec.ordinal(ranks.local_rank()) {
+        let (machine, measured) = (system::machine_id(), algorithms == Algorithms::Measured);
+        let opened = gpu::open_of_rank(ordinal, kernel_folder(), convolutions()?, measured, (ranks.group(), machine))?;
+        let (communication, sharing) = (opened.communication, opened.sharing);
+        return Ok(OpenDevice { communication, sharing, ..OpenDevice::alone(opened.device, None, Bytes::ZERO) });
     }
     // All ranks plan for the same number of threads.
     let own = system::cores().min((system::processors() / ranks.here()).max(1));
     let threads = ranks.least([threads.unwrap_or(own) as u64])?[0] as usize;
     let cpu = CpuDevice::new(threads)?.with_group(Arc::clone(ranks.group()));
-    Ok(OpenDevice { threads: Some(cpu.threads()), thread_stacks: cpu.stacks(), device: Arc::new(cpu) })
+    let (threads, stacks) = (cpu.threads(), cpu.stacks());
+    Ok(OpenDevice::alone(Arc::new(cpu), Some(threads), stacks))
 }
 
 /// Opens a device. With a profile no GPU is needed, and only plans can be made.
 pub(crate) fn open(spec: DeviceSpec, threads: Option<usize>, profile: Option<&str>, algorithms: Algorithms) -> Result<OpenDevice> {
-    match (spec, profile) {
-        (DeviceSpec::Cpu, None) => {
+    let measured = algorithms == Algorithms::Measured;
+    match (spec.ordinal(0), profile) {
+        (None, None) => {
             let cpu = CpuDevice::new(threads.unwrap_or_else(system::cores))?;
-            Ok(OpenDevice { threads: Some(cpu.threads()), thread_stacks: cpu.stacks(), device: Arc::new(cpu) })
+            let (threads, stacks) = (cpu.threads(), cpu.stacks());
+            Ok(OpenDevice::alone(Arc::new(cpu), Some(threads), stacks))
         }
-        (DeviceSpec::Cpu, Some(name)) => Err(Error::Config(format!("the profile `{name}` is a GPU's; say `--device cuda:0` too"))),
-        (DeviceSpec::Cuda(ordinal), Some(name)) => {
-            let device = gpu::plan_only(name, ordinal, algorithms == Algorithms::Measured)?;
-            Ok(OpenDevice { device, threads: None, thread_stacks: Bytes::ZERO })
-        }
-        (DeviceSpec::Cuda(ordinal), None) => {
-            let device = gpu::open(ordinal, kernel_folder(), convolutions()?, algorithms == Algorithms::Measured)?;
-            Ok(OpenDevice { device, threads: None, thread_stacks: Bytes::ZERO })
-        }
+        (None, Some(name)) => Err(Error::Config(format!("the profile `{name}` is a GPU's; say `--device cuda:0` too"))),
+        (Some(ordinal), Some(name)) => Ok(OpenDevice::alone(gpu::plan_only(name, ordinal, measured)?, None, Bytes::ZERO)),
+        (Some(ordinal), None) => Ok(OpenDevice::alone(gpu::open(ordinal, kernel_folder(), convolutions()?, measured)?, None, Bytes::ZERO)),
     }
 }
 
-/// Opens a device to compute on: `cpu`, or `cuda:N`.
+/// Opens a device to compute on: `cpu`, `cuda:N`, or `cuda`, which is the first GPU of a process that is alone.
 pub fn open_device(spec: DeviceSpec) -> Result<Arc<dyn Device>> {
     open(spec, None, None, Algorithms::Rules).map(|opened| opened.device)
 }
@@ -105,9 +129,9 @@ pub fn open_device(spec: DeviceSpec) -> Result<Arc<dyn Device>> {
 /// Opens the same GPU once for each way that convolutions can go, with what that is called: by libraries wherever they can, and in generated kernels. The CPU has
 /// one way only.
 pub fn open_each_way(spec: DeviceSpec) -> Result<Vec<(&'static str, Arc<dyn Device>)>> {
-    match spec {
-        DeviceSpec::Cpu => Ok(vec![("", open_device(spec)?)]),
-        DeviceSpec::Cuda(ordinal) => {
+    match spec.ordinal(0) {
+        None => Ok(vec![("", open_device(spec)?)]),
+        Some(ordinal) => {
             let ways = [("libraries", Convolutions::Libraries), ("generated", Convolutions::Generated)];
             ways.into_iter().map(|(name, way)| Ok((name, gpu::open(ordinal, kernel_folder(), way, false)?))).collect()
         }

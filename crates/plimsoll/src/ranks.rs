@@ -65,6 +65,8 @@ pub struct Ranks {
     group: Arc<dyn Group>,
     /// How many of them run on this machine.
     here: usize,
+    /// The number of this one among them.
+    local: usize,
     /// What the footprint of the process has grown by when the group was opened.
     mapped: Bytes,
 }
@@ -87,9 +89,11 @@ impl Ranks {
         // Before libraries are loaded: they are memory of communication.
         let before = system::process_footprint();
         let library = std::env::var_os("PLIMSOLL_MPI").filter(|name| !name.is_empty());
+        let local = launch.local_rank;
         let mpi = Mpi::open(&MpiOptions { library, launch: Some(launch), timeout: timeout()? })?;
         let now = system::footprint_now();
-        Ok(Some(Ranks { mapped: now - before.min(now), ..Ranks::over(Arc::new(mpi))? }))
+        let ranks = Ranks::over(Arc::new(mpi))?;
+        Ok(Some(Ranks { mapped: now - before.min(now), local: local.unwrap_or(ranks.local), ..ranks }))
     }
 
     /// The ranks of a group.
@@ -100,8 +104,9 @@ impl Ranks {
         let machine = [system::machine_id()];
         let mut machines = vec![0; group.size()];
         group.all_gather((&machine[..]).into(), (&mut machines[..]).into())?;
-        let here = machines.iter().filter(|other| **other == machine[0]).count();
-        Ok(Ranks { group, here, mapped: Bytes::ZERO })
+        let of_this_one = |ranks: &[u64]| ranks.iter().filter(|other| **other == machine[0]).count();
+        let (here, local) = (of_this_one(&machines), of_this_one(&machines[..group.rank()]));
+        Ok(Ranks { group, here, local, mapped: Bytes::ZERO })
     }
 
     /// The number of this rank, from 0.
@@ -122,6 +127,11 @@ impl Ranks {
     /// Ranks on this machine.
     pub(crate) fn here(&self) -> usize {
         self.here
+    }
+
+    /// The number of this rank among those of its machine: that of its launcher, if it says so.
+    pub(crate) fn local_rank(&self) -> usize {
+        self.local
     }
 
     /// What communication takes in this process, as it was measured at its start.

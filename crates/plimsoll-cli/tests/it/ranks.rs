@@ -148,7 +148,10 @@ fn what_ranks_cannot_do_is_one_error() {
         let err = String::from_utf8_lossy(&output.stderr);
         let timeout = "error: PLIMSOLL_MPI_TIMEOUT is `soon`, but should be the seconds that a rank waits for others, such as 600";
         assert!(!output.status.success() && err.contains(timeout), "{err}");
-        refused(&["--device", "cuda:0"], "error: 2 ranks were started to train together, which they can on the CPU only");
+        if plimsoll::probe().obstacle().is_some() {
+            // No rank waits for the other.
+            refused(&["--device", "cuda"], "; compute with `--device cpu`");
+        }
     }
 }
 

@@ -8,6 +8,11 @@ use serde::{Deserialize, Serialize};
 pub trait CostModel: Send + Sync {
     /// Seconds of one run of the node over `rows` rows.
     fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64;
+
+    /// Seconds of one run of a program beside its nodes: starting it, and its last launches, which small nodes share.
+    fn start_seconds(&self) -> f64 {
+        0.0
+    }
 }
 
 /// A roofline model: the slower of arithmetic and memory traffic, plus a fixed overhead per node.
@@ -59,6 +64,10 @@ impl CostModel for WithCopies<'_> {
             Op::Load(_) => graph.ty(node.outputs[0]).bytes(rows).0 as f64 / self.bytes_per_s,
             _ => self.cost_model.seconds(graph, node, rows),
         }
+    }
+
+    fn start_seconds(&self) -> f64 {
+        self.cost_model.start_seconds()
     }
 }
 

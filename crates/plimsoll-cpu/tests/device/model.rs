@@ -77,7 +77,11 @@ impl Model {
 
     /// The network in a group, planned for a number of ranks.
     pub fn planned(threads: usize, group: Arc<dyn Group>, ranks: Option<(u32, Bytes)>) -> Model {
-        let device: Arc<dyn Device> = Arc::new(CpuDevice::new(threads).unwrap().with_group(group));
+        Model::on_device(Arc::new(CpuDevice::new(threads).unwrap().with_group(group)), ranks)
+    }
+
+    /// The network on a device, planned for a number of ranks.
+    pub fn on_device(device: Arc<dyn Device>, ranks: Option<(u32, Bytes)>) -> Model {
         let (graph, loss) = forward().unwrap();
         let data_parallel = ranks.map(|(ranks, bucket)| DataParallel { ranks, bucket });
         let programs = training_programs_with(&graph, loss, false, &Training { data_parallel, ..Training::new(&descend) }).unwrap();

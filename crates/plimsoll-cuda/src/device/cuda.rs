@@ -14,6 +14,7 @@ use crate::libraries::nvrtc::Compiler;
 use crate::libraries::probe;
 use crate::program::{self, CudaExecutable, CudaProgram};
 use crate::runtime::arguments::SharedArguments;
+use crate::runtime::exchange::Exchange;
 use crate::runtime::memory::{CudaMemory, DeviceBuffer};
 use crate::runtime::offload::PinnedStore;
 use crate::runtime::staging::PinnedSlot;
@@ -84,6 +85,7 @@ impl CudaDevice {
             compute: Stream::new(&context).map_err(driver)?,
             copy: Stream::new(&context).map_err(driver)?,
             products,
+            exchange: None,
             convolutions: Convolutions::Auto,
             has_tensor_cores: context.capability().map_err(driver)? >= (8, 0),
             cudnn: OnceLock::new(),
@@ -131,6 +133,31 @@ impl CudaDevice {
             shared.algorithms.get_mut().unwrap_or_else(PoisonError::into_inner).add_stored(stored);
         }
         self
+    }
+
+    /// CUDA's own memory, as it was measured when the GPU was opened.
+    pub(super) fn overhead(&self) -> Overhead {
+        self.overhead
+    }
+
+    /// Assumes another one: that of the rank whose CUDA takes most.
+    pub(super) fn assume_overhead(&mut self, overhead: Overhead) {
+        self.overhead = overhead;
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.shared.context
+    }
+
+    pub(super) fn compute_stream(&self) -> &Stream {
+        &self.shared.compute
+    }
+
+    /// Lets programs exchange numbers with other ranks.
+    pub(super) fn set_exchange(&mut self, exchange: Exchange) {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.exchange = Some(exchange);
+        }
     }
 
     /// Computes matrix products in generated kernels, as on a machine without cuBLASLt.

@@ -72,7 +72,7 @@ fn is_open(ordinal: usize) -> bool {
 }
 
 /// Its PCI bus id, by which NVML identifies it.
-fn bus_name(ordinal: usize) -> Option<CString> {
+pub(super) fn bus_name(ordinal: usize) -> Option<CString> {
     let (mut device, mut name) = (0, [0 as c_char; 32]);
     // SAFETY: the pointers are a valid integer and a buffer of the stated length.
     unsafe {
@@ -115,7 +115,7 @@ fn in_use(bus: &CString) -> Option<Bytes> {
 }
 
 /// Resident memory of this process, if the system reports it.
-fn resident() -> Option<Bytes> {
+pub(super) fn resident() -> Option<Bytes> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find(|line| line.starts_with("VmRSS:"))?;
     line.split_whitespace().nth(1)?.parse().ok().map(Bytes::kib)

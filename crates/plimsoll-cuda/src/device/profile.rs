@@ -79,7 +79,7 @@ pub(crate) fn capabilities(model: &str) -> Capabilities {
         reads_channel_views: true,
         resumes_sums: false,
         groups_updates: true,
-        collectives: false,
+        collectives: true,
         rates: GpuPace::SINGLE,
         copy_rate: copy_rate(model),
         runtime: Some(&DeviceRuntime { name: "CUDA context", parts: "CUDA's driver, libraries and compiler" }),

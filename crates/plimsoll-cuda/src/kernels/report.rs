@@ -3,6 +3,25 @@
 use super::{Argument, Kernel};
 use std::fmt::Write;
 
+/// Kernels around a sum over ranks of one number: it tells how many of them had a loss that is not finite, in this or an earlier run,
+/// and all of them remember that.
+pub(crate) fn alarm_of_ranks(cell: Argument) -> [Kernel; 2] {
+    let kernel = |what: &str, parameters: Vec<(&str, Argument)>, body: &str| Kernel {
+        name: "alarm",
+        what: what.to_string(),
+        parameters: parameters.into_iter().map(|(text, argument)| (text.to_string(), argument)).collect(),
+        body: body.to_string(),
+        grid: [1, 1, 1],
+        threads: 1,
+    };
+    let own = [("float* cell", cell), ("const int* alarm", Argument::NonFiniteFlag), ("const float* loss", Argument::Loss)];
+    let all = [("const float* cell", cell), ("int* alarm", Argument::NonFiniteFlag)];
+    [
+        kernel("whether the loss of this rank is not finite", own.to_vec(), "*cell = *alarm || !is_finite(*loss) ? 1.0f : 0.0f;\n"),
+        kernel("whether the loss of any rank is not finite", all.to_vec(), "if (*cell != 0.0f) *alarm = 1;\n"),
+    ]
+}
+
 /// Writes a run's scalar outputs to host memory, followed by a flag whether the loss was finite in this and all earlier
 /// runs. Its inputs are the scalars; `guarded` means that the loss must be finite.
 pub(crate) fn report(numbers: usize, guarded: bool) -> Kernel {

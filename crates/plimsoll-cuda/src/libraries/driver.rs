@@ -177,6 +177,15 @@ impl Event {
         unsafe { result::event::record(self.raw, stream.raw) }
     }
 
+    /// Whether the work before the last recording has completed.
+    pub fn has_occurred(&self) -> Result<bool, DriverError> {
+        // SAFETY: this value owns the event.
+        match unsafe { sys::cuEventQuery(self.raw) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            other => other.result().map(|()| true),
+        }
+    }
+
     /// Waits for the last recording; returns immediately if there is none.
     pub fn wait(&self) -> Result<(), DriverError> {
         // SAFETY: this value owns the event.

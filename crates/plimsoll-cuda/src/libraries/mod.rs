@@ -6,5 +6,6 @@ pub(crate) mod driver;
 pub(crate) mod faults;
 pub(crate) mod injected;
 pub(crate) mod kernel_cache;
+pub(crate) mod nccl;
 pub(crate) mod nvrtc;
 pub(crate) mod probe;

@@ -55,6 +55,7 @@ const DRIVER: &str = "CUDA driver";
 const NVRTC: &str = "NVRTC";
 const CUBLASLT: &str = "cuBLASLt";
 const CUDNN: &str = "cuDNN";
+pub(crate) const NCCL: &str = "NCCL";
 
 /// Looks for the driver, the libraries and the GPUs.
 ///
@@ -125,6 +126,11 @@ const WITHOUT: &str = "PLIMSOLL_CUDA_WITHOUT";
 fn is_hidden(list: &str, name: &str) -> bool {
     let short = name.rsplit(' ').next().unwrap_or(name);
     list.split(',').any(|hidden| hidden.trim().eq_ignore_ascii_case(short))
+}
+
+/// Whether a library is not to be used, though it may be there.
+pub(crate) fn is_unwanted(name: &str) -> bool {
+    is_hidden(&std::env::var(WITHOUT).unwrap_or_default(), name)
 }
 
 /// Libraries that are missing and what that costs, for GPUs that work without them.
@@ -217,6 +223,7 @@ mod tests {
             ("cublaslt, cudnn", CUDNN, true),
             ("driver", DRIVER, true),
             ("nvrtc", CUDNN, false),
+            ("nccl", NCCL, true),
         ] {
             assert_eq!(is_hidden(list, name), hidden, "{list}: {name}");
         }

@@ -167,6 +167,14 @@ impl<'a> Assembly<'a> {
                 }
                 Ok(ops)
             }
+            LoweredOp::AllReduce(work) => {
+                let (work, alarm) = work.kernels();
+                let call = work.resolve(self.addresses, (inputs, outputs), offset, alarm.is_some())?;
+                let [before, after] = alarm.map_or([None, None], |kernels| kernels.map(Some));
+                let mut launch = |kernel: Kernel| self.launch(&kernel, inputs, outputs, offset);
+                let (before, after) = (before.map(&mut launch).transpose()?, after.map(&mut launch).transpose()?);
+                Ok(before.into_iter().chain([UnlinkedOp::Ready(call.into())]).chain(after).collect())
+            }
             LoweredOp::Convolution(work) => {
                 let CudnnConvOp { request, tensors, taken, before, after, fallback } = *work;
                 let dnn = self.shared.cudnn().expect("convolutions go to cuDNN only where it is");

@@ -88,6 +88,7 @@ impl StreamOp {
             StreamOp::Launch { arguments, .. } => arguments.iter().any(is_slot),
             StreamOp::Matmul { a, b, c, onto, .. } => [a, b, c].into_iter().chain(onto).any(is_slot),
             StreamOp::Convolution { addresses, .. } => addresses.iter().any(is_slot),
+            StreamOp::AllReduce(_) => false,
         }
     }
 
@@ -111,6 +112,8 @@ impl StreamOp {
                 // SAFETY: guaranteed by the caller; the plan reserves the workspace that the product was created with.
                 unsafe { product.run([at(*a), at(*b), at(*c)], onto.map(&at), at(*workspace), stream) }.map_err(failed)
             }
+            // SAFETY: guaranteed by the caller.
+            StreamOp::AllReduce(call) => unsafe { call.enqueue(shared, at) }.map_err(failed),
             StreamOp::Convolution { convolution, addresses } => {
                 // SAFETY: guaranteed by the caller; the library's stream is this one.
                 unsafe { convolution.run(addresses.map(&at)) }.map_err(failed)

@@ -81,7 +81,7 @@ impl CudaExecutable {
             }
             assembly.scope = &node.scope;
             let mut ops = Vec::new();
-            for work in lowering.lower(node, false).map_err(named)? {
+            for work in lowering.lower(node, false, false).map_err(named)? {
                 ops.extend(assembly.resolve(work, &node.inputs, &node.outputs, offset, needed).map_err(named)?);
             }
             unlinked.push((name, ops));

@@ -1,5 +1,6 @@
 //! Lowers nodes of a planned graph to kernels and library calls, with their workspace.
 
+use super::collective::{self, AllReduceOp};
 use super::lower_attention::attention_kernels;
 use super::lower_matmul;
 use crate::algorithms::convolution::{self, Convolutions};
@@ -14,9 +15,6 @@ use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
 /// Error for a sum that accumulates onto another.
 const ONTO: &str = "resumes from a partial sum, which GPUs support for matrix products only: their plans do not split other sums";
-
-/// Error for a sum over the ranks of a job.
-const COLLECTIVE: &str = "sums over ranks, which GPUs do not support yet; train on the CPU";
 
 /// Error for a sum over micro-batches in a fixed order.
 const IN_ORDER: &str = "adds micro-batches in a fixed order, which GPUs do not support yet; train on the CPU";
@@ -56,6 +54,8 @@ pub(super) enum LoweredOp {
     },
     /// A convolution through cuDNN.
     Convolution(Box<CudnnConvOp>),
+    /// A sum over ranks.
+    AllReduce(AllReduceOp),
 }
 
 /// A step of a matrix product.
@@ -106,7 +106,8 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, convolutions: C
         Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Pointwise(_) | Op::Attention(_) | Op::Store(_) | Op::Load(_) => 0,
         Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) | Op::Gather(_) => 0,
         Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) | Op::Concat(_) | Op::Pad(_) | Op::ChannelView(_) => 0,
-        Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::AllReduce(_) | Op::PairwiseSum(_) => 0,
+        Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::PairwiseSum(_) => 0,
+        Op::AllReduce(op) => collective::workspace(*op, graph, node),
     })
 }
 
@@ -120,8 +121,9 @@ fn nhwc(dims: &[usize]) -> [usize; 4] {
 }
 
 impl Lowering<'_> {
-    /// Lowers a node. `after_loss` means that this step's loss is computed before it.
-    pub fn lower(&self, node: &Node, after_loss: bool) -> Result<Vec<LoweredOp>, String> {
+    /// Lowers a node. `after_loss` means that this step's loss is computed before it; `alarms`, that it tells other ranks of a
+    /// loss that is not finite.
+    pub fn lower(&self, node: &Node, after_loss: bool, alarms: bool) -> Result<Vec<LoweredOp>, String> {
         let (inputs, outputs) = (&node.inputs[..], &node.outputs[..]);
         let one = |kernel: Kernel| vec![LoweredOp::Kernel(kernel, inputs.to_vec())];
         let all = |list: Vec<Kernel>| list.into_iter().map(|kernel| LoweredOp::Kernel(kernel, inputs.to_vec())).collect::<Vec<_>>();
@@ -130,8 +132,8 @@ impl Lowering<'_> {
             Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::ChannelView(_) => {
                 return Err("is planned as a step, but does not run".to_string());
             }
-            Op::AllReduce(_) => return Err(COLLECTIVE.to_string()),
             Op::PairwiseSum(_) => return Err(IN_ORDER.to_string()),
+            Op::AllReduce(op) => vec![LoweredOp::AllReduce(AllReduceOp::new(*op, node, self, alarms))],
             // Copies run in their own streams.
             Op::Store(_) | Op::Load(_) => vec![],
             Op::Pointwise(op) => {
@@ -315,6 +317,7 @@ impl LoweredOp {
                 };
                 steps.into_iter().filter_map(kernel).chain(fallback).collect()
             }
+            LoweredOp::AllReduce(work) => work.kernels().1.into_iter().flatten().collect(),
             LoweredOp::Convolution(work) => {
                 work.before.into_iter().chain(work.after.into_iter().map(|(kernel, _)| kernel)).chain(work.fallback).collect()
             }
@@ -327,7 +330,7 @@ impl LoweredOp {
             LoweredOp::Kernels(kernels, inputs, outputs) => {
                 LoweredOp::Kernels(kernels.into_iter().map(|kernel| kernel.guarded(after_loss)).collect(), inputs, outputs)
             }
-            product @ LoweredOp::Matmul { .. } => product,
+            unchanged @ (LoweredOp::Matmul { .. } | LoweredOp::AllReduce(_)) => unchanged,
             LoweredOp::Convolution(mut work) => {
                 let guard = |kernel: Kernel| kernel.guarded(after_loss);
                 work.after = work.after.into_iter().map(|(kernel, seen)| (guard(kernel), seen)).collect();

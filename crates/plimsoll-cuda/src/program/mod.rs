@@ -3,6 +3,7 @@
 
 mod address;
 mod assembly;
+mod collective;
 mod enqueue;
 mod executable;
 mod groups;
@@ -33,6 +34,7 @@ use crate::runtime::staging::{RunId, StagingRing};
 use crate::runtime::state::{DeviceState, lock};
 use address::{Address, Addresses, ProgramMemory, resolve};
 use assembly::{Assembly, algorithm_of};
+use collective::{AllReduceCall, check_ranks, is_collective};
 use cudarc::driver::{result, sys};
 use lower::{Lowering, guarding_loss, report};
 use non_finite::{any_non_finite, own};
@@ -84,6 +86,10 @@ struct Instruction {
     steps: Vec<StreamOp>,
     outputs: Vec<Output>,
     writes_state: bool,
+    /// Whether other ranks take part in it.
+    collective: bool,
+    /// Whether it keeps the GPU's arithmetic busy, whose clock falls under a long load.
+    arithmetic: bool,
 }
 
 enum StreamOp {
@@ -104,6 +110,8 @@ enum StreamOp {
         onto: Option<Address>,
         workspace: Address,
     },
+    /// A sum over ranks.
+    AllReduce(Box<AllReduceCall>),
     /// Image, filter, result, scratch.
     Convolution {
         convolution: Rc<Convolution>,
@@ -131,10 +139,29 @@ struct Column {
     bytes: usize,
 }
 
+impl Instruction {
+    /// Whether a search for a non-finite tensor ends here: states must stay as they are, and other ranks do not repeat the
+    /// step.
+    fn ends_search(&self) -> bool {
+        self.writes_state || self.collective
+    }
+}
+
 /// The op of a node and its scope.
 fn name_of(node: &Node) -> String {
     let op = node.op.rules().name();
     if node.scope.is_empty() { op.to_string() } else { format!("{op} of `{}`", node.scope) }
+}
+
+/// Whether an op is bound by arithmetic: products, dense convolutions and attention.
+fn is_arithmetic(op: &Op) -> bool {
+    match op {
+        Op::MatMul(_) | Op::Attention(_) | Op::AttentionGrad(_) => true,
+        Op::Conv2d(op) => op.groups == 1,
+        Op::Conv2dGradInput(op) => op.groups == 1,
+        Op::Conv2dGradFilter(op) => op.groups == 1,
+        _ => false,
+    }
 }
 
 /// Whether a library may compute an op.
@@ -204,12 +231,17 @@ impl CudaProgram {
         let asked = program.order.iter().filter(|id| asks_library(&graph.node(**id).op)).count();
         let mut answered = 0;
         let mut pending = Vec::new();
-        let mut loss_known = false;
+        let (mut loss_known, mut alarmed) = (false, false);
         let (pairs, groups) = (pairs::pairs(&lowering), groups::groups(&lowering));
         for (step, id) in program.order.iter().enumerate() {
             let node = graph.node(*id);
             let name = name_of(node);
             let named = |what: String| unsupported(format!("{name}: {what}"));
+            if let Op::AllReduce(op) = node.op {
+                check_ranks(op, shared).map_err(named)?;
+            }
+            let alarms = is_collective(&node.op) && loss_known && !alarmed;
+            alarmed |= alarms;
             let pair = pairs.iter().find(|pair| pair.at() == step);
             let works = match (pair, groups.get(&step)) {
                 (Some(pair), _) => {
@@ -219,7 +251,7 @@ impl CudaProgram {
                 (None, Some(steps)) => vec![groups::lower(&lowering, steps, loss_known)],
                 // It runs with another sum or update.
                 _ if pairs.iter().any(|pair| pair.skipped() == step) || groups.values().any(|steps| steps.contains(&step)) => vec![],
-                _ => lowering.lower(node, loss_known).map_err(named)?,
+                _ => lowering.lower(node, loss_known, alarms).map_err(named)?,
             };
             let (offset, size) = program.workspaces[step];
             let needed = workspace(graph, node, rows, shared.convolutions);
@@ -280,8 +312,10 @@ impl CudaProgram {
             let here = |value: &&ValueId| !matches!(place(value), Some(Place::Backing(_)));
             let outputs = values.iter().filter(here).map(output).collect::<Result<Vec<_>, _>>().map_err(unsupported)?;
             let stored = |value: &ValueId| graph.updates().iter().any(|(_, stored)| stored == value);
+            let collective = node.is_some_and(|node| is_collective(&graph.node(node).op));
+            let arithmetic = node.is_some_and(|node| is_arithmetic(&graph.node(node).op));
             let writes_state = values.iter().any(|value| matches!(place(value), Some(Place::Resident(_))) || stored(value));
-            instructions.push(Instruction { node, name, shares, steps, outputs, writes_state });
+            instructions.push(Instruction { node, name, shares, steps, outputs, writes_state, collective, arithmetic });
         }
         let on_device = |step: usize| {
             let node = graph.node(program.order[step]);
@@ -348,6 +382,12 @@ impl CudaProgram {
         staging_ring.end(slot)
     }
 
+    /// Whether its work is work of the stream alone, which a CUDA graph can hold.
+    fn is_recorded(&self) -> bool {
+        let waits = || self.shared.exchange.as_ref().is_some_and(|exchange| !exchange.is_recorded());
+        !self.shared.one_by_one && !(waits() && self.instructions.iter().any(|instruction| instruction.collective))
+    }
+
     fn record(&mut self, staging_ring: &StagingRing) -> Result<(), DeviceError> {
         let failed = |error| self.shared.context.failed("recording the step", error);
         let record = |slot| CudaGraph::record(&self.shared.context, &self.shared.compute, failed, || self.enqueue(staging_ring, slot));
@@ -377,7 +417,7 @@ impl Loaded for CudaProgram {
         self.shared.bind()?;
         let staging_ring = Arc::clone(&self.staging_ring);
         let mut staging_ring = lock(&staging_ring);
-        if self.graphs.is_empty() && self.runs[0].is_some() && !self.shared.one_by_one {
+        if self.graphs.is_empty() && self.runs[0].is_some() && self.is_recorded() {
             self.record(&staging_ring)?;
         }
         self.count += 1;
@@ -429,7 +469,7 @@ impl Loaded for CudaProgram {
                 return Ok(column.node);
             }
         }
-        for (i, instruction) in self.instructions.iter().enumerate().take_while(|(_, instruction)| !instruction.writes_state) {
+        for (i, instruction) in self.instructions.iter().enumerate().take_while(|(_, instruction)| !instruction.ends_search()) {
             self.copies.as_ref().map_or(Ok(()), |copies| copies.copy_now(i))?;
             self.enqueue_instruction(instruction, &staging_ring, slot)?;
             self.shared.synchronize()?;

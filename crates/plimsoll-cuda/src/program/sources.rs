@@ -19,7 +19,7 @@ pub(crate) fn kernel_sources(plan: &Plan, program: &Program, rows: usize, convol
         let pair = pairs.iter().find(|pair| pair.first == step);
         let paired = pair.map(|pair| pairs::lower(&lowering, node, graph.node(program.order[pair.second])));
         let grouped = groups.get(&step).map(|steps| groups::lower(&lowering, steps, false));
-        let kernels = lowering.lower(node, false)?.into_iter().chain(paired).chain(grouped).flat_map(LoweredOp::into_kernels);
+        let kernels = lowering.lower(node, false, false)?.into_iter().chain(paired).chain(grouped).flat_map(LoweredOp::into_kernels);
         for kernel in kernels.filter(|kernel| known.insert(kernel.source(""))) {
             let name = assembly::unique(assembly::kernel_name(kernel.name, &node.scope), &mut names);
             sources.push(format!("{PRELUDE}\n{}", kernel.source(&name)));

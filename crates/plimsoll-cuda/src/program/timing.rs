@@ -7,7 +7,7 @@ use crate::runtime::state::lock;
 use cudarc::driver::{DriverError, result};
 use plimsoll_core::NodeId;
 use plimsoll_core::device::{DeviceError, StepInputs};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// A node is repeated in one CUDA graph for about this many seconds, so that launch overhead does not count.
@@ -18,6 +18,10 @@ const MOST: usize = 32;
 
 /// Number of launches of a graph; the fastest counts.
 const ROUNDS: usize = 2;
+
+/// Steps that take longer are run for this many seconds: the clock of a GPU that computes all the time falls after some tenths of a second.
+const LONG_STEP: f64 = 2e-3;
+const SUSTAINED: f64 = 0.5;
 
 /// Maximum slowdown of a step relative to the sum of its nodes; a larger one is treated as a disturbance.
 const MOST_SLOWED: f64 = 2.0;
@@ -34,8 +38,9 @@ impl CudaProgram {
         self.shared.synchronize()?;
         let failed = |error| self.shared.context.failed("timing a node", error);
         let clock = Clock::new(&self.shared.context).map_err(failed)?;
-        let whole = self.time_step(&staging_ring, slot, &clock)?;
+        let (whole, sustained) = self.time_step(&staging_ring, slot, &clock)?;
         let mut times: Vec<(NodeId, f64)> = Vec::with_capacity(self.instructions.len());
+        let (mut of_arithmetic, mut arithmetic) = (0.0, HashSet::new());
         for (i, instruction) in self.instructions.iter().enumerate() {
             let Some(node) = instruction.node else { continue };
             self.copies.as_ref().map_or(Ok(()), |copies| copies.copy_now(i))?;
@@ -44,6 +49,10 @@ impl CudaProgram {
             }
             self.clear_non_finite(&staging_ring, slot).map_err(failed)?;
             let seconds = self.time_instruction(instruction, &staging_ring, slot, &clock)?;
+            if instruction.arithmetic {
+                of_arithmetic += seconds;
+                arithmetic.insert(node);
+            }
             // Nodes that run in one launch share its time by the bytes they move.
             let bytes: f64 = instruction.shares.iter().map(|(_, bytes)| bytes).sum();
             match &instruction.shares[..] {
@@ -57,12 +66,15 @@ impl CudaProgram {
         // An isolated node has warm caches; its time is scaled to its share of the whole step.
         let sum: f64 = times.iter().map(|(_, seconds)| seconds).sum();
         let share = (whole / sum).clamp(1.0, MOST_SLOWED);
-        times.iter_mut().for_each(|(_, seconds)| *seconds *= share);
+        // What a long load adds is due to what keeps the arithmetic busy.
+        let slowed = if of_arithmetic > 0.0 { 1.0 + (sustained - whole).max(0.0) / (share * of_arithmetic) } else { 1.0 };
+        let slowed = slowed.min(MOST_SLOWED);
+        times.iter_mut().for_each(|(node, seconds)| *seconds *= if arithmetic.contains(node) { share * slowed } else { share });
         Ok(times)
     }
 
-    /// Seconds of a captured step.
-    fn time_step(&self, staging_ring: &StagingRing, slot: usize, clock: &Clock) -> Result<f64, DeviceError> {
+    /// Seconds of a captured step: at least, and after a long load.
+    fn time_step(&self, staging_ring: &StagingRing, slot: usize, clock: &Clock) -> Result<(f64, f64), DeviceError> {
         let failed = |error| self.shared.context.failed("timing a step", error);
         let stream = &self.shared.compute;
         // The first launch of a kernel loads it.
@@ -74,7 +86,16 @@ impl CudaProgram {
             self.clear_non_finite(staging_ring, slot).map_err(failed)?;
             least = least.min(clock.time(stream, failed, || graph.launch(stream).map_err(failed))?);
         }
-        Ok(least)
+        if least < LONG_STEP {
+            return Ok((least, least));
+        }
+        let steps = |count: usize| -> Result<f64, DeviceError> {
+            let seconds = clock.time(stream, failed, || (0..count).try_for_each(|_| graph.launch(stream).map_err(failed)))?;
+            Ok(seconds / count as f64)
+        };
+        let count = (0.5 * SUSTAINED / least).ceil() as usize;
+        steps(count)?;
+        Ok((least, steps(count)?))
     }
 
     /// Repeated execution may yield non-finite values; states are changed regardless.

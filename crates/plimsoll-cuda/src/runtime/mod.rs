@@ -1,6 +1,7 @@
 //! A GPU in use: its shared state, its memory, staging of batches, and offload copies.
 
 pub(crate) mod arguments;
+pub(crate) mod exchange;
 pub(crate) mod memory;
 pub(crate) mod offload;
 pub(crate) mod staging;

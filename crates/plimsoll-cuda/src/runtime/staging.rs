@@ -157,9 +157,8 @@ impl StagingRing {
     /// offsets of the columns in a slot, `header` that of the header.
     pub fn begin(&mut self, inputs: &StepInputs<'_>, columns: &[usize], header: usize) -> Result<usize, DeviceError> {
         let slot = (self.runs % self.slots.len() as u64) as usize;
-        let failed = |error| self.shared.context.failed("transfer the batch", error);
         // The host must not write to a slot before its previous run has completed.
-        self.slots[slot].done.wait().map_err(failed)?;
+        self.shared.wait_for_run(&self.slots[slot].done, "transfer the batch")?;
         let (scalars, random) = (inputs.scalars, inputs.random);
         let fits = 32 + 4 * scalars.len() <= HEAD;
         self.direct = fits && inputs.columns.iter().all(|column| self.shared.is_slot(column));
@@ -230,7 +229,7 @@ impl StagingRing {
     /// Waits for a run and returns its results. Reporting a loss that is not finite clears the flag for later runs.
     pub fn results_of(&mut self, slot: usize, numbers: &mut [f32]) -> Result<(), DeviceError> {
         let failed = |error| self.shared.context.failed("computing a step", error);
-        self.slots[slot].done.wait().map_err(failed)?;
+        self.shared.wait_for_run(&self.slots[slot].done, "computing a step")?;
         let answer = self.pinned.start.wrapping_add(self.results_offset(slot)).cast::<f32>();
         // SAFETY: the results are this many floats; the GPU has finished writing them and does not write them again before the slot is reused.
         let answer = unsafe { std::slice::from_raw_parts(answer, NUMBERS + 1) };

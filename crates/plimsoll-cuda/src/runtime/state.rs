@@ -4,10 +4,11 @@ use crate::algorithms::convolution::Convolutions;
 use crate::algorithms::measured::{MeasuredAlgorithms, Recorded};
 use crate::libraries::cublaslt::{CublasLt, Matmul};
 use crate::libraries::cudnn::{self, Cudnn};
-use crate::libraries::driver::{Context, Stream};
+use crate::libraries::driver::{Context, Event, Stream};
 use crate::libraries::injected::InjectedFault;
 use crate::libraries::kernel_cache::key;
 use crate::libraries::nvrtc::Compiler;
+use crate::runtime::exchange::{Exchange, Waited};
 use crate::runtime::start_times::StartTimes;
 use plimsoll_core::device::DeviceError;
 use std::collections::BTreeMap;
@@ -27,6 +28,8 @@ pub(crate) struct DeviceState {
     /// The stream for copies of batches.
     pub copy: Stream,
     pub products: Option<Arc<CublasLt>>,
+    /// The ranks that this process trains with, if there are several.
+    pub exchange: Option<Exchange>,
     /// Which implementations of convolutions may be selected.
     pub convolutions: Convolutions,
     pub has_cudnn: bool,
@@ -109,6 +112,15 @@ impl DeviceState {
     fn algorithms_key(&self) -> String {
         let products = if self.products.is_some() { Matmul::version() } else { 0 };
         key(&[&self.context.model().unwrap_or_default(), &products.to_string(), &cudnn::version().to_string()])
+    }
+
+    /// Waits until an event of a run has occurred, and names the ranks if one of them does not take part.
+    pub fn wait_for_run(&self, event: &Event, what: &str) -> Result<(), DeviceError> {
+        let waited = self.exchange.as_ref().map_or_else(|| event.wait().map_err(Waited::Driver), |exchange| exchange.wait(event));
+        waited.map_err(|error| match error {
+            Waited::Driver(error) => self.context.failed(what, error),
+            Waited::Ranks(what) => DeviceError::Failed { device: self.context.name(), what },
+        })
     }
 
     /// Waits until the GPU is idle.

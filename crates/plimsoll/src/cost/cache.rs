@@ -11,8 +11,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 /// Raised when older files must not be used any more. 2: nodes were timed on subnormal numbers before. 3: on a GPU, nodes that run together
-/// were not distinguished, and times were relative to other rates.
-const FORMAT: u32 = 3;
+/// were not distinguished, and times were relative to other rates. 4: on a GPU, narrow products and the start of a step were not measured.
+const FORMAT: u32 = 4;
 
 #[derive(Serialize, Deserialize)]
 struct CacheHeader {
@@ -118,7 +118,7 @@ mod tests {
         fs::rename(&path, file(&folder, "cpu · 1 thread")).unwrap();
         assert_eq!(load(&folder, "cpu · 1 thread"), None, "a file of another device");
         let text = fs::read_to_string(file(&folder, "cpu · 1 thread")).unwrap();
-        let damaged = [text[..40].to_string(), text.replace("1.0", "1.5"), text.replace("\"format\":3", "\"format\":1"), String::new()];
+        let damaged = [text[..40].to_string(), text.replace("1.0", "1.5"), text.replace("\"format\":4", "\"format\":1"), String::new()];
         for (i, text) in damaged.iter().enumerate() {
             fs::write(&path, text).unwrap();
             assert_eq!(load(&folder, KEY), None, "damage {i}");

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 pub use bandwidth::Bandwidths;
 pub use cache::{cache_dir, load, refine, save};
 pub(crate) use node_timer::{FLUSH_BYTES, NodeTimer};
-pub(crate) use profile::{MAX_NODE_BYTES, NODE_DISTANCE, StepNodes, max_step_bytes, profile_own_step, profile_step};
+pub(crate) use profile::{MAX_NODE_BYTES, NODE_DISTANCE, StepNodes, max_step_bytes, profile_own_step, profile_step, small_step_rest};
 pub(crate) use recorded::record_rates;
 pub use recorded::{RecordedRates, recorded_rates};
 use refine::MeasuredStep;
@@ -32,18 +32,35 @@ pub use refine::{Correction, StepCosts};
 pub use step_timer::{NodeTime, StepProfile};
 pub(crate) use step_timer::{kernel_sources, profile};
 
+/// The class of what a step takes beside its nodes, in [StepCosts].
+pub(crate) const STEP: &str = "start of a step";
+
 /// The number of nearest neighbours.
 const NEIGHBOURS: usize = 6;
 
-/// Squared distances below this weigh alike: timings are no more precise.
-const SMOOTHING: f64 = 0.1;
+/// How samples are weighted by their squared distance.
+struct Weighting {
+    /// Distances below this weigh alike: timings are no more precise.
+    smoothing: f64,
+    /// The distance at which the average of a class counts, if it does.
+    average: Option<f64>,
+    /// Weights are this power of inverse distances.
+    power: i32,
+}
 
-/// The squared distance at which the average of a class of nodes on a GPU counts.
-const AVERAGE_DISTANCE: f64 = 1.0;
+/// On the CPU, where a node takes as long as other load lets it.
+const ON_CPU: Weighting = Weighting { smoothing: 0.1, average: None, power: 1 };
+
+/// On a GPU, whose clock is precise. How long a product takes for its size depends on its shape by more than an order of magnitude, so that a near
+/// sample says more than several that are far.
+const ON_GPU: Weighting = Weighting { smoothing: 0.01, average: Some(4.0), power: 2 };
 
 /// Weight of the batch-dependent size in the distance between matrix products or convolutions: time is proportional to rows more reliably than to channels.
 /// Memory-bound nodes depend on it fully, because of caches.
 const BATCH_SIZE_WEIGHT: f64 = 0.4;
+
+/// The most that a step takes beside its nodes, in seconds; more is a disturbance.
+const MAX_START: f64 = 5e-5;
 
 /// Measured run times of a device, as a cost model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,6 +75,9 @@ pub struct CostTable {
     /// Whether it is a GPU, whose built-in rates differ by op and type: samples are relative to those instead.
     #[serde(default)]
     on_gpu: bool,
+    /// What a step of a GPU takes beside its nodes: its start, and launches that the smallest nodes share.
+    #[serde(default)]
+    start_s: f64,
     samples: BTreeMap<String, Vec<TimedNode>>,
     /// The step times of runs.
     #[serde(default)]
@@ -154,6 +174,7 @@ impl Default for CostTable {
             transfers: Bandwidths::default(),
             base: cpu_rates(),
             on_gpu: false,
+            start_s: 0.0,
             samples: BTreeMap::new(),
             steps: Vec::new(),
             correction: Correction::default(),
@@ -223,11 +244,22 @@ impl CostTable {
         CostTable { correction, ..self }
     }
 
+    /// What a step takes beside its nodes, without correction.
+    pub(crate) fn uncorrected_start(&self) -> f64 {
+        self.start_s
+    }
+
     /// The class of a node and its seconds as measured, without correction.
     pub(crate) fn uncorrected(&self, graph: &Graph, node: &Node, rows: usize) -> (String, f64) {
         let features = features(graph, node, rows);
         let seconds = self.base_seconds(&features) * self.factor(&features).unwrap_or(0.0).exp();
         (features.class, seconds)
+    }
+
+    /// Sets what a step takes beside its nodes, from what small steps took more than their nodes: the middle one counts.
+    pub(crate) fn set_start(&mut self, mut rests: Vec<f64>) {
+        rests.sort_by(f64::total_cmp);
+        self.start_s = rests.get(rests.len() / 2).map_or(0.0, |rest| rest.clamp(0.0, MAX_START));
     }
 
     fn add(&mut self, features: &Features, seconds: f64) {
@@ -253,13 +285,14 @@ impl CostTable {
             }
         }
         // Far from all samples, a GPU is as fast as on average: the largest nodes, which take most of the time, count most.
-        let average = self.on_gpu.then(|| {
+        let Weighting { smoothing, average, power } = if self.on_gpu { ON_GPU } else { ON_CPU };
+        let average = average.map(|distance| {
             let sum = |of: &dyn Fn(&TimedNode) -> f64| known.iter().map(of).sum::<f64>();
-            (AVERAGE_DISTANCE, (sum(&|sample| f64::from(sample.seconds)) / sum(&|sample| sample.base(&self.base))).ln())
+            (distance, (sum(&|sample| f64::from(sample.seconds)) / sum(&|sample| sample.base(&self.base))).ln())
         });
         let finite = nearest.iter().copied().chain(average).filter(|(distance, factor)| distance.is_finite() && factor.is_finite());
         let (sum, weight) = finite.fold((0.0, 0.0), |(sum, weight), (distance, factor)| {
-            let own = 1.0 / (distance + SMOOTHING);
+            let own = (distance + smoothing).powi(-power);
             (sum + own * factor, weight + own)
         });
         (weight > 0.0).then(|| sum / weight)
@@ -270,6 +303,10 @@ impl CostModel for CostTable {
     fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64 {
         let (class, seconds) = self.uncorrected(graph, node, rows);
         seconds * self.correction.factor(&class)
+    }
+
+    fn start_seconds(&self) -> f64 {
+        self.start_s * self.correction.factor(STEP)
     }
 }
 

@@ -18,10 +18,21 @@ const LABELS: u32 = 2;
 
 /// Floats between ±0.5 and ±2 of mixed sign, read in 16 or in 32 bits.
 pub(super) fn pattern(bytes: usize) -> Vec<u8> {
+    floats(bytes, 0x3f00)
+}
+
+/// Floats between ±0.007 and ±0.035 of mixed sign, in bf16 and f32: with such parameters the activations of deep networks stay about as large as their
+/// inputs. A GPU computes faster on numbers that are not finite, as on zeros.
+pub(super) fn parameters(bytes: usize) -> Vec<u8> {
+    floats(bytes, 0x3c00)
+}
+
+/// Floats of this exponent and the next one.
+fn floats(bytes: usize, exponent: u16) -> Vec<u8> {
     let half = |word: usize| -> u16 {
         let mixed = mixed(word);
         let (sign, mantissa) = ((mixed >> 31) as u16, (mixed >> 16) as u16 & 0xff);
-        sign << 15 | 0x3f00 | mantissa
+        sign << 15 | exponent | mantissa
     };
     (0..bytes / 2).flat_map(|i| half(i / 2).to_ne_bytes()).collect()
 }
@@ -123,6 +134,9 @@ mod tests {
             let positive = numbers.iter().filter(|x| **x > 0.0).count();
             assert!((numbers.len() / 3..2 * numbers.len() / 3).contains(&positive), "{positive} of {}", numbers.len());
         }
+        let parameters = parameters(1 << 16);
+        let parameters = parameters.chunks_exact(4).map(|word| f32::from_ne_bytes(word.try_into().unwrap()));
+        assert!({ parameters }.all(|x| x.is_normal() && (0.007..0.035).contains(&x.abs())));
         // Half precision: exponents are neither zero nor all ones.
         let exponents = bytes.chunks_exact(2).map(|half| u16::from_ne_bytes(half.try_into().unwrap()) >> 10 & 0x1f);
         assert!(exponents.into_iter().all(|exponent| exponent == 0x0f));

@@ -3,7 +3,7 @@
 use super::CostTable;
 use super::features::{Features, features};
 use super::node_timer::{NodeTimer, Timing};
-use super::step_timer::time_step;
+use super::step_timer::{time_step, time_whole_step};
 use crate::error::Result;
 use plimsoll_core::device::Device;
 use plimsoll_core::graph::NodeId;
@@ -55,6 +55,12 @@ pub(crate) fn profile_step(costs: &mut CostTable, device: &dyn Device, graph: &G
         }
     }
     Ok(costs.len() - before)
+}
+
+/// What many consecutive steps of a small network take each, beyond the sum of their nodes by the table; none if that cannot be measured.
+pub(crate) fn small_step_rest(costs: &CostTable, device: &dyn Device, graph: &Graph, rows: usize) -> Result<Option<f64>> {
+    let rest = |(step, nodes): (f64, f64)| step - nodes;
+    Ok(time_whole_step(device, graph, rows, &|graph, node| costs.uncorrected(graph, node, rows).1)?.map(rest))
 }
 
 /// The nodes of some training steps, to be timed one by one.

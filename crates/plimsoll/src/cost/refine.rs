@@ -2,7 +2,7 @@
 //!
 //! Nodes are timed one by one, and in a step they find the caches as other nodes leave them. So a run's measured step
 //! time is compared with its prediction, split by class of nodes, and factors are fitted to the comparisons of the last
-//! runs: one for everything, and one per class. Both are regularized towards 1: a class that takes a small part of a
+//! runs: one for everything (on the CPU only), and one per class. Both are regularized towards 1: a class that takes a small part of a
 //! step hardly moves, and one run cannot turn the table around.
 
 use super::CostTable;
@@ -19,6 +19,8 @@ const MIN_STEPS: u64 = 3;
 /// a step time.
 const OVERALL_DEVIATION: f64 = 1.0;
 const CLASS_DEVIATION: f64 = 0.4;
+/// Of the factor of a class on a GPU. There is none of everything: nothing slows all classes down alike, and small steps must not move large ones.
+const GPU_CLASS_DEVIATION: f64 = 0.2;
 const STEP_DEVIATION: f64 = 0.03;
 
 /// The weight of the logarithm of median over minimum in the standard deviation of a step time: of a run whose steps
@@ -113,7 +115,7 @@ impl CostTable {
         self.steps.push(MeasuredStep { costs: costs.clone(), seconds: super::rounded(seconds), spread });
         let most = self.steps.len().saturating_sub(MAX_STEPS);
         self.steps.drain(..most);
-        self.correction = fit(&self.steps);
+        self.correction = fit(&self.steps, if self.on_gpu { (0.0, GPU_CLASS_DEVIATION) } else { (OVERALL_DEVIATION, CLASS_DEVIATION) });
         true
     }
 }
@@ -124,10 +126,10 @@ fn blended(before: f64, now: f64) -> f64 {
 }
 
 /// The most likely factors: the logarithm of a step time is that of the sum over its classes, each times the factor of
-/// everything and its own.
-fn fit(steps: &[MeasuredStep]) -> Correction {
+/// everything and its own, both of which have these standard deviations before any run.
+fn fit(steps: &[MeasuredStep], (overall_deviation, class_deviation): (f64, f64)) -> Correction {
     let classes: BTreeSet<&str> = steps.iter().flat_map(|step| step.costs.classes.keys()).map(String::as_str).collect();
-    let (overall_variance, class_variance) = (OVERALL_DEVIATION.powi(2), CLASS_DEVIATION.powi(2));
+    let (overall_variance, class_variance) = (overall_deviation.powi(2), class_deviation.powi(2));
     let (mut overall, mut of_class) = (0.0_f64, vec![0.0_f64; classes.len()]);
     for _ in 0..ITERATIONS {
         // Linearized around the factors so far: the share of every class in the time, and what the factors should add

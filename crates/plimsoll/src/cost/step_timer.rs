@@ -1,11 +1,11 @@
 //! Times all nodes of a step with the device's own timers, for asynchronous devices.
 
 use super::features::{Features, features};
-use super::numbers::{Columns, fill, pattern};
+use super::numbers::{Columns, fill, parameters, pattern};
 use crate::error::Result;
 use plimsoll_core::budget::SlotMemory;
 use plimsoll_core::device::{Device, DeviceError, Loaded, StepInputs, StepMemory};
-use plimsoll_core::graph::{Graph, ValueId};
+use plimsoll_core::graph::{Graph, Node, StateKind, ValueId};
 use plimsoll_core::plan::{CheckedPlan, sketch};
 use plimsoll_core::random::StepRandom;
 use plimsoll_core::step::Role;
@@ -21,6 +21,21 @@ pub(super) fn time_step(device: &dyn Device, graph: &Graph, rows: usize, most: B
     let graph = &plan.programs[0].graph;
     let times = node_seconds(device, &plan, rows)?;
     Ok(Some(times.into_iter().map(|(node, seconds)| (features(graph, graph.node(node), rows), seconds)).collect()))
+}
+
+/// Seconds per step of many consecutive ones, each with a batch copied to the device, and of the sum of its nodes; none if the loss of
+/// arbitrary numbers is not finite.
+pub(super) fn time_whole_step(
+    device: &dyn Device,
+    graph: &Graph,
+    rows: usize,
+    seconds: &dyn Fn(&Graph, &Node) -> f64,
+) -> Result<Option<(f64, f64)>> {
+    let plan = CheckedPlan::new(sketch(&[(Role::Step, graph.clone())], rows, device)?)?;
+    let program = &plan.programs[0];
+    let nodes = program.order.iter().map(|id| seconds(&program.graph, program.graph.node(*id))).sum();
+    let step = with_loaded(device, &plan, rows, |loaded, inputs| from_slots(device, &plan, loaded, inputs, SMALL_STEPS_SECONDS))?;
+    Ok(step.map(|step| (step, nodes)))
 }
 
 /// The time of a node of a training step, with its work.
@@ -70,13 +85,16 @@ pub(crate) fn profile(device: &dyn Device, graph: &Graph, rows: usize) -> Result
         }
     };
     let (step_seconds, nodes) = with_loaded(device, &plan, rows, |loaded, inputs| {
-        // As pipelines assemble them: in memory that the device copies from by itself.
-        let slots = inputs.columns.iter().map(|column| slot(device, column)).collect::<Result<Vec<_>>>()?;
-        let columns: Vec<&[u8]> = inputs.columns.iter().zip(&slots).map(|(column, slot)| slot_or(column, slot)).collect();
-        let step = step_seconds(loaded, &StepInputs { columns: &columns, ..*inputs }, plan.programs[0].numbers().count())?;
-        Ok((step, loaded.node_seconds(inputs)?))
+        Ok((from_slots(device, &plan, loaded, inputs, STEPS_SECONDS)?, loaded.node_seconds(inputs)?))
     })?;
     Ok(StepProfile { step_seconds, nodes: nodes.into_iter().map(timed).collect() })
+}
+
+/// Seconds per step, with inputs as pipelines assemble them: in memory that the device copies from by itself.
+fn from_slots(device: &dyn Device, plan: &CheckedPlan, loaded: &mut dyn Loaded, inputs: &StepInputs<'_>, span: f64) -> Result<Option<f64>> {
+    let slots = inputs.columns.iter().map(|column| slot(device, column)).collect::<Result<Vec<_>>>()?;
+    let columns: Vec<&[u8]> = inputs.columns.iter().zip(&slots).map(|(column, slot)| slot_or(column, slot)).collect();
+    step_seconds(loaded, &StepInputs { columns: &columns, ..*inputs }, plan.programs[0].numbers().count(), span)
 }
 
 /// A copy of a column in the device's own kind of slot, if it has one.
@@ -93,7 +111,7 @@ fn slot_or<'a>(column: &'a [u8], slot: &'a Option<Box<dyn SlotMemory>>) -> &'a [
 }
 
 /// Seconds per step.
-fn step_seconds(loaded: &mut dyn Loaded, inputs: &StepInputs<'_>, numbers: usize) -> Result<Option<f64>> {
+fn step_seconds(loaded: &mut dyn Loaded, inputs: &StepInputs<'_>, numbers: usize, span: f64) -> Result<Option<f64>> {
     let mut numbers = vec![0.0; numbers];
     let mut steps = |count: u32| -> Result<Option<f64>> {
         let start = Instant::now();
@@ -105,15 +123,16 @@ fn step_seconds(loaded: &mut dyn Loaded, inputs: &StepInputs<'_>, numbers: usize
     };
     // The first steps load kernels.
     let Some(first) = steps(WARM_STEPS)? else { return Ok(None) };
-    steps(((STEPS_SECONDS / first) as u32).clamp(MIN_STEPS, MAX_STEPS))
+    steps(((span / first) as u32).clamp(MIN_STEPS, MAX_STEPS))
 }
 
 /// Steps before the clock starts.
 const WARM_STEPS: u32 = 3;
 /// About how long steps are timed, and how many.
 const STEPS_SECONDS: f64 = 2.0;
+const SMALL_STEPS_SECONDS: f64 = 0.02;
 const MIN_STEPS: u32 = 5;
-const MAX_STEPS: u32 = 100;
+const MAX_STEPS: u32 = 400;
 
 /// The sources of the kernels of a training step of `rows` rows; empty for a device that generates none.
 pub(crate) fn kernel_sources(device: &dyn Device, graph: &Graph, rows: usize) -> Result<Vec<String>> {
@@ -139,8 +158,15 @@ fn with_loaded<T>(
     let numbers = pattern(Bytes(columns).get().max(PATTERN));
     let (mut resident, arena) = (device.allocate(plan.resident)?, device.allocate(plan.arena)?);
     fill(&mut *resident, &numbers)?;
-    // Integer states are counters or indices: start from zero.
-    for state in plan.states.iter().zip(graph.states()).filter(|(_, state)| matches!(state.ty.dtype, DType::I32 | DType::I64 | DType::U8)) {
+    let small = parameters(PATTERN);
+    for (place, _) in plan.states.iter().zip(graph.states()).filter(|(_, state)| state.kind == StateKind::Parameter) {
+        for at in (0..place.size.get()).step_by(PATTERN) {
+            resident.write(place.offset + Bytes(at as u64), &small[..PATTERN.min(place.size.get() - at)])?;
+        }
+    }
+    // Integer states are counters or indices, and those of optimizers may be squares: both start from zero.
+    let is_zero = |kind: StateKind, dtype: DType| kind == StateKind::Optimizer || matches!(dtype, DType::I32 | DType::I64 | DType::U8);
+    for state in plan.states.iter().zip(graph.states()).filter(|(_, state)| is_zero(state.kind, state.ty.dtype)) {
         resident.write(state.0.offset, &vec![0; state.0.size.get()])?;
     }
     let memory = StepMemory { resident: &*resident, arena: &*arena, backing: None };

@@ -12,4 +12,4 @@ mod without;
 use without as built;
 
 pub use built::{Convolutions, Found, Gpu, Probe, missing_libraries, probe};
-pub(crate) use built::{built_in_seconds, open, plan_only};
+pub(crate) use built::{built_in_seconds, open, open_of_rank, plan_only};

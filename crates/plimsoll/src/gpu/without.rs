@@ -1,7 +1,9 @@
 //! A build without the feature `cuda`: the same functions and types, and no GPU.
 
 use crate::error::{Error, Result};
+use plimsoll_comm::Group;
 use plimsoll_core::graph::{Graph, Node};
+use plimsoll_core::plan::Overhead;
 use plimsoll_core::{Bytes, Device};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -82,6 +84,17 @@ pub fn missing_libraries() -> Vec<String> {
 }
 
 pub(crate) fn open(_: usize, _: Option<PathBuf>, _: Convolutions, _: bool) -> Result<Arc<dyn Device>> {
+    Err(Error::Config(MISSING.to_string()))
+}
+
+/// A GPU of one of several ranks.
+pub(crate) struct RankOnGpu {
+    pub device: Arc<dyn Device>,
+    pub communication: Overhead,
+    pub sharing: usize,
+}
+
+pub(crate) fn open_of_rank(_: usize, _: Option<PathBuf>, _: Convolutions, _: bool, _: (&Arc<dyn Group>, u64)) -> Result<RankOnGpu> {
     Err(Error::Config(MISSING.to_string()))
 }
 

@@ -172,6 +172,9 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
         let mut on_device = memory.by_owner();
         let runtime = request.device().capabilities().runtime.map(Owner::DeviceRuntime);
         on_device.extend(runtime.clone().map(|owner| (owner, footprint.runtime.device)));
+        if request.spec.ranks > 1 {
+            on_device.push((Owner::Communication, request.machine.communication_on_device));
+        }
         let on_host = runtime.map(|owner| (owner, footprint.runtime.host)).into_iter();
         (on_host.chain([(Owner::PinnedStaging, footprint.host_staging)]).collect(), Some(on_device))
     };

@@ -15,6 +15,9 @@ use std::sync::Arc;
 /// measured to take on two and four ranks of one machine (`communication` of `plimsoll train --json`).
 const ASSUMED_COMMUNICATION: Bytes = Bytes::mib(24);
 
+/// The same on the GPU of each rank, for NCCL; not measured with several GPUs yet.
+const ASSUMED_ON_DEVICE: Bytes = Bytes::mib(768);
+
 /// The planner's view of the machine: an opened device, free memory, and predicted times. A value: planning reads
 /// nothing else.
 #[derive(Clone)]
@@ -36,6 +39,8 @@ pub struct Machine {
     pub thread_stacks: Bytes,
     /// What communication with other ranks takes.
     pub communication: Bytes,
+    /// What it takes of the device's own memory.
+    pub communication_on_device: Bytes,
 }
 
 /// The numbers of a plan that come from the machine it was made on, and cannot be recomputed elsewhere. Plan files list
@@ -50,6 +55,8 @@ pub struct Assumptions {
     pub thread_stacks: Bytes,
     /// Buffers and libraries of communication with other ranks.
     pub communication: Bytes,
+    /// The same on the device.
+    pub communication_on_device: Bytes,
     /// Memory of the device runtime, such as the CUDA context.
     pub runtime: Overhead,
     /// Free host memory, where no budget was given.
@@ -75,28 +82,36 @@ impl Machine {
             copy_rate: bandwidths.offload(&*device),
             measured: costs.is_some(),
             free_host: system::available_memory(),
-            free_device: device.memory_info().map(|memory| memory.available),
+            free_device: device.memory_info().map(|memory| Bytes(memory.available.0 / opened.sharing as u64)),
             process: system::process_footprint(),
             threads: opened.threads,
             thread_stacks: opened.thread_stacks,
-            communication: Bytes::ZERO,
+            communication: opened.communication.host,
+            communication_on_device: opened.communication.device,
             device,
         }
     }
 
     /// The same of some ranks, of which none has been started: what communication takes is not measured then.
     pub(crate) fn of_ranks(self, ranks: usize) -> Machine {
-        Machine { communication: if ranks > 1 { ASSUMED_COMMUNICATION } else { Bytes::ZERO }, ..self }
+        if ranks <= 1 {
+            return self;
+        }
+        let shares_host_memory = self.device.capabilities().shares_host_memory;
+        let communication_on_device = if shares_host_memory { Bytes::ZERO } else { ASSUMED_ON_DEVICE };
+        Machine { communication: ASSUMED_COMMUNICATION, communication_on_device, ..self }
     }
 
     /// The same as all ranks see it, so that they make the same plan: the largest of what they take, and the smallest of what
     /// is free. Memory that no budget divides is shared by the ranks of a machine.
     pub(crate) fn shared_by(self, ranks: &Ranks) -> Result<Machine> {
-        let communication = ranks.owned_bytes();
-        let most = ranks.most([self.process.0, self.thread_stacks.0, communication.0])?;
-        let [process, thread_stacks, communication] = most.map(Bytes);
-        let [free_host] = ranks.least([system::available_to_rank(ranks.here() as u64).0])?.map(Bytes);
-        Ok(Machine { process, thread_stacks, communication, free_host, ..self })
+        let communication = ranks.owned_bytes() + self.communication;
+        let most = ranks.most([self.process.0, self.thread_stacks.0, communication.0, self.communication_on_device.0])?;
+        let [process, thread_stacks, communication, communication_on_device] = most.map(Bytes);
+        let free_device = self.free_device.map_or(u64::MAX, |free| free.0);
+        let [free_host, free_device] = ranks.least([system::available_to_rank(ranks.here() as u64).0, free_device])?.map(Bytes);
+        let free_device = self.free_device.map(|_| free_device);
+        Ok(Machine { process, thread_stacks, communication, communication_on_device, free_host, free_device, ..self })
     }
 
     /// The same with what the process takes now: libraries may have been loaded since the plan was made. Those that a
@@ -116,6 +131,7 @@ impl Machine {
             threads: self.threads,
             thread_stacks: self.thread_stacks,
             communication: self.communication,
+            communication_on_device: self.communication_on_device,
             runtime,
             free_host: given.host.is_none().then_some(self.free_host),
             free_device: if given.device.is_none() { self.free_device } else { None },

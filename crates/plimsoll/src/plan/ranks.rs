@@ -47,7 +47,9 @@ pub(crate) fn check(spec: &RunSpec, device: &Capabilities, programs: &Programs, 
         return refuse(format!("{ranks} ranks were started, but predictions are computed by one process"));
     }
     if !device.collectives {
-        return refuse(format!("{ranks} ranks were started to train together, which they can on the CPU only; leave `device` out"));
+        return refuse(format!(
+            "{ranks} ranks were started to train together, but this device does not sum over ranks; leave `device` out"
+        ));
     }
     let given = spec.numerics.as_ref().map(|fixed| fixed.micro_batch).or(spec.micro_batch);
     if let Some(rows) = given.filter(|rows| programs.synchronized && *rows < rank_batch) {

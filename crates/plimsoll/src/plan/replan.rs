@@ -43,6 +43,7 @@ impl RunPlan {
             exceeds("process", machine.process, assumed.process),
             exceeds("stacks of the threads", machine.thread_stacks, assumed.thread_stacks),
             exceeds("communication between ranks", machine.communication, assumed.communication),
+            exceeds("communication between ranks on the device", machine.communication_on_device, assumed.communication_on_device),
             exceeds(&format!("{name} on the host"), runtime.host, assumed.runtime.host),
             exceeds(&format!("{name} on the device"), runtime.device, assumed.runtime.device),
         ]

@@ -2,7 +2,7 @@
 
 use super::RunPlan;
 use crate::allow::Permission;
-use crate::cost::{CostTable, StepCosts};
+use crate::cost::{CostTable, STEP, StepCosts};
 use plimsoll_core::Bytes;
 use plimsoll_core::step::Role;
 use std::collections::BTreeMap;
@@ -30,6 +30,9 @@ impl RunPlan {
             for id in &program.order {
                 let (class, seconds) = costs.uncorrected(&program.graph, program.graph.node(*id), self.micro_batch);
                 *classes.entry(class).or_default() += times as f64 * seconds;
+            }
+            if costs.uncorrected_start() > 0.0 {
+                *classes.entry(STEP.to_string()).or_default() += times as f64 * costs.uncorrected_start();
             }
         };
         match self.accumulation_steps() {

@@ -23,6 +23,8 @@ pub(super) struct Stated {
     pub ranks: usize,
     /// Buffers and libraries of communication with other ranks, as they were measured at start.
     pub communication_bytes: u64,
+    /// The same on the device.
+    pub device_communication_bytes: u64,
     /// The device runtime, such as the CUDA context, if there is one.
     pub runtime: Option<Runtime>,
     /// Free memory, where that is the budget.
@@ -71,6 +73,7 @@ impl Stated {
             thread_stacks_bytes: assumed.thread_stacks.0,
             ranks: plan.ranks,
             communication_bytes: assumed.communication.0,
+            device_communication_bytes: assumed.communication_on_device.0,
             runtime: has_runtime.then_some(runtime),
             free_host_bytes: assumed.free_host.map(|bytes| bytes.0),
             free_device_bytes: assumed.free_device.filter(|_| has_runtime).map(|bytes| bytes.0),
@@ -89,6 +92,10 @@ impl Stated {
         if (self.threads, self.thread_stacks_bytes) != (opened.threads, opened.thread_stacks.0) {
             let (stated, found) = (self.thread_stacks_bytes, opened.thread_stacks.0);
             return wrong(format!("{stated} bytes of stacks for {:?} threads, but that is {found} for {:?}", self.threads, opened.threads));
+        }
+        if self.device_communication_bytes > 0 && (!own_memory || self.ranks == 1) {
+            let bytes = self.device_communication_bytes;
+            return wrong(format!("{bytes} bytes of communication on the device, where there is none"));
         }
         if self.communication_bytes > 0 && self.ranks == 1 {
             return wrong(format!("{} bytes of communication, but a single rank has none", self.communication_bytes));

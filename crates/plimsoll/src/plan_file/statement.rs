@@ -94,6 +94,9 @@ pub(super) fn derive(
             (Some(taken), Some(runtime)) => {
                 let mut owners = memory;
                 insert(&mut owners, runtime.name, taken.device_bytes)?;
+                if spec.ranks > 1 {
+                    insert(&mut owners, "communication", assumptions.device_communication_bytes)?;
+                }
                 on_device = Some(owners);
                 insert(&mut host, runtime.name, taken.host_bytes)?;
                 insert(&mut host, "pinned staging", footprint.host_staging.0)?;

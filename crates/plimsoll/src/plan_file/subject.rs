@@ -69,7 +69,7 @@ impl Subject {
             {
                 spec.threads = Some(threads);
             }
-            (DeviceSpec::Cuda(_), None) => {}
+            (DeviceSpec::Cuda(_) | DeviceSpec::CudaOfRank, None) => {}
             (_, stated) => return Err(untrue(format!("its assumptions state {stated:?} threads, which this run has not"))),
         }
         spec.ranks = assumptions.ranks;

@@ -177,7 +177,8 @@ impl Session {
                 Executor::with_backing(device, plan.memory.clone(), &ledger, file)?
             }
             Some(on_device) => {
-                let device_ledger = Ledger::new(device.name(), Some(on_device.budget - device.footprint(&plan.memory).runtime.device));
+                let others = device.footprint(&plan.memory).runtime.device + plan.assumptions.communication_on_device;
+                let device_ledger = Ledger::new(device.name(), Some(on_device.budget - others));
                 Executor::new(device, plan.memory.clone(), &device_ledger)?
             }
         };

@@ -307,7 +307,7 @@ impl Trainer {
             let start = Instant::now();
             let RunSpec { device, threads, device_profile, algorithms, .. } = &self.spec;
             let opened = match &self.ranks {
-                Some(ranks) => devices::open_of_rank(*device, *threads, ranks)?,
+                Some(ranks) => devices::open_of_rank(*device, *threads, *algorithms, ranks)?,
                 None => devices::open(*device, *threads, device_profile.as_deref(), *algorithms)?,
             };
             let _ = self.device.set(opened);

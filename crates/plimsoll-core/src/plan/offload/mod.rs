@@ -197,10 +197,11 @@ pub(super) fn tighten(graph: &Graph, order: Vec<NodeId>) -> Vec<NodeId> {
 impl Program {
     /// Predicted seconds of one run over `rows` rows, including recomputation, with copies overlapped.
     pub fn seconds(&self, rows: usize, cost_model: &dyn CostModel, rate: CopyRate) -> f64 {
-        match self.copied(rows) {
+        let nodes = match self.copied(rows) {
             Bytes::ZERO => seconds(self, rows, cost_model),
             _ => Overlap::of(self, rows, 0).seconds(self, rows, cost_model, rate),
-        }
+        };
+        nodes + cost_model.start_seconds()
     }
 
     /// Bytes copied to and from the backing store in one run over `rows` rows.
