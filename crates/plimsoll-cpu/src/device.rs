@@ -86,7 +86,13 @@ impl Target for CpuDevice {
 
     fn capabilities(&self) -> Capabilities {
         // A cache line, and the widest vector.
-        Capabilities { reads_channel_views: true, resumes_sums: true, collectives: true, ..Capabilities::host(Bytes(64)) }
+        Capabilities {
+            reads_channel_views: true,
+            resumes_sums: true,
+            collectives: true,
+            fixed_order: true,
+            ..Capabilities::host(Bytes(64))
+        }
     }
 
     fn workspace(&self, graph: &Graph, node: &Node, rows: usize) -> Bytes {

@@ -66,6 +66,8 @@ pub struct Capabilities {
     pub groups_updates: bool,
     /// Whether it runs [sums over ranks](crate::ops::AllReduce).
     pub collectives: bool,
+    /// Whether it adds micro-batches and ranks in the order of a fixed tree.
+    pub fixed_order: bool,
     /// The rates of the default [cost model](Target::cost_model), against which measured times are compared before they
     /// are scaled to other sizes.
     pub rates: Rates,
@@ -86,6 +88,7 @@ impl Capabilities {
             resumes_sums: false,
             groups_updates: false,
             collectives: false,
+            fixed_order: false,
             rates,
             copy_rate,
             runtime: None,

@@ -80,6 +80,7 @@ pub(crate) fn capabilities(model: &str) -> Capabilities {
         resumes_sums: false,
         groups_updates: true,
         collectives: true,
+        fixed_order: false,
         rates: GpuPace::SINGLE,
         copy_rate: copy_rate(model),
         runtime: Some(&DeviceRuntime { name: "CUDA context", parts: "CUDA's driver, libraries and compiler" }),

@@ -11,7 +11,7 @@ use plimsoll_core::plan::Capabilities;
 /// Checks that a run has the same bits on any number of ranks.
 pub(crate) fn check_reproducible(device: &Capabilities, programs: &Programs) -> Result<()> {
     let refuse = |what: String| Err(Error::Config(format!("`parallel.reproducible` {what}")));
-    if !device.collectives {
+    if !device.fixed_order {
         return refuse("needs the CPU, whose sums over micro-batches and ranks have a fixed order; leave it or `device` out".to_string());
     }
     if programs.batch_statistics {
