@@ -9,7 +9,7 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::prelude::*;
 use burn::tensor::activation::{gelu, relu};
 use burn::tensor::module::{attention, max_pool2d};
-use burn::tensor::ops::AttentionModuleOptions;
+use burn::tensor::ops::{AttentionModuleOptions, MaxPoolOptions};
 
 pub fn ops() {
     let device = Device::flex();
@@ -93,7 +93,7 @@ impl CifarCnn {
         for (i, conv) in self.convs.iter().enumerate() {
             x = relu(conv.forward(x));
             if i % 2 == 1 {
-                x = max_pool2d(x, burn::tensor::ops::MaxPoolOptions::new([2, 2], [2, 2], [0, 0], [1, 1], false));
+                x = max_pool2d(x, MaxPoolOptions::new([2, 2]));
             }
         }
         self.head.forward(relu(self.hidden.forward(x.flatten::<2>(1, 3))))
