@@ -385,7 +385,8 @@ impl CudaProgram {
     /// Whether its work is work of the stream alone, which a CUDA graph can hold.
     fn is_recorded(&self) -> bool {
         let waits = || self.shared.exchange.as_ref().is_some_and(|exchange| !exchange.is_recorded());
-        !self.shared.one_by_one && !(waits() && self.instructions.iter().any(|instruction| instruction.collective))
+        let sums = self.instructions.iter().any(|instruction| instruction.collective);
+        !self.shared.one_by_one && (!sums || !waits())
     }
 
     fn record(&mut self, staging_ring: &StagingRing) -> Result<(), DeviceError> {

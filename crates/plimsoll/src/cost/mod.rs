@@ -11,6 +11,8 @@ mod node_timer;
 mod numbers;
 mod profile;
 mod recorded;
+#[cfg(test)]
+mod recorded_gpu;
 mod refine;
 mod step_timer;
 

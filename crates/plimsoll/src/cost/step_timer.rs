@@ -158,6 +158,10 @@ fn with_loaded<T>(
     let numbers = pattern(Bytes(columns).get().max(PATTERN));
     let (mut resident, arena) = (device.allocate(plan.resident)?, device.allocate(plan.arena)?);
     fill(&mut *resident, &numbers)?;
+    // No earlier run has had a loss that is not finite.
+    if let Some(staging) = &plan.staging {
+        resident.write(staging.alarm(), &[0; 4])?;
+    }
     let small = parameters(PATTERN);
     for (place, _) in plan.states.iter().zip(graph.states()).filter(|(_, state)| state.kind == StateKind::Parameter) {
         for at in (0..place.size.get()).step_by(PATTERN) {
