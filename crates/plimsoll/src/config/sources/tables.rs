@@ -165,7 +165,7 @@ fn stream_table<S: StreamSpec>(args: &SourceArgs<'_>, files: Vec<PathBuf>, list:
         window.iter().fold(spec, |spec, window| spec.window(window.clone()))
     };
     let spec = of_columns(table_spec(args)?);
-    let spec = match (rows.clone(), split) {
+    let spec = match (rows, split) {
         (Some(_), Some(_)) => return Err(rows_and_split()),
         (Some((start, end)), None) => spec.rows(start..end),
         (None, Some(split)) => spec.part(0.0, split),
