@@ -79,7 +79,7 @@ const DISCRETE_NETWORKS: [(CalibrationNetwork, &str); 18] = [
     (("gru", 64, &[]), "f32"),
 ];
 
-/// Layers of one's own, beside the networks of the zoo: images, and classes as numbers.
+/// Small networks, beside the networks of the zoo: images, and classes as numbers.
 const LAYERS: &str = "[data]\nsource = \"random\"\ny = [10]\n[model]\n[train]\nloss = \"mse\"\noptimizer = \"adam\"\n";
 
 /// The name of networks of [`LAYERS`].

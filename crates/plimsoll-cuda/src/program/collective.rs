@@ -136,7 +136,7 @@ impl AllReduceCall {
         let exchange = shared.exchange.as_ref().ok_or("this process is alone, but the plan is for several ranks")?;
         let failed = |error: cudarc::driver::DriverError| format!("copying within the GPU failed: {error:?}");
         let copy = |to: u64, from: u64, count: usize| {
-            // SAFETY: both ranges are planned, and the workspace has room for all tensors.
+            // SAFETY: both ranges are planned, and the workspace has the size of all tensors.
             unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, 4 * count, shared.compute.raw) }.result().map_err(failed)
         };
         let direct = self.tensors.iter().map(|tensor| Operands { from: at(tensor.from), to: at(tensor.to), count: tensor.count });

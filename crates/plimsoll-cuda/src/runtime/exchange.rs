@@ -26,11 +26,11 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 /// The ranks of a job, as a GPU exchanges numbers with them.
 pub(crate) struct Exchange {
     group: Arc<dyn Group>,
-    way: Way,
+    transport: Transport,
     timeout: Duration,
 }
 
-enum Way {
+enum Transport {
     Nccl(Communicator),
     /// Through this memory of the host.
     Host(Mutex<PinnedBuffer>),
@@ -47,7 +47,7 @@ impl Exchange {
         let mut id = agreed(&**group, own)?;
         group.broadcast((&mut id[..]).into(), 0).map_err(|error| error.to_string())?;
         let communicator = agreed(&**group, Communicator::open(context, (rank, ranks), id))?;
-        Ok(Exchange { group: Arc::clone(group), way: Way::Nccl(communicator), timeout: TIMEOUT })
+        Ok(Exchange { group: Arc::clone(group), transport: Transport::Nccl(communicator), timeout: TIMEOUT })
     }
 
     /// Through host memory and the group; the context is current.
@@ -57,7 +57,7 @@ impl Exchange {
     pub fn host(context: &Arc<Context>, group: &Arc<dyn Group>) -> Result<Exchange, String> {
         let buffer = PinnedBuffer::new(context, HOST_BUFFER.get());
         let buffer = buffer.map_err(|error| format!("{HOST_BUFFER} of host memory for sums over ranks could not be pinned: {error:?}"));
-        Ok(Exchange { group: Arc::clone(group), way: Way::Host(Mutex::new(agreed(&**group, buffer)?)), timeout: TIMEOUT })
+        Ok(Exchange { group: Arc::clone(group), transport: Transport::Host(Mutex::new(agreed(&**group, buffer)?)), timeout: TIMEOUT })
     }
 
     /// The number of ranks.
@@ -67,14 +67,14 @@ impl Exchange {
 
     /// Whether collectives are work of the stream alone, so that CUDA graphs can hold them.
     pub fn is_recorded(&self) -> bool {
-        matches!(self.way, Way::Nccl(_))
+        matches!(self.transport, Transport::Nccl(_))
     }
 
     /// Device memory of NCCL's communicator, as far as the library says.
     pub fn device_memory(&self) -> Option<Bytes> {
-        match &self.way {
-            Way::Nccl(communicator) => communicator.device_memory().map(Bytes),
-            Way::Host(_) => Some(Bytes::ZERO),
+        match &self.transport {
+            Transport::Nccl(communicator) => communicator.device_memory().map(Bytes),
+            Transport::Host(_) => Some(Bytes::ZERO),
         }
     }
 
@@ -87,10 +87,10 @@ impl Exchange {
     /// The addresses are those of device memory with as many floats, valid until the stream has executed it. An input may
     /// be its own output, and overlaps no other one. The context is current.
     pub unsafe fn all_reduce(&self, operands: &[Operands], stream: &Stream) -> Result<(), String> {
-        match &self.way {
+        match &self.transport {
             // SAFETY: guaranteed by the caller.
-            Way::Nccl(communicator) => unsafe { communicator.all_reduce(operands, stream) },
-            Way::Host(buffer) => {
+            Transport::Nccl(communicator) => unsafe { communicator.all_reduce(operands, stream) },
+            Transport::Host(buffer) => {
                 let failed = |error: cudarc::driver::DriverError| format!("copying sums over ranks failed: {error:?}");
                 stream.wait().map_err(failed)?;
                 let buffer = lock(buffer);
@@ -117,7 +117,7 @@ impl Exchange {
     /// # Errors
     /// If NCCL reports an error, or another rank does not take part in time. NCCL is ended then.
     pub fn wait(&self, event: &Event) -> Result<(), Waited> {
-        let Way::Nccl(communicator) = &self.way else { return event.wait().map_err(Waited::Driver) };
+        let Transport::Nccl(communicator) = &self.transport else { return event.wait().map_err(Waited::Driver) };
         let start = Instant::now();
         let mut looked = start;
         loop {
