@@ -215,7 +215,7 @@ fn bad_tables_are_refused_with_the_line() {
     t.csv, line 1: it has no rows 0 to 2; it has 1
     t.csv, line 1: it has no rows 0 to 0; it has 1
     t.csv, line 1: its 2 rows (0..2) have no window of 2 and 1 rows; use more rows
-    t.csv, line 1: a window of 1 rows and 0 to foretell, every 1, with 1 targets, holds nothing
+    t.csv, line 1: a window of 1 rows and 0 to predict, every 1, with 1 targets, holds nothing
     "#);
 }
 

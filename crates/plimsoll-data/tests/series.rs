@@ -57,8 +57,7 @@ fn a_window_with_a_bad_row_is_a_bad_window() {
     assert_eq!(dropped, 6);
     let parquet = Dataset::parquet(file("hole.parquet"), &ParquetSpec::from(spec()).window(window.clone())).unwrap();
     assert_eq!(windows(parquet.clone().ignore_errors(100)), expected);
-    let error = parquet.batch(4).ignore_errors(0);
-    let refused = collect::column(&error, 0, 0, None).unwrap_err().to_string();
+    let refused = collect::column(&parquet.batch(4), 0, 0, None).unwrap_err().to_string();
     assert!(refused.contains("row 20 (the first is 0): column `temperature` is empty"), "{refused}");
 }
 

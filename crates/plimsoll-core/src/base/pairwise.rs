@@ -12,7 +12,7 @@ use std::ops::Range;
 /// use plimsoll_core::pairwise::PairwiseTree;
 ///
 /// let tree = PairwiseTree::new(8);
-/// assert_eq!(tree.shares(3), [0..4, 4..6, 6..8]);
+/// assert_eq!(tree.shares(3), [4..8, 0..2, 2..4]);
 /// // Sums of the first and second half are complete before the last micro-batch: 1 + 2 + 4 of them.
 /// assert_eq!((tree.place(7).before, tree.levels()), (3, 3));
 /// ```
