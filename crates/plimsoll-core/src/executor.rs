@@ -471,7 +471,7 @@ mod tests {
     fn orthogonal_rows_are_orthogonal() {
         for (rows, columns) in [(3, 12), (5, 5), (7, 2), (1, 1)] {
             let ty = TensorType::f32(Shape::fixed([rows, columns]));
-            let state = State { name: "u".to_string(), kind: StateKind::Parameter, ty, init: Init::Orthogonal };
+            let state = State { name: "u".to_string(), kind: StateKind::Parameter, ty, init: Init::Orthogonal, shard: None };
             let mut draw = InitialValues::new(5, 2, 0);
             let matrix: Vec<f32> = (0..rows * columns).map(|_| draw.number(&state)).collect();
             let at = |wave: usize, place: usize| {

@@ -4,9 +4,9 @@
 //!
 //! | layer | folder | contents |
 //! |---|---|---|
-//! | values | `base/` | [`dtype`], [`shape`], [`expr`], [`random`] and [`normal`] numbers, [`pairwise`] sums, [`budget`] |
+//! | values | `base/` | [`dtype`], [`shape`], [`expr`], [`random`] and [`normal`] numbers, [`pairwise`] sums, [`shard`]s, [`budget`] |
 //! | graph | `ir/` | [`op`] and [`ops`] with their rules, [`graph`], [`verify`], the text form |
-//! | transformations | `transform/` | [`autodiff`], [`function`], [`passes`], [`step`] variants, [`data_parallel`], [`fixed_order`], [`loss_scale`], [`pruning`] |
+//! | transformations | `transform/` | [`autodiff`], [`function`], [`passes`], [`step`] variants, [`data_parallel`], [`fixed_order`], [`loss_scale`], [`pruning`], [`sharding`] |
 //! | planning | `plan/` | schedule, liveness, recomputation, offload, arena, certificate, checker |
 //! | devices | `device/` | what a device implements: memory and loaded programs |
 //! | allocators | `allocator/` | [`allocator`]: blocks within a byte limit, for memory that is not planned |
@@ -29,7 +29,7 @@ mod transform;
 pub use base::budget::{Budget, Bytes, Ledger, LedgerError, Reservation};
 pub use base::dtype::DType;
 pub use base::shape::{Dim, Shape, TensorType};
-pub use base::{budget, dtype, expr, normal, pairwise, random, shape};
+pub use base::{budget, dtype, expr, normal, pairwise, random, shape, shard};
 pub use device::{Device, DeviceError};
 pub use executor::{ChunkMap, Executor, LoadedProgram, ProgramLoader, Ticket};
 pub use ir::graph::{Graph, GraphError, NodeId, ValueId};
@@ -37,4 +37,4 @@ pub use ir::op::Op;
 pub use ir::verify::verify;
 pub use ir::{graph, op, ops};
 pub use plan::Plan;
-pub use transform::{autodiff, data_parallel, fixed_order, function, loss_scale, passes, pruning, step};
+pub use transform::{autodiff, data_parallel, fixed_order, function, loss_scale, passes, pruning, sharding, step};

@@ -90,6 +90,7 @@ impl Target for CpuDevice {
             reads_channel_views: true,
             resumes_sums: true,
             collectives: true,
+            shards: true,
             fixed_order: true,
             ..Capabilities::host(Bytes(64))
         }

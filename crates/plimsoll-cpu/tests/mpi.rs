@@ -45,10 +45,10 @@ fn rank() {
     let mut alone = Model::new(1);
     (0..STEPS).for_each(|step| alone.step_of(step, 0..ROWS).unwrap());
     let alone = alone.states().concat();
-    // A sum per tensor, and one of all.
-    for bucket in [Bytes(1), Bytes::mib(1)] {
+    // A sum per tensor, and one of all; of whole gradients, and of shards.
+    for (bucket, shards) in [(Bytes(1), false), (Bytes::mib(1), false), (Bytes(1), true), (Bytes::mib(1), true)] {
         let group: Arc<dyn Group> = mpi.clone();
-        let mut model = Model::on_rank(1, group, bucket);
+        let mut model = if shards { Model::with_shards(1, group, bucket) } else { Model::on_rank(1, group, bucket) };
         (0..STEPS).for_each(|step| model.step_of(step, ROWS * rank / size..ROWS * (rank + 1) / size).unwrap());
         let own = model.states().concat();
         let mut all = vec![0u8; own.len() * size];
@@ -56,7 +56,7 @@ fn rank() {
         assert!(all.chunks_exact(own.len()).all(|other| other == own), "every rank has the same bits");
         let floats = |bytes: &[u8]| bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect::<Vec<f32>>();
         let worst = floats(&own).iter().zip(floats(&alone)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(worst < 1e-6, "{size} ranks with {bucket}: {worst}");
+        assert!(worst < 1e-6, "{size} ranks with {bucket}, shards {shards}: {worst}");
     }
     println!("trained: rank {rank}");
 }

@@ -18,6 +18,7 @@ fn main() {
     // With collectives: tensor by tensor, and packed.
     steps_allocate_nothing(model::Model::on_rank(2, Arc::new(Alone), Bytes(1)));
     steps_allocate_nothing(model::Model::on_rank(2, Arc::new(Alone), Bytes::mib(1)));
+    steps_allocate_nothing(model::Model::with_shards(2, Arc::new(Alone), Bytes::mib(1)));
 }
 
 fn steps_allocate_nothing(mut model: model::Model) {

@@ -7,3 +7,4 @@ pub mod normal;
 pub mod pairwise;
 pub mod random;
 pub mod shape;
+pub mod shard;

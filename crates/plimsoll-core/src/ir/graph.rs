@@ -3,7 +3,7 @@
 use crate::Bytes;
 use crate::base::shape::{Dim, Shape, TensorType};
 use crate::ir::op::Op;
-use crate::ir::ops::SliceWrite;
+use crate::ir::ops::{AllReduce, SliceWrite};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fmt;
@@ -147,6 +147,25 @@ pub struct State {
     pub ty: TensorType,
     /// Its initializer.
     pub init: Init,
+    /// The tensor that it is a rank's shard of, if it is one.
+    pub shard: Option<ShardOf>,
+}
+
+/// The tensor that a state is a rank's [shard](crate::shard) of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardOf {
+    /// The shape of the tensor.
+    pub shape: Shape,
+    /// The ranks that it is divided over.
+    pub ranks: u32,
+}
+
+/// What updates change while they are added to a graph whose optimizer states are divided over ranks.
+#[derive(Clone, Debug)]
+pub(crate) struct ShardedUpdates {
+    pub ranks: u32,
+    /// The parameter that is updated, and this rank's shard of it.
+    pub parameter: Option<(StateId, ValueId)>,
 }
 
 /// A column of the batch that a step reads.
@@ -213,6 +232,8 @@ pub struct Graph {
     pub(crate) logits_in_blocks: bool,
     /// Number of row splits that the planner created; 0 if none.
     pub(crate) pieces: usize,
+    /// While updates of shards are added.
+    pub(crate) sharded: Option<ShardedUpdates>,
     /// How the planner computes concats.
     pub(crate) joining: ConcatStrategy,
     /// The rewritten concat outputs, by their original ids; all if empty.
@@ -347,13 +368,41 @@ impl Graph {
             return Err(self.error(format!("`{name}` has the shape {}, but a kept tensor cannot depend on the batch", ty.shape)));
         }
         self.check_size(&ty)?;
-        Arc::make_mut(&mut self.states).push(State { name, kind, ty: ty.clone(), init });
+        let shard = self.shard_in_update(kind, &ty);
+        Arc::make_mut(&mut self.states).push(State { name, kind, ty: ty.clone(), init, shard });
         Ok(self.push(Op::State(StateId(self.states.len() as u32 - 1)), vec![], vec![ty])[0])
+    }
+
+    /// The tensor that a state of an update is a shard of: one of the shape of the shard that is updated.
+    fn shard_in_update(&self, kind: StateKind, ty: &TensorType) -> Option<ShardOf> {
+        let sharded = self.sharded.as_ref()?;
+        let (parameter, shard) = sharded.parameter?;
+        let shape = &self.states[parameter.0 as usize].ty.shape;
+        let is_shard = kind == StateKind::Optimizer && ty.shape == *self.shape(shard);
+        is_shard.then(|| ShardOf { shape: shape.clone(), ranks: sharded.ranks })
+    }
+
+    /// What an update rule changes: the parameter, or this rank's shard of it where optimizer states are divided over ranks.
+    /// Slots have its shape.
+    pub fn updated_value(&self, parameter: StateId) -> Option<ValueId> {
+        let shard = self.sharded.as_ref().and_then(|sharded| sharded.parameter).filter(|(state, _)| *state == parameter);
+        shard.map(|(_, shard)| shard).or_else(|| self.state_value(parameter))
+    }
+
+    /// A scalar that sums over what an update rule changes: where that is a shard, the sum over the shards of all ranks.
+    ///
+    /// # Errors
+    /// If it is no scalar of single precision.
+    pub fn sum_of_shards(&mut self, sum: ValueId) -> Result<ValueId, GraphError> {
+        let Some(ranks) = self.sharded.as_ref().map(|sharded| sharded.ranks) else { return Ok(sum) };
+        let token = self.collective_token();
+        let inputs: Vec<ValueId> = [sum].into_iter().chain(token).collect();
+        Ok(self.add(Op::AllReduce(AllReduce { ranks, has_token: token.is_some(), order: None }), &inputs)?[0])
     }
 
     /// The token of the last collective that was added, which the next one reads.
     pub fn collective_token(&self) -> Option<ValueId> {
-        let last = self.nodes.iter().rev().find(|node| matches!(node.op, Op::AllReduce(_)));
+        let last = self.nodes.iter().rev().find(|node| node.op.is_collective());
         last.and_then(|node| node.outputs.last().copied())
     }
 

@@ -5,12 +5,12 @@ use crate::base::shape::{Shape, TensorType};
 use crate::ir::adjoint::Adjoint;
 use crate::ir::graph::{Graph, GraphError, InputId, ScalarId, StateId, ValueId};
 use crate::ir::ops::{
-    AllReduce, Attention, AttentionGrad, AvgPool, AvgPoolGrad, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul, MaxPool,
-    MaxPoolGrad,
+    AllGather, AllReduce, Attention, AttentionGrad, AvgPool, AvgPoolGrad, Concat, Conv2d, Conv2dGradFilter, Conv2dGradInput, MatMul,
+    MaxPool, MaxPoolGrad,
 };
 use crate::ir::ops::{
-    BatchSlice, ChannelView, FusedSliceWrite, Gather, Load, Pad, PairwiseSum, Pointwise, Recurrent, RecurrentGrad, Reduce, Reshape,
-    ScatterAdd, Slice, SliceWrite, Store, Transpose,
+    BatchSlice, ChannelView, FusedSliceWrite, Gather, Load, Pad, PairwiseSum, Pointwise, Recurrent, RecurrentGrad, Reduce, ReduceScatter,
+    Reshape, ScatterAdd, Shard, Slice, SliceWrite, Store, Transpose,
 };
 pub use crate::ir::rules::{Precision, RowContext, RowRule};
 
@@ -121,6 +121,12 @@ pub enum Op {
     AttentionGrad(AttentionGrad),
     /// Sums over the ranks of a job.
     AllReduce(AllReduce),
+    /// Sums over the ranks of a job, of which each rank has a shard.
+    ReduceScatter(ReduceScatter),
+    /// This rank's shard of a tensor.
+    Shard(Shard),
+    /// Tensors of which each rank has a shard, complete on all ranks.
+    AllGather(AllGather),
     /// Partial sums over micro-batches.
     PairwiseSum(PairwiseSum),
     /// A copy to the backing store.
@@ -162,6 +168,9 @@ impl Op {
             Op::Attention(op) => op,
             Op::AttentionGrad(op) => op,
             Op::AllReduce(op) => op,
+            Op::ReduceScatter(op) => op,
+            Op::Shard(op) => op,
+            Op::AllGather(op) => op,
             Op::PairwiseSum(op) => op,
             Op::Store(op) => op,
             Op::Load(op) => op,
@@ -171,6 +180,11 @@ impl Op {
     /// Whether it reads no values: inputs, states and scalars.
     pub fn is_leaf(&self) -> bool {
         matches!(self, Op::Input(_) | Op::State(_) | Op::Scalar(_))
+    }
+
+    /// Whether it exchanges numbers with other ranks: all of them run it, once and in the same order.
+    pub fn is_collective(&self) -> bool {
+        matches!(self, Op::AllReduce(_) | Op::ReduceScatter(_) | Op::AllGather(_))
     }
 
     /// Whether it is a sum over rows that resumes from its last input, the sum over earlier rows.

@@ -347,6 +347,7 @@ impl Pieces<'_> {
             }
             Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::ChannelView(_) | Op::Store(_) | Op::Load(_) => return None,
             Op::Attention(_) | Op::AttentionGrad(_) | Op::AllReduce(_) | Op::PairwiseSum(_) => return None,
+            Op::ReduceScatter(_) | Op::Shard(_) | Op::AllGather(_) => return None,
         };
         legal.then_some(sums)
     }
@@ -373,6 +374,7 @@ fn whole(op: &Op, grown: impl Fn(&Shape) -> Option<Shape>) -> Option<(Op, bool)>
         }
         Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::ChannelView(_) | Op::Store(_) | Op::Load(_) => return None,
         Op::Attention(_) | Op::AttentionGrad(_) | Op::AllReduce(_) | Op::PairwiseSum(_) => return None,
+        Op::ReduceScatter(_) | Op::Shard(_) | Op::AllGather(_) => return None,
     }
     Some((op, goes_on))
 }

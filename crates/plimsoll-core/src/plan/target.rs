@@ -66,6 +66,8 @@ pub struct Capabilities {
     pub groups_updates: bool,
     /// Whether it runs [sums over ranks](crate::ops::AllReduce).
     pub collectives: bool,
+    /// Whether it runs collectives of [shards](crate::ops::ReduceScatter).
+    pub shards: bool,
     /// Whether it adds micro-batches and ranks in the order of a fixed tree.
     pub fixed_order: bool,
     /// The rates of the default [cost model](Target::cost_model), against which measured times are compared before they
@@ -88,6 +90,7 @@ impl Capabilities {
             resumes_sums: false,
             groups_updates: false,
             collectives: false,
+            shards: false,
             fixed_order: false,
             rates,
             copy_rate,

@@ -12,9 +12,10 @@ use crate::base::expr::{Element, Expr};
 use crate::base::pairwise::PairwiseTree;
 use crate::base::random::StepRandom;
 use crate::base::shape::Shape;
+use crate::base::shard;
 use crate::ir::graph::{Graph, Node, ValueId};
 use crate::ir::op::Op;
-use crate::ir::ops::{AllReduce, MatMul, PairwiseSum, Reduce, Reduction, Slice};
+use crate::ir::ops::{AllGather, AllReduce, MatMul, PairwiseSum, Reduce, ReduceScatter, Reduction, Slice};
 use std::collections::BTreeMap;
 use tensor::{Tensor, coordinates};
 
@@ -96,16 +97,23 @@ pub fn run_on_ranks(graph: &Graph, ranks: &[RankInputs<'_>]) -> Vec<Outcome> {
 fn run_with(stored: fn(DType, f64) -> f64, graph: &Graph, ranks: &[RankInputs<'_>]) -> Vec<Outcome> {
     let mut values: Vec<Vec<Tensor>> = vec![vec![Tensor::default(); graph.value_count()]; ranks.len()];
     for (_, node) in graph.nodes() {
-        let summed = match &node.op {
-            Op::AllReduce(op) => Some(all_reduce(*op, node, &values)),
-            _ => None,
+        // The results of a collective on each rank.
+        let mut exchanged = match &node.op {
+            Op::AllReduce(op) => vec![all_reduce(*op, node, &values); ranks.len()],
+            Op::ReduceScatter(op) => reduce_scatter(*op, node, &values),
+            Op::AllGather(op) => vec![all_gather(op, node, &values); ranks.len()],
+            _ => Vec::new(),
         };
-        for (rank, values) in ranks.iter().zip(&mut values) {
+        for (number, (rank, values)) in ranks.iter().zip(&mut values).enumerate() {
             let results = match &node.op {
                 Op::Input(id) => vec![rank.inputs[id.0 as usize].clone()],
                 Op::State(id) => vec![rank.states[id.0 as usize].clone()],
                 Op::Scalar(id) => vec![vec![rank.scalars[id.0 as usize]]],
-                Op::AllReduce(_) => summed.clone().expect("computed above"),
+                op if op.is_collective() => std::mem::take(&mut exchanged[number]),
+                Op::Shard(op) => {
+                    assert_eq!(op.ranks as usize, ranks.len(), "the graph is for as many ranks as run it");
+                    vec![shard_of(&values[node.inputs[0].index()].elements, ranks.len(), number)]
+                }
                 _ => {
                     let operands: Vec<&Tensor> = node.inputs.iter().map(|input| &values[input.index()]).collect();
                     compute(node, &operands, &Setting { graph, rows: rank.rows, random: &rank.random })
@@ -156,6 +164,41 @@ fn all_reduce(op: AllReduce, node: &Node, values: &[Vec<Tensor>]) -> Vec<Vec<f64
     tensors.iter().map(sum).chain([vec![before + 1.0]]).collect()
 }
 
+/// A rank's shard of a tensor.
+fn shard_of(elements: &[f64], ranks: usize, rank: usize) -> Vec<f64> {
+    let mut own = elements[shard::range(elements.len(), ranks, rank)].to_vec();
+    own.resize(shard::length(elements.len(), ranks), 0.0);
+    own
+}
+
+/// For every rank, its shards of the sums over all ranks, and the token.
+fn reduce_scatter(op: ReduceScatter, node: &Node, values: &[Vec<Tensor>]) -> Vec<Vec<Vec<f64>>> {
+    assert_eq!(op.ranks as usize, values.len(), "the graph is for as many ranks as run it");
+    let (tensors, token) = op.operands(&node.inputs);
+    let sum = |input: &ValueId| {
+        let mut sum = values[0][input.index()].elements.clone();
+        values[1..].iter().for_each(|values| add(&mut sum, &values[input.index()].elements));
+        sum
+    };
+    let sums: Vec<Vec<f64>> = tensors.iter().map(sum).collect();
+    let count = token.map_or(0.0, |token| values[0][token.index()].elements[0]) + 1.0;
+    let of_rank = |rank| sums.iter().map(|sum| shard_of(sum, values.len(), rank)).chain([vec![count]]).collect();
+    (0..values.len()).map(of_rank).collect()
+}
+
+/// The tensors that the shards of all ranks are those of, and the token.
+fn all_gather(op: &AllGather, node: &Node, values: &[Vec<Tensor>]) -> Vec<Vec<f64>> {
+    assert_eq!(op.ranks as usize, values.len(), "the graph is for as many ranks as run it");
+    let (shards, token) = op.operands(&node.inputs);
+    let whole = |(input, shape): (&ValueId, &Shape)| {
+        let mut whole: Vec<f64> = values.iter().flat_map(|values| values[input.index()].elements.iter().copied()).collect();
+        whole.truncate(shape.elements().factor());
+        whole
+    };
+    let count = token.map_or(0.0, |token| values[0][token.index()].elements[0]) + 1.0;
+    shards.iter().zip(&op.shapes).map(whole).chain([vec![count]]).collect()
+}
+
 /// Inputs of a step other than tensors.
 struct Setting<'a> {
     graph: &'a Graph,
@@ -166,7 +209,9 @@ struct Setting<'a> {
 fn compute(node: &Node, operands: &[&Tensor], setting: &Setting<'_>) -> Vec<Vec<f64>> {
     match &node.op {
         Op::Input(_) | Op::State(_) | Op::Scalar(_) => unreachable!("leaves are given, not computed"),
-        Op::AllReduce(_) => unreachable!("collectives are computed for all ranks at once"),
+        Op::AllReduce(_) | Op::ReduceScatter(_) | Op::Shard(_) | Op::AllGather(_) => {
+            unreachable!("collectives are computed for all ranks at once")
+        }
         Op::PairwiseSum(op) => vec![pairwise_sum(*op, operands)],
         Op::Pointwise(op) => pointwise(&op.expr, &op.shape, operands, setting),
         Op::Reduce(op) => vec![reduce(op, operands, setting)],

@@ -18,6 +18,7 @@ mod pooling;
 mod products;
 mod recurrent;
 mod reduce;
+mod shards;
 mod stage;
 mod windows;
 
@@ -104,12 +105,14 @@ pub fn ops() -> impl Iterator<Item = &'static str> {
 
 impl Case {
     /// Whether the planner would give this case to the device: slice writes are fused only where the device supports
-    /// it, and so are collectives and sums in their order.
+    /// it, and so are collectives, shards and sums in their order.
     pub fn is_for(&self, device: &dyn Device) -> bool {
         self.graph.nodes().all(|(_, node)| {
             let effective_op = self.graph.effective_op(node);
             let collective = matches!(node.op, Op::AllReduce(_) | Op::PairwiseSum(_));
+            let shards = matches!(node.op, Op::ReduceScatter(_) | Op::Shard(_) | Op::AllGather(_));
             (!collective || device.capabilities().collectives)
+                && (!shards || device.capabilities().shards)
                 && effective_op.slice.as_ref().is_none_or(|(place, part)| device.fuses_slice_write(effective_op.op, part, place))
         })
     }
@@ -221,6 +224,9 @@ table! {
     Attention => "attention", attention::attention;
     AttentionGrad => "attention_grad", attention::attention_grad;
     AllReduce => "all_reduce", all_reduce::cases;
+    ReduceScatter => "reduce_scatter", shards::reduce_scatter;
+    Shard => "shard", shards::shard;
+    AllGather => "all_gather", shards::all_gather;
     PairwiseSum => "pairwise_sum", pairwise_sum::cases;
     Store => "store", offload::store;
     Load => "load", offload::load;

@@ -34,17 +34,11 @@ impl DataParallel {
         divisor: Option<&mut ValueId>,
         order: Option<FixedOrder>,
     ) -> Result<(), GraphError> {
-        // Every step of a run has the same buckets, whatever its micro-batch: they follow from the parameters alone.
-        let (mut buckets, mut bytes) = (vec![Vec::new()], Bytes::ZERO);
-        for gradient in gradients.iter_mut().rev() {
-            if bytes >= self.bucket {
-                buckets.push(Vec::new());
-                bytes = Bytes::ZERO;
-            }
-            bytes += graph.ty(*gradient).bytes(1);
-            buckets.last_mut().expect("begun above").push(gradient);
-        }
-        let buckets = divisor.map(|divisor| vec![divisor]).into_iter().chain(buckets).filter(|bucket| !bucket.is_empty());
+        let buckets = self.buckets(graph, gradients);
+        let mut values: Vec<Option<&mut ValueId>> = gradients.iter_mut().map(Some).collect();
+        let mut taken = |i: usize| values[i].take().expect("a gradient is in one bucket");
+        let buckets: Vec<Vec<&mut ValueId>> = buckets.into_iter().map(|bucket| bucket.into_iter().map(&mut taken).collect()).collect();
+        let buckets = divisor.map(|divisor| vec![divisor]).into_iter().chain(buckets);
         // After those of the forward and backward pass.
         let mut token = graph.collective_token();
         for (number, bucket) in buckets.enumerate() {
@@ -63,5 +57,21 @@ impl DataParallel {
             })?;
         }
         Ok(())
+    }
+
+    /// The gradients of each bucket, by their numbers.
+    pub(super) fn buckets(&self, graph: &Graph, gradients: &[ValueId]) -> Vec<Vec<usize>> {
+        // Every step of a run has the same buckets, whatever its micro-batch: they follow from the parameters alone.
+        let (mut buckets, mut bytes) = (vec![Vec::new()], Bytes::ZERO);
+        for (i, gradient) in gradients.iter().enumerate().rev() {
+            if bytes >= self.bucket {
+                buckets.push(Vec::new());
+                bytes = Bytes::ZERO;
+            }
+            bytes += graph.ty(*gradient).bytes(1);
+            buckets.last_mut().expect("begun above").push(i);
+        }
+        buckets.retain(|bucket| !bucket.is_empty());
+        buckets
     }
 }

@@ -72,7 +72,7 @@ impl Scale {
                 let any = g.reshape(any, Shape::scalar())?;
                 broken = Some(broken.map_or(Ok(any), |before| g.plus(before, any))?);
             }
-            match broken {
+            match broken.map(|broken| g.sum_of_shards(broken)).transpose()? {
                 Some(broken) => g.map(broken, |e, broken| e.binary(Binary::Equal, broken, e.constant(0.0))),
                 None => g.full(1.0, Shape::scalar()),
             }
@@ -111,7 +111,7 @@ impl Scale {
 pub(crate) fn only_if(graph: &mut Graph, gate: ValueId, nodes: usize, updates: usize) -> Result<(), GraphError> {
     for i in updates..graph.updates.len() {
         let (state, new) = graph.updates[i];
-        let old = graph.state_value(state).expect("a state that changes is declared by the graph");
+        let old = graph.updated_value(state).expect("a state that changes is declared by the graph");
         let NodeId(made) = graph.values[new.index()].producer;
         let before = graph.values[old.index()].producer.0 < made;
         let expression = matches!(&graph.nodes[made as usize].op, Op::Pointwise(op) if op.shape == *graph.shape(old));

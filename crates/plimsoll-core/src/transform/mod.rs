@@ -8,4 +8,5 @@ pub mod loss_scale;
 pub mod passes;
 pub mod pruning;
 mod row_sums;
+pub mod sharding;
 pub mod step;

@@ -3,13 +3,15 @@
 use crate::DType;
 use crate::base::expr::Expr;
 use crate::base::shape::TensorType;
-use crate::ir::graph::{Graph, GraphError, Init, Node, Phase, StateId, StateKind, ValueId};
+use crate::ir::graph::{Graph, GraphError, Init, Node, Phase, ShardedUpdates, StateId, StateKind, ValueId};
+use crate::ir::ops::shard_of;
 use crate::transform::autodiff::gradients;
 use crate::transform::data_parallel::DataParallel;
 use crate::transform::fixed_order::FixedOrder;
 use crate::transform::loss_scale::{LossScaling, Scale, only_if};
 use crate::transform::passes::remove_dead;
 use crate::transform::row_sums::RowSums;
+use crate::transform::sharding::Sharding;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
@@ -76,12 +78,20 @@ pub struct Training<'a> {
     /// The order of sums over micro-batches and ranks, if it is fixed. Gradients of each micro-batch are then complete,
     /// whatever `resumes` says.
     pub order: Option<FixedOrder>,
+    /// What is divided over the ranks, if anything. Rules then update [a shard](Graph::updated_value) of each parameter. With
+    /// [`Sharding::Gradients`], those of each micro-batch are complete, whatever `resumes` says. Not with an `order`.
+    pub sharding: Option<Sharding>,
 }
 
 impl<'a> Training<'a> {
     /// Updates every parameter with its own rule, and nothing else.
     pub fn new(rule: &'a UpdateRule<'a>) -> Training<'a> {
-        Training { rule, gradients: None, divisor: None, scaling: None, resumes: false, data_parallel: None, order: None }
+        Training { rule, gradients: None, divisor: None, scaling: None, resumes: false, data_parallel: None, order: None, sharding: None }
+    }
+
+    /// The ranks that have shards of accumulated gradients, if they do.
+    fn scatters_early(&self) -> Option<&DataParallel> {
+        self.data_parallel.as_ref().filter(|_| self.sharding == Some(Sharding::Gradients))
     }
 
     /// Whether updates must wait for all gradients.
@@ -125,7 +135,8 @@ pub fn training_programs_with(
 
     // What micro-batches accumulate: the gradients, and the divisor.
     let accumulated: Vec<ValueId> = found.iter().copied().chain(training.divisor).collect();
-    let sums = match training.resumes && training.order.is_none() {
+    let early = training.scatters_early();
+    let sums = match training.resumes && training.order.is_none() && early.is_none() {
         true => RowSums::of(&backward, &accumulated),
         false => RowSums::none(accumulated.len()),
     };
@@ -133,8 +144,11 @@ pub fn training_programs_with(
     let roles: &[Role] = if accumulate { &[Role::Step, Role::First, Role::Middle, Role::Last] } else { &[Role::Step] };
     let variant = |role: &Role| {
         let mut graph = backward.clone();
-        let states =
-            if accumulate { declare(&mut graph, &parameters, &accumulated, &sums, training.order)? } else { Accumulators::default() };
+        let states = if accumulate { declare(&mut graph, &parameters, &accumulated, &sums, training)? } else { Accumulators::default() };
+        let mut accumulated = accumulated.clone();
+        if let Some(ranks) = early.filter(|_| *role != Role::Step) {
+            ranks.reduce_scatter_all(&mut graph, &mut accumulated[..found.len()])?;
+        }
         if matches!(role, Role::First | Role::Middle) {
             let resumes = *role == Role::Middle;
             for ((sum, _), (state, before)) in sums.sums.iter().zip(&states.sums) {
@@ -180,20 +194,28 @@ pub fn training_programs_with(
                 *total = graph.cast(*total, DType::F32)?;
             }
         }
+        let shards = training.data_parallel.as_ref().filter(|_| training.sharding.is_some());
         if let Some(ranks) = &training.data_parallel {
             let (gradients, divisor) = totals.split_at_mut(found.len());
+            let gradients = if shards.is_some() { &mut [] } else { gradients };
             ranks.sum(&mut graph, gradients, divisor.first_mut(), training.order)?;
         }
         let divisor = training.divisor.map(|_| totals[found.len()]);
-        let complete = |g: &mut Graph, i: usize| -> Result<ValueId, GraphError> {
-            let unscaled = scale.as_ref().map_or(Ok(totals[i]), |scale| scale.divide(g, totals[i]))?;
+        let complete = |g: &mut Graph, total: ValueId| -> Result<ValueId, GraphError> {
+            let unscaled = scale.as_ref().map_or(Ok(total), |scale| scale.divide(g, total))?;
             divisor.map_or(Ok(unscaled), |divisor| divided(g, unscaled, divisor))
         };
+        if let Some(ranks) = shards {
+            let scattered = early.is_some() && *role != Role::Step;
+            let updates = ShardUpdates { ranks, training, scale: scale.as_ref(), parameters: &parameters, scattered };
+            updates.add(&mut graph, &totals[..found.len()], &complete)?;
+            return Ok((*role, graph));
+        }
         let names: Vec<String> = parameters.iter().map(|id| graph.states[id.0 as usize].name.clone()).collect();
         if !training.sees_all() {
             for (i, (parameter, name)) in parameters.iter().zip(&names).enumerate() {
                 graph.within(name, Phase::Update, |g| {
-                    let gradient = complete(g, i)?;
+                    let gradient = complete(g, totals[i])?;
                     (training.rule)(g, *parameter, gradient)
                 })?;
             }
@@ -201,7 +223,7 @@ pub fn training_programs_with(
         }
         let mut all = Vec::with_capacity(names.len());
         for (i, name) in names.iter().enumerate() {
-            all.push(graph.within(name, Phase::Update, |g| complete(g, i))?);
+            all.push(graph.within(name, Phase::Update, |g| complete(g, totals[i]))?);
         }
         let gate = scale.as_ref().map(|scale| scale.gate(&mut graph, &all)).transpose()?;
         if let Some(rule) = training.gradients {
@@ -222,6 +244,71 @@ pub fn training_programs_with(
     // Sums that resume replace those of a micro-batch alone.
     let tidy = |(role, graph): (Role, Graph)| (role, if training.resumes && accumulate { remove_dead(&graph) } else { graph });
     roles.iter().map(|role| variant(role).map(tidy)).collect()
+}
+
+/// The updates of a step whose optimizer states are divided over ranks.
+struct ShardUpdates<'a> {
+    ranks: &'a DataParallel,
+    training: &'a Training<'a>,
+    scale: Option<&'a Scale>,
+    parameters: &'a [StateId],
+    /// Whether gradients are those of shards already.
+    scattered: bool,
+}
+
+impl ShardUpdates<'_> {
+    /// Sums the gradients of each bucket over ranks, updates this rank's shards of its parameters, and gathers them, bucket by
+    /// bucket: neither gradients nor new values are all live together. Where updates wait for all gradients, these are summed
+    /// first. `complete` gives the gradient of the batch's loss.
+    fn add(
+        &self,
+        graph: &mut Graph,
+        gradients: &[ValueId],
+        complete: &dyn Fn(&mut Graph, ValueId) -> Result<ValueId, GraphError>,
+    ) -> Result<(), GraphError> {
+        let ShardUpdates { ranks, training, scale, parameters, scattered } = *self;
+        let types: Vec<ValueId> = parameters.iter().map(|id| graph.state_value(*id).expect("read by the step")).collect();
+        let buckets = ranks.buckets(graph, if scattered { &types } else { gradients });
+        let mut shards = gradients.to_vec();
+        let scatter = |graph: &mut Graph, shards: &mut [ValueId], number: usize| -> Result<(), GraphError> {
+            if !scattered {
+                let whole: Vec<ValueId> = buckets[number].iter().map(|i| gradients[*i]).collect();
+                for (i, shard) in buckets[number].iter().zip(ranks.reduce_scatter(graph, number, &whole)?) {
+                    shards[*i] = shard;
+                }
+            }
+            for i in &buckets[number] {
+                let name = graph.states[parameters[*i].0 as usize].name.clone();
+                shards[*i] = graph.within(&name, Phase::Update, |g| complete(g, shards[*i]))?;
+            }
+            Ok(())
+        };
+        let mut gate = None;
+        if training.sees_all() {
+            (0..buckets.len()).try_for_each(|number| scatter(graph, &mut shards, number))?;
+            graph.sharded = Some(ShardedUpdates { ranks: ranks.ranks, parameter: None });
+            gate = scale.map(|scale| scale.gate(graph, &shards)).transpose()?;
+            if let Some(rule) = training.gradients {
+                shards = graph.within(SCOPE, Phase::Update, |g| rule(g, &shards))?;
+            }
+        }
+        for (number, bucket) in buckets.iter().enumerate() {
+            if !training.sees_all() {
+                scatter(graph, &mut shards, number)?;
+            }
+            let mut new = Vec::with_capacity(bucket.len());
+            for i in bucket {
+                let value = ranks.update_shard(graph, (parameters[*i], shards[*i]), training.rule, gate)?;
+                new.extend(value.map(|value| (parameters[*i], value)));
+            }
+            ranks.all_gather(graph, number, &new)?;
+        }
+        graph.sharded = None;
+        if let (Some(scale), Some(gate)) = (scale, gate) {
+            scale.adapt(graph, gate)?;
+        }
+        Ok(())
+    }
 }
 
 /// Whether every accumulator of a middle micro-batch resumes where the previous micro-batch stopped.
@@ -258,7 +345,7 @@ fn declare(
     parameters: &[StateId],
     accumulated: &[ValueId],
     sums: &RowSums,
-    order: Option<FixedOrder>,
+    training: &Training<'_>,
 ) -> Result<Accumulators, GraphError> {
     let mut counts = vec![0; accumulated.len()];
     let mut state = |graph: &mut Graph, i: usize, ty: TensorType| {
@@ -269,7 +356,7 @@ fn declare(
             None => (SCOPE.to_string(), "divisor_sum"),
         };
         let name = format!("{name}{number}");
-        if let Some(order) = order {
+        if let Some(order) = training.order {
             return graph.within(&scope, Phase::Update, |g| order.declare(g, &name, &ty));
         }
         let value = graph.within(&scope, Phase::Update, |g| g.state(&name, StateKind::Accumulator, ty, Init::Constant(0.0)))?;
@@ -282,7 +369,10 @@ fn declare(
     }
     for (i, value) in accumulated.iter().enumerate() {
         let ty = match parameters.get(i) {
-            Some(parameter) => graph.states[parameter.0 as usize].ty.clone(),
+            Some(parameter) => {
+                let whole = graph.states[parameter.0 as usize].ty.clone();
+                training.scatters_early().map_or(whole.clone(), |ranks| shard_of(&whole.shape, ranks.ranks))
+            }
             None => graph.ty(*value).clone(),
         };
         accumulators.wholes.push(if sums.resumes[i] { None } else { Some(state(graph, i, ty)?) });

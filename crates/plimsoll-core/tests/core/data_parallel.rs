@@ -16,11 +16,11 @@ use plimsoll_core::reference::{self, RankInputs};
 use plimsoll_core::step::{Role, Training, training_programs_with};
 use plimsoll_core::{Bytes, DType, Graph, GraphError, Op, Shape, TensorType, ValueId, verify};
 
-const ROWS: usize = 7;
-const COLUMNS: usize = 4;
+pub const ROWS: usize = 7;
+pub const COLUMNS: usize = 4;
 
 /// Three layers with dropout; the loss is the rows' share of the sum of squares, over the divisor of the batch.
-fn model() -> Result<(Graph, ValueId, ValueId), GraphError> {
+pub fn model() -> Result<(Graph, ValueId, ValueId), GraphError> {
     let mut graph = Graph::new();
     let x = graph.input("x", TensorType::f32(Shape::batch_of([COLUMNS])));
     let share = graph.scalar("share");
@@ -44,11 +44,10 @@ fn model() -> Result<(Graph, ValueId, ValueId), GraphError> {
 }
 
 /// Momentum, so that the optimizer has states of its own.
-fn momentum(graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
-    let ty = graph.states()[parameter.0 as usize].ty.clone();
-    let velocity = graph.state("velocity", StateKind::Optimizer, ty, Init::Constant(0.0))?;
+pub fn momentum(graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
+    let value = graph.updated_value(parameter).expect("parameters are read");
+    let velocity = graph.state("velocity", StateKind::Optimizer, graph.ty(value).clone(), Init::Constant(0.0))?;
     let faster = graph.pointwise(Expr::build(|e| e.add(e.mul(e.input(0), e.constant(0.9)), e.input(1))), &[velocity, gradient])?;
-    let value = graph.state_value(parameter).expect("parameters are read");
     let moved = graph.pointwise(Expr::build(|e| e.sub(e.input(0), e.mul(e.input(1), e.constant(0.1)))), &[value, faster])?;
     graph.update(graph.as_state(velocity).expect("just declared"), faster);
     graph.update(parameter, moved);
@@ -91,11 +90,12 @@ fn programs_in(order: Option<FixedOrder>, extras: Extras, data_parallel: Option<
         resumes: extras.resumes,
         data_parallel,
         order,
+        sharding: None,
     };
     training_programs_with(&forward, loss, true, &training).unwrap()
 }
 
-fn first_states(programs: &[(Role, Graph)]) -> Vec<Vec<f64>> {
+pub fn first_states(programs: &[(Role, Graph)]) -> Vec<Vec<f64>> {
     let longest = programs.iter().map(|(_, graph)| graph.states()).max_by_key(|states| states.len()).unwrap();
     let first = |(i, state): (usize, &plimsoll_core::graph::State)| {
         let count = state.ty.shape.elements().factor();
@@ -148,7 +148,7 @@ fn after_one_batch(programs: &[(Role, Graph)], ranks: &[&[usize]]) -> Vec<Vec<Ve
     outcomes.iter().map(|outcome| named(outcome.states())).collect()
 }
 
-fn of(programs: &[(Role, Graph)], role: Role) -> &Graph {
+pub fn of(programs: &[(Role, Graph)], role: Role) -> &Graph {
     &programs.iter().find(|(own, _)| *own == role).unwrap().1
 }
 

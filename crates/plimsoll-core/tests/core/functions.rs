@@ -40,7 +40,7 @@ fn vector_jacobian_products_are_the_gradients_of_the_graph() {
     assert!(known.iter().all(|op| compared.contains(op)), "{compared:?}");
     assert_eq!(
         refused.into_iter().collect::<Vec<_>>(),
-        ["all_reduce", "attention_grad", "max_pool_grad", "pairwise_sum", "recurrent_grad"]
+        ["all_gather", "all_reduce", "attention_grad", "max_pool_grad", "pairwise_sum", "recurrent_grad", "reduce_scatter", "shard"]
     );
 }
 

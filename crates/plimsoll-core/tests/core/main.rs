@@ -18,6 +18,7 @@ mod precision;
 mod recompute;
 mod recurrent;
 mod reference;
+mod shards;
 mod step;
 mod support;
 mod updates;

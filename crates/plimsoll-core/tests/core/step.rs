@@ -185,6 +185,7 @@ fn what_looks_at_all_gradients_looks_at_the_completed_sums() {
             resumes,
             data_parallel: None,
             order: None,
+            sharding: None,
         };
         training_programs_with(&forward, loss, true, &training).unwrap()
     };

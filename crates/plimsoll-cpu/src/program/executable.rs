@@ -116,6 +116,8 @@ impl Executable for CpuExecutable {
                 Work::Kernel(call) => unsafe { call.run(&self.pool, &bindings) },
                 // SAFETY: as above.
                 Work::Collective(call) => unsafe { call.run(&bindings) }?,
+                // SAFETY: as above.
+                Work::Shards(call) => unsafe { call.run(&bindings) }?,
                 Work::Copy => unreachable!("refused when the program is made"),
             }
         }

@@ -1,8 +1,8 @@
 //! Lowers nodes of a planned graph to instructions, with their workspace.
 
-use super::collective;
 use super::instruction::{Address, AttentionWork, F32Tensor, FloatTensor, HeadsTensor, KernelCall, TypedTensor, Zeros};
 use super::pairwise_sum::PairwiseSumCall;
+use super::{collective, shards};
 use crate::kernels::attention::{self, AttentionShape};
 use crate::kernels::conv::{self, ConvShape, HalfOperands};
 use crate::kernels::gather::TableShape;
@@ -82,6 +82,12 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, threads: usize)
             let sizes: Vec<usize> = inputs[..op.tensors(inputs.len())].iter().map(|input| dims(*input).iter().product()).collect();
             collective::workspace_len(*op, &sizes)
         }
+        Op::Shard(_) => 0,
+        Op::ReduceScatter(op) => {
+            let (tensors, _) = op.operands(inputs);
+            shards::workspace_len(op.ranks as usize, tensors.iter().map(|input| dims(*input).iter().product()))
+        }
+        Op::AllGather(op) => shards::workspace_len(op.ranks as usize, op.shapes.iter().map(|shape| shape.elements().factor())),
     };
     Bytes((floats * size_of::<f32>()) as u64)
 }
@@ -159,7 +165,10 @@ impl Lowering<'_> {
             | Op::ChannelView(_)
             | Op::Store(_)
             | Op::Load(_)
-            | Op::AllReduce(_) => {
+            | Op::AllReduce(_)
+            | Op::ReduceScatter(_)
+            | Op::Shard(_)
+            | Op::AllGather(_) => {
                 return Err("is planned as a step of the kernels, but does not run there".to_string());
             }
             Op::Pointwise(op) => {

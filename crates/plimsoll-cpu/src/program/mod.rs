@@ -8,6 +8,7 @@ mod lower;
 mod offload;
 mod pairwise_sum;
 mod row_split;
+mod shards;
 
 pub(crate) use destination::fuses_slice_write;
 pub(crate) use executable::CpuExecutable;
@@ -29,6 +30,7 @@ use plimsoll_core::device::{DeviceError, Loaded, NodeSpan, StepInputs, StepMemor
 use plimsoll_core::graph::Node;
 use plimsoll_core::plan::{Place, Program};
 use plimsoll_core::{Bytes, DType, NodeId, Op, ValueId};
+use shards::ShardsCall;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -63,6 +65,8 @@ enum Work {
     Kernel(KernelCall),
     /// A sum over all ranks, which call it at the same time.
     Collective(AllReduceCall),
+    /// A collective of shards, or the copy of one.
+    Shards(ShardsCall),
     /// An offload copy, which another thread executes.
     Copy,
 }
@@ -208,6 +212,8 @@ impl CpuProgram {
                 Work::Kernel(call) => unsafe { call.run(&self.pool, &Bindings::of(inputs)) },
                 // SAFETY: as above.
                 Work::Collective(call) => unsafe { call.run(&Bindings::of(inputs)) }?,
+                // SAFETY: as above.
+                Work::Shards(call) => unsafe { call.run(&Bindings::of(inputs)) }?,
                 Work::Copy => {
                     ran(instruction.node);
                     continue;
@@ -264,7 +270,7 @@ impl Loaded for CpuProgram {
                 // SAFETY: as in `run`.
                 Work::Kernel(call) => unsafe { call.run(&self.pool, &Bindings::of(inputs)) },
                 // Other ranks do not repeat the step.
-                Work::Collective(_) => return Ok(None),
+                Work::Collective(_) | Work::Shards(_) => return Ok(None),
                 // SAFETY: as in `run`; nothing runs concurrently.
                 Work::Copy => unsafe { self.copies.as_ref().map_or(Ok(()), |copies| copies.make(i)) }?,
             }
@@ -305,6 +311,7 @@ fn work(lowering: &Lowering<'_>, node: &Node, workspace: (Bytes, Bytes), group: 
     Ok(match node.op {
         Op::Store(_) | Op::Load(_) => Work::Copy,
         Op::AllReduce(op) => Work::Collective(AllReduceCall::new(op, node, workspace, lowering, group)?),
+        Op::ReduceScatter(_) | Op::Shard(_) | Op::AllGather(_) => Work::Shards(ShardsCall::new(node, workspace, lowering, group)?),
         _ => Work::Kernel(lowering.lower(node, workspace)?),
     })
 }

@@ -23,6 +23,6 @@ pub(crate) fn can_split_rows(graph: &Graph, node: &Node, piece: RowSplit) -> boo
         Op::Input(_) | Op::State(_) | Op::Scalar(_) | Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) => false,
         Op::Concat(_) | Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::ChannelView(_) | Op::Pad(_) | Op::Store(_) | Op::Load(_) => false,
         Op::Gather(_) | Op::ScatterAdd(_) | Op::Attention(_) | Op::AttentionGrad(_) | Op::Recurrent(_) | Op::RecurrentGrad(_) => false,
-        Op::AllReduce(_) | Op::PairwiseSum(_) => false,
+        Op::AllReduce(_) | Op::PairwiseSum(_) | Op::ReduceScatter(_) | Op::Shard(_) | Op::AllGather(_) => false,
     }
 }

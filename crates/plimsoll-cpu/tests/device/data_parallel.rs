@@ -3,7 +3,14 @@
 use crate::model::{Model, ROWS};
 use plimsoll_comm::Group;
 use plimsoll_comm::threads::ThreadGroup;
-use plimsoll_core::Bytes;
+use plimsoll_core::device::StepInputs;
+use plimsoll_core::graph::{Graph, Init, StateId, StateKind};
+use plimsoll_core::ops::{AllGather, ReduceScatter, Shard};
+use plimsoll_core::plan::{CheckedPlan, plan};
+use plimsoll_core::random::StepRandom;
+use plimsoll_core::step::Role;
+use plimsoll_core::{Bytes, Executor, Ledger, Op, Shape, TensorType, ValueId};
+use plimsoll_cpu::CpuDevice;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
@@ -18,9 +25,13 @@ fn rows_of(rank: usize, size: usize) -> Range<usize> {
 
 /// The states that each of some ranks has after training.
 fn train(size: usize, threads: usize, bucket: Bytes) -> Vec<Vec<Vec<u8>>> {
+    train_by(size, |group| Model::on_rank(threads, group, bucket))
+}
+
+fn train_by(size: usize, model: impl Fn(Arc<dyn Group>) -> Model + Sync) -> Vec<Vec<Vec<u8>>> {
     let run = |group: ThreadGroup| {
         let rows = rows_of(group.rank(), size);
-        let mut model = Model::on_rank(threads, Arc::new(group), bucket);
+        let mut model = model(Arc::new(group));
         (0..STEPS).for_each(|step| model.step_of(step, rows.clone()).unwrap());
         model.states()
     };
@@ -48,6 +59,75 @@ fn ranks_have_the_weights_of_one_process() {
             }
             let worst = floats(&ranks[0]).iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(worst < 1e-6, "{size} ranks with {bucket}: {worst}");
+        }
+    }
+}
+
+#[test]
+fn ranks_with_shards_have_the_weights_of_one_process() {
+    let mut alone = Model::new(1);
+    (0..STEPS).for_each(|step| alone.step_of(step, 0..ROWS).unwrap());
+    let alone = floats(&alone.states());
+    for size in [1, 2, 3, 4, 7] {
+        for bucket in [Bytes(1), Bytes(200), Bytes::mib(1)] {
+            let ranks = train_by(size, |group| Model::with_shards(1, group, bucket));
+            assert!(ranks.iter().all(|states| *states == ranks[0]), "{size} ranks with {bucket}: all have the same bits");
+            let worst = floats(&ranks[0]).iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst < 1e-6, "{size} ranks with {bucket}: {worst}");
+        }
+    }
+}
+
+/// Tensors that are larger than what passes at a time, of lengths that no number of ranks divides.
+#[test]
+fn large_shards_pass_in_parts() {
+    let shapes = [Shape::fixed([611, 701]), Shape::fixed([13]), Shape::fixed([3, 100_003])];
+    let run = |group: ThreadGroup| {
+        let (rank, ranks) = (group.rank(), group.size() as u32);
+        let mut g = Graph::new();
+        let factor = g.scalar("factor");
+        let declare = |(i, shape): (usize, &Shape)| {
+            g.state(&format!("w{i}"), StateKind::Parameter, TensorType::f32(shape.clone()), Init::Uniform { limit: 1.0 }).unwrap()
+        };
+        let states: Vec<ValueId> = shapes.iter().enumerate().map(declare).collect();
+        let scaled: Vec<ValueId> = states.iter().map(|state| g.times(*state, factor).unwrap()).collect();
+        let mut shards = g.add(Op::ReduceScatter(ReduceScatter { ranks, has_token: false }), &scaled).unwrap();
+        let token = shards.pop().unwrap();
+        // Each rank adds its own shard of the states.
+        for (shard, state) in shards.iter_mut().zip(&states) {
+            let own = g.add_one(Op::Shard(Shard { ranks }), &[*state]).unwrap();
+            *shard = g.plus(*shard, own).unwrap();
+        }
+        shards.push(token);
+        let gathered = g.add(Op::AllGather(AllGather { ranks, has_token: true, shapes: shapes.to_vec() }), &shards).unwrap();
+        for (i, (state, new)) in states.iter().zip(gathered).enumerate() {
+            g.output(&format!("new{i}"), new);
+            assert_eq!(g.as_state(*state), Some(StateId(i as u32)));
+        }
+        let device = Arc::new(CpuDevice::new(1).unwrap().with_group(Arc::new(group)));
+        let planned = plan(vec![(Role::Predict, g)], 1, &*device).unwrap();
+        let mut executor = Executor::new(device, CheckedPlan::new(planned).unwrap(), &Ledger::new("host", None)).unwrap();
+        executor.initialize(3).unwrap();
+        let random = StepRandom { seed: 1, step: 0, first_row: 0 };
+        executor.run(Role::Predict, 1, &StepInputs { columns: &[], scalars: &[rank as f32], random }).unwrap();
+        let results = shapes.iter().enumerate().map(|(i, shape)| {
+            let (mut before, mut after) = (vec![0; 4 * shape.elements().factor()], vec![0; 4 * shape.elements().factor()]);
+            executor.read_state(StateId(i as u32), &mut before).unwrap();
+            executor.read(executor.output(Role::Predict, &format!("new{i}")).unwrap(), &mut after).unwrap();
+            (floats(&[before]), floats(&[after]))
+        });
+        results.collect::<Vec<_>>()
+    };
+    for size in [1, 2, 3, 5] {
+        let ranks: Vec<_> = thread::scope(|scope| {
+            let groups = ThreadGroup::new(size, Duration::from_secs(300));
+            let ranks: Vec<_> = groups.into_iter().map(|group| scope.spawn(|| run(group))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        let factor = (size * (size - 1) / 2 + 1) as f32;
+        for (before, after) in ranks.iter().flatten() {
+            let differs = before.iter().zip(after).position(|(x, y)| (x * factor - y).abs() > 1e-5);
+            assert_eq!(differs, None, "{size} ranks, {} elements", before.len());
         }
     }
 }

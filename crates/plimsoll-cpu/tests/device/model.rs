@@ -8,6 +8,7 @@ use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId}
 use plimsoll_core::plan::CheckedPlan;
 use plimsoll_core::plan::{check, plan};
 use plimsoll_core::random::StepRandom;
+use plimsoll_core::sharding::Sharding;
 use plimsoll_core::step::{Role, Training, training_programs_with};
 use plimsoll_core::{Bytes, Device, Executor, Ledger, Plan, Shape, TensorType};
 use plimsoll_cpu::CpuDevice;
@@ -49,7 +50,7 @@ fn dense(g: &mut Graph, x: ValueId, from: usize, to: usize) -> Result<ValueId, G
 
 /// Plain gradient descent.
 fn descend(g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
-    let value = g.state_value(parameter).expect("parameters are read");
+    let value = g.updated_value(parameter).expect("parameters are read");
     let rate = g.scalar("rate");
     let step = Expr::build(|e| e.sub(e.input(0), e.mul(e.input(2), e.input(1))));
     let new = g.pointwise(step, &[value, gradient, rate])?;
@@ -80,11 +81,22 @@ impl Model {
         Model::on_device(Arc::new(CpuDevice::new(threads).unwrap().with_group(group)), ranks)
     }
 
+    /// The network on one rank of a group, which updates its shard of every parameter.
+    pub fn with_shards(threads: usize, group: Arc<dyn Group>, bucket: Bytes) -> Model {
+        let ranks = Some((group.size() as u32, bucket));
+        Model::of(Arc::new(CpuDevice::new(threads).unwrap().with_group(group)), ranks, Some(Sharding::Optimizer))
+    }
+
     /// The network on a device, planned for a number of ranks.
     pub fn on_device(device: Arc<dyn Device>, ranks: Option<(u32, Bytes)>) -> Model {
+        Model::of(device, ranks, None)
+    }
+
+    fn of(device: Arc<dyn Device>, ranks: Option<(u32, Bytes)>, sharding: Option<Sharding>) -> Model {
         let (graph, loss) = forward().unwrap();
         let data_parallel = ranks.map(|(ranks, bucket)| DataParallel { ranks, bucket });
-        let programs = training_programs_with(&graph, loss, false, &Training { data_parallel, ..Training::new(&descend) }).unwrap();
+        let training = Training { data_parallel, sharding, ..Training::new(&descend) };
+        let programs = training_programs_with(&graph, loss, false, &training).unwrap();
         let plan: Plan = plan(programs, ROWS, &*device).unwrap();
         check(&plan.certificate(), &plan.programs.iter().map(|program| &program.graph).collect::<Vec<_>>()).unwrap();
         let ledger = Ledger::new("host", Some(Bytes::mib(16)));

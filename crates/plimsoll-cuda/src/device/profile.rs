@@ -80,6 +80,7 @@ pub(crate) fn capabilities(model: &str) -> Capabilities {
         resumes_sums: false,
         groups_updates: true,
         collectives: true,
+        shards: false,
         fixed_order: false,
         rates: GpuPace::SINGLE,
         copy_rate: copy_rate(model),

@@ -16,6 +16,9 @@ use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 /// Error for a sum that accumulates onto another.
 const ONTO: &str = "resumes from a partial sum, which GPUs support for matrix products only: their plans do not split other sums";
 
+/// Error for a collective of shards.
+const SHARDS: &str = "divides tensors over ranks, which GPUs do not support yet; train on the CPU, or without shards";
+
 /// Error for a sum over micro-batches in a fixed order.
 const IN_ORDER: &str = "adds micro-batches in a fixed order, which GPUs do not support yet; train on the CPU";
 
@@ -107,6 +110,7 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, convolutions: C
         Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) | Op::Gather(_) => 0,
         Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) | Op::Concat(_) | Op::Pad(_) | Op::ChannelView(_) => 0,
         Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::PairwiseSum(_) => 0,
+        Op::ReduceScatter(_) | Op::Shard(_) | Op::AllGather(_) => 0,
         Op::AllReduce(op) => collective::workspace(*op, graph, node),
     })
 }
@@ -133,6 +137,7 @@ impl Lowering<'_> {
                 return Err("is planned as a step, but does not run".to_string());
             }
             Op::PairwiseSum(_) => return Err(IN_ORDER.to_string()),
+            Op::ReduceScatter(_) | Op::Shard(_) | Op::AllGather(_) => return Err(SHARDS.to_string()),
             Op::AllReduce(op) => vec![LoweredOp::AllReduce(AllReduceOp::new(*op, node, self, alarms))],
             // Copies run in their own streams.
             Op::Store(_) | Op::Load(_) => vec![],

@@ -114,6 +114,9 @@ pub(super) fn features(graph: &Graph, node: &Node, rows: usize) -> Features {
         | Op::Gather(_)
         | Op::ScatterAdd(_)
         | Op::AllReduce(_)
+        | Op::ReduceScatter(_)
+        | Op::Shard(_)
+        | Op::AllGather(_)
         | Op::PairwiseSum(_)
         | Op::Store(_)
         | Op::Load(_)) => {

@@ -141,9 +141,10 @@ impl Problem {
             problem.seconds.push(if run { cost_model.seconds(graph, node, rows) } else { 0.0 });
             problem.changes.push(changes);
             // A stored value can be loaded repeatedly. A state cannot: the loaded copy becomes its new value.
-            let once = match node.op {
+            let once = match &node.op {
                 // Every rank runs a collective once.
-                Op::Store(_) | Op::AllReduce(_) => true,
+                op if op.is_collective() => true,
+                Op::Store(_) => true,
                 Op::Load(_) => !is_stored(graph, node.inputs[0]),
                 _ => false,
             };
