@@ -121,7 +121,7 @@ pub use predictor::{FileKind, Inputs, Predictions, Predictor, TflitePlan, ToInpu
 pub use preprocessing::Preprocessing;
 pub use profile::{MemorySample, Profile, ProfiledOp, StepSpan};
 pub use prune::{Pooling, Prune, Sparsity, SparsityPattern};
-pub use ranks::{BatchNormStatistics, DataParallelism, Parallel, Ranks};
+pub use ranks::{BatchNormStatistics, DataParallelism, Parallel, Ranks, Shard};
 pub use report::{Change, Refusal, Report, cheapest_changes};
 pub use run_folder::{Existing, RunFolder};
 pub use run_status::{RunState, RunStatus};

@@ -18,6 +18,32 @@ pub struct Parallel {
     /// Whether results have the same bits on any number of ranks: batches are divided into fixed micro-batches, whose gradients
     /// are added in a fixed order. On one process too, with the same bits.
     pub reproducible: bool,
+    /// What each rank has a part of, instead of all.
+    pub shard: Shard,
+}
+
+/// What is divided over the ranks that train together (ZeRO). One process has all of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shard {
+    /// Nothing: all ranks have the same.
+    #[default]
+    None,
+    /// The states of the optimizer (ZeRO 1): each rank updates its part of every parameter, and all gather the new values.
+    Optimizer,
+    /// Gradients that are accumulated over micro-batches too (ZeRO 2): those of every micro-batch are summed over ranks.
+    Gradients,
+}
+
+impl Shard {
+    /// Names in configurations.
+    pub(crate) const NAMES: [(&'static str, Shard); 3] =
+        [("none", Shard::None), ("optimizer", Shard::Optimizer), ("gradients", Shard::Gradients)];
+
+    /// Its name in configurations and plans.
+    pub fn name(self) -> &'static str {
+        let own = Shard::NAMES.iter().find(|(_, shard)| *shard == self);
+        own.map_or("none", |(name, _)| name)
+    }
 }
 
 /// How ranks divide the batches of a run.
@@ -210,6 +236,13 @@ impl Ranks {
         let mut all = if self.is_first() { bytes.to_vec() } else { vec![0; length[0] as usize] };
         self.group.broadcast((&mut all[..]).into(), 0)?;
         Ok(all)
+    }
+
+    /// The numbers of all ranks, in their order.
+    pub(crate) fn of_all<const N: usize>(&self, own: [u64; N]) -> Result<Vec<[u64; N]>> {
+        let mut all = vec![0; N * self.size()];
+        self.group.all_gather((&own[..]).into(), (&mut all[..]).into())?;
+        Ok(all.chunks_exact(N).map(|numbers| numbers.try_into().expect("chunks of this size")).collect())
     }
 
     /// Copies bytes of rank 0 to all ranks.

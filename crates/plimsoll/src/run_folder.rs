@@ -7,7 +7,7 @@ use crate::files::{self, INCOMPLETE};
 use crate::fit::{Event, FirstBatch, Fit};
 use crate::history::{Epoch, History};
 use crate::plan::RunPlan;
-use crate::ranks::{Ranks, agree};
+use crate::ranks::{Ranks, Shard, agree};
 use crate::report::{self, ProgressLog, Report, Sampled};
 use crate::spec::{FitSpec, RunSpec};
 use crate::stop::StopHandle;
@@ -274,7 +274,9 @@ impl RunFolder {
             return Ok(());
         }
         let weights = tensors::file_size(&plan.memory.states, Which::Weights);
-        let checkpoints = checkpoints.map_or(Bytes::ZERO, |checkpoints| checkpoints.space(&plan.memory.states));
+        let checkpoints = checkpoints.map_or(Bytes::ZERO, |checkpoints| {
+            checkpoints.space(&plan.memory.states, if plan.shard == Shard::None { 1 } else { plan.ranks })
+        });
         let all = [weights, if averages { weights } else { Bytes::ZERO }, checkpoints, plan.offload_bytes()].into_iter().sum::<Bytes>();
         // A run that continues replaces what is there.
         let needed = all - all.min(files::size_of_folder(&self.path));

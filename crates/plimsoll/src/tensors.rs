@@ -9,7 +9,7 @@ use crate::page_cache;
 use header::Header;
 use plimsoll_core::graph::{State, StateId, StateKind};
 use plimsoll_core::plan::Resident;
-use plimsoll_core::{Bytes, DType, Executor};
+use plimsoll_core::{Bytes, DType, Executor, TensorType, shard};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
@@ -28,6 +28,10 @@ const MAX_HEADER: u64 = 64 << 20;
 
 /// The key of the checksum in the metadata of a file.
 const CHECKSUM: &str = "plimsoll.crc32";
+
+/// The keys of a file with a rank's parts of tensors: which rank it is, and a line for each tensor with the elements that the file has.
+const PART: &str = "plimsoll.part";
+const INDEX: &str = "plimsoll.index";
 
 /// The checksum while it is not known: it does not count in itself.
 const NO_CHECKSUM: &str = "00000000";
@@ -70,6 +74,32 @@ impl Unusable {
             Unusable::Damaged(what) => Error::Config(format!("{} is damaged: {what}", path.display())),
             Unusable::Failed(error) => error,
         }
+    }
+}
+
+/// A rank of some, which has its parts of tensors that are divided over all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RankOf {
+    pub rank: usize,
+    pub ranks: usize,
+}
+
+impl RankOf {
+    /// A process that is alone.
+    pub const ALONE: RankOf = RankOf { rank: 0, ranks: 1 };
+}
+
+/// A tensor in a file, and the state whose first bytes it is.
+struct Stored {
+    id: StateId,
+    name: String,
+    dtype: DType,
+    shape: Vec<usize>,
+}
+
+impl Stored {
+    fn bytes(&self) -> u64 {
+        (self.shape.iter().product::<usize>() * self.dtype.size()) as u64
     }
 }
 
@@ -117,17 +147,37 @@ pub(crate) fn write(executor: &Executor, which: Which, file: &File, path: &Path)
 
 /// Metadata is a key and its text.
 fn write_with(executor: &Executor, which: Which, file: &File, path: &Path, metadata: Option<(&str, String)>) -> Result<Written> {
+    let whole = chosen(executor, which).into_iter().filter(|(_, state)| state.shard.is_none());
+    let stored = |(id, State { name, ty, .. }): (StateId, State)| Stored { id, name, dtype: ty.dtype, shape: ty.shape.bind(1) };
+    write_tensors(executor, &whole.map(stored).collect::<Vec<_>>(), file, path, metadata.into_iter().collect())
+}
+
+/// Writes a rank's parts of the tensors that are divided over all ranks to a new file, without syncing it. An index in its metadata
+/// has the elements of each tensor that the file has.
+pub(crate) fn write_part(executor: &Executor, of: RankOf, file: &File, path: &Path) -> Result<Written> {
+    let (mut parts, mut index) = (Vec::new(), String::new());
+    for (id, State { name, ty, shard, .. }) in chosen(executor, Which::Everything) {
+        let Some(whole) = shard else { continue };
+        let own = shard::range(whole.shape.elements().factor(), of.ranks, of.rank);
+        writeln!(index, "{}..{} {name}", own.start, own.end).expect("written to memory");
+        parts.push(Stored { id, name, dtype: ty.dtype, shape: vec![own.len()] });
+    }
+    let metadata = vec![(PART, format!("rank {} of {}", of.rank, of.ranks)), (INDEX, index)];
+    write_tensors(executor, &parts, file, path, metadata)
+}
+
+/// Metadata are keys and their texts.
+fn write_tensors(executor: &Executor, tensors: &[Stored], file: &File, path: &Path, metadata: Vec<(&str, String)>) -> Result<Written> {
     let error = |source| Error::Io { action: "write", path: path.to_path_buf(), source };
-    let tensors = chosen(executor, which);
     let mut described = Map::from_iter([(CHECKSUM.to_string(), json!(NO_CHECKSUM))]);
-    described.extend(metadata.map(|(key, text)| (key.to_string(), Value::String(text))));
+    described.extend(metadata.into_iter().map(|(key, text)| (key.to_string(), Value::String(text))));
     // Written as text: a document in memory would take a kilobyte per tensor.
     let mut header = format!("{{\"__metadata__\":{}", Value::Object(described));
     let mut end = 0;
-    for (_, state) in &tensors {
-        let (start, size) = (end, state.ty.bytes(1).0);
-        end += size;
-        let (name, dtype, shape) = (json!(state.name), dtype_name(state.ty.dtype), state.ty.shape.bind(1));
+    for stored in tensors {
+        let start = end;
+        end += stored.bytes();
+        let (name, dtype, shape) = (json!(stored.name), dtype_name(stored.dtype), &stored.shape);
         write!(header, ",{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{start},{end}]}}")
             .expect("written to memory");
     }
@@ -153,11 +203,11 @@ fn write_with(executor: &Executor, which: Which, file: &File, path: &Path, metad
     put(&length)?;
     put(header.as_bytes())?;
     let mut piece = [0; PIECE];
-    for (id, state) in &tensors {
-        let (mut done, size) = (0, state.ty.bytes(1).get());
+    for stored in tensors {
+        let (mut done, size) = (0, stored.bytes() as usize);
         while done < size {
             let piece = &mut piece[..PIECE.min(size - done)];
-            executor.read_state_part(*id, Bytes(done as u64), piece)?;
+            executor.read_state_part(stored.id, Bytes(done as u64), piece)?;
             put(piece)?;
             done += piece.len();
         }
@@ -321,36 +371,143 @@ impl TensorFile {
         Ok(TensorFile { path: path.to_path_buf(), file, header, start: 8 + bytes, length, checksum })
     }
 
-    /// Loads all tensors; the file must have these and no others.
-    pub fn load_all(mut self, executor: &mut Executor, which: Which) -> Result<(), Unusable> {
+    /// Loads all tensors of a checkpoint; the file must have these and no others. Of a state that is a rank's part of a tensor, it has
+    /// the whole tensor, of which the part is read. Gives the states that the file has not, if ranks have written parts of them.
+    pub fn load_all(mut self, executor: &mut Executor, which: Which, of: RankOf, has_parts: bool) -> Result<Missing, Unusable> {
+        let mut missing = Missing { states: Vec::new() };
         let tensors = chosen(executor, which);
-        tensors.iter().try_for_each(|(_, state)| check_tensor(state, &self.header))?;
+        for (id, state) in &tensors {
+            let part = StatePart::new(*id, state, of);
+            if has_parts && !self.header.tensors.contains_key(&*state.name) && state.kind == StateKind::Optimizer {
+                missing.states.push(part);
+            } else {
+                check_tensor(&State { ty: part.whole.clone(), ..state.clone() }, &self.header)?;
+            }
+        }
         let known: HashSet<&str> = tensors.iter().map(|(_, state)| &*state.name).collect();
         if let Some(name) = self.header.tensors.keys().find(|name| !known.contains(&***name)) {
             return Err(Unusable::OtherModel(format!("the file has `{name}`, which the model has not")));
         }
-        tensors.iter().try_for_each(|(id, state)| self.load(executor, *id, state))
+        for (id, state) in tensors.iter().filter(|(id, _)| missing.states.iter().all(|part| part.id != *id)) {
+            let part = StatePart::new(*id, state, of);
+            let elements = part.whole.shape.elements().factor();
+            self.load_range(executor, &part, 0..elements)?;
+        }
+        Ok(missing)
+    }
+
+    /// Loads what the file has of a tensor, `elements` of it, as far as a state is a part of them; gives their number.
+    fn load_range(&mut self, executor: &mut Executor, part: &StatePart, elements: Range<usize>) -> Result<usize, Unusable> {
+        let failed = |source| Unusable::Failed(Error::Io { action: "read", path: self.path.clone(), source });
+        let size = part.whole.dtype.size();
+        let (from, to) = (part.elements.start.max(elements.start), part.elements.end.min(elements.end));
+        match self.header.tensors.get(&*part.name).map(|entry| entry.offsets) {
+            Some([start, end]) if end.checked_sub(start) == Some((elements.len() * size) as u64) && end <= self.length - self.start => {
+                if from >= to {
+                    return Ok(0);
+                }
+                let skipped = ((from - elements.start) * size) as u64;
+                self.file.seek(SeekFrom::Start(self.start + start + skipped)).map_err(failed)?;
+            }
+            _ => return Err(Unusable::Damaged(format!("`{}` is truncated", part.name))),
+        }
+        let (mut piece, mut done, end) = ([0; PIECE], (from - part.elements.start) * size, (to - part.elements.start) * size);
+        while done < end {
+            let piece = &mut piece[..PIECE.min(end - done)];
+            self.file.read_exact(piece).map_err(failed)?;
+            executor.write_state_part(part.id, Bytes(done as u64), piece).map_err(|error| Unusable::Failed(error.into()))?;
+            done += piece.len();
+        }
+        Ok(to - from)
     }
 
     /// Loads a tensor that the header has into a state, chunk by chunk.
     fn load(&mut self, executor: &mut Executor, id: StateId, state: &State) -> Result<(), Unusable> {
-        let failed = |source| Unusable::Failed(Error::Io { action: "read", path: self.path.clone(), source });
-        let size = state.ty.bytes(1).0;
-        match self.header.tensors.get(&*state.name).map(|entry| entry.offsets) {
-            Some([from, to]) if to.checked_sub(from) == Some(size) && to <= self.length - self.start => {
-                self.file.seek(SeekFrom::Start(self.start + from)).map_err(failed)?;
+        let part = StatePart::new(id, state, RankOf::ALONE);
+        let elements = part.whole.shape.elements().factor();
+        self.load_range(executor, &part, 0..elements).map(drop)
+    }
+}
+
+/// A tensor and its elements in a file, from a line of the index.
+fn indexed(line: &str) -> Option<(&str, Range<usize>)> {
+    let (range, name) = line.split_once(' ')?;
+    let (from, to) = range.split_once("..")?;
+    let range = from.parse().ok()?..to.parse().ok()?;
+    (range.start <= range.end).then_some((name, range))
+}
+
+/// A state, and the elements that it has of a tensor: all of them, unless the tensor is divided over ranks.
+#[derive(Debug)]
+struct StatePart {
+    id: StateId,
+    name: String,
+    /// The type of the tensor.
+    whole: TensorType,
+    elements: Range<usize>,
+    /// How many of them are loaded.
+    loaded: usize,
+}
+
+impl StatePart {
+    fn new(id: StateId, state: &State, of: RankOf) -> StatePart {
+        let shape = state.shard.as_ref().map_or(&state.ty.shape, |shard| &shard.shape);
+        let count = shape.elements().factor();
+        let elements = if state.shard.is_some() { shard::range(count, of.ranks, of.rank) } else { 0..count };
+        StatePart { id, name: state.name.clone(), whole: TensorType::new(state.ty.dtype, shape.clone()), elements, loaded: 0 }
+    }
+}
+
+/// States of a checkpoint whose tensors are in the files of ranks.
+#[derive(Debug)]
+pub(crate) struct Missing {
+    states: Vec<StatePart>,
+}
+
+impl Missing {
+    /// Whether the file of a rank has an element of any of them.
+    pub fn needs(&self, of: RankOf) -> bool {
+        let meets = |part: &StatePart| {
+            let stored = shard::range(part.whole.shape.elements().factor(), of.ranks, of.rank);
+            stored.start.max(part.elements.start) < stored.end.min(part.elements.end)
+        };
+        self.states.iter().any(meets)
+    }
+
+    /// Loads what the file of a rank has of them.
+    pub fn load(&mut self, executor: &mut Executor, mut file: TensorFile) -> Result<(), Unusable> {
+        let damaged = || Unusable::Damaged("it has no index of the elements of its tensors".to_string());
+        let index = file.header.metadata.remove(INDEX).ok_or_else(damaged)?;
+        for line in index.lines() {
+            let (name, elements) = indexed(line).ok_or_else(damaged)?;
+            let Some(part) = self.states.iter_mut().find(|part| part.name == name) else {
+                return Err(Unusable::OtherModel(format!("the file has `{name}`, which the model has not")));
+            };
+            let (count, dtype) = (part.whole.shape.elements().factor(), dtype_name(part.whole.dtype));
+            let entry = file.header.tensors.get(name);
+            if elements.end > count || entry.is_none_or(|entry| &*entry.dtype != dtype || *entry.shape != [elements.len()]) {
+                let there = entry.map_or_else(|| "not there".to_string(), ToString::to_string);
+                return Err(Unusable::OtherModel(format!(
+                    "elements {} to {} of `{name}`, {there}, do not belong to {} in the model",
+                    elements.start, elements.end, part.whole
+                )));
             }
-            _ => return Err(Unusable::Damaged(format!("`{}` is truncated", state.name))),
-        }
-        let mut piece = [0; PIECE];
-        let mut done = 0;
-        while done < size {
-            let piece = &mut piece[..(PIECE as u64).min(size - done) as usize];
-            self.file.read_exact(piece).map_err(failed)?;
-            executor.write_state_part(id, Bytes(done), piece).map_err(|error| Unusable::Failed(error.into()))?;
-            done += piece.len() as u64;
+            part.loaded += file.load_range(executor, part, elements)?;
         }
         Ok(())
+    }
+
+    /// Checks that all of them were loaded, each element once.
+    pub fn complete(self) -> Result<(), Unusable> {
+        match self.states.iter().find(|part| part.loaded != part.elements.len()) {
+            Some(part) => Err(Unusable::OtherModel(format!(
+                "the files of the ranks have {} of the {} elements of `{}` that this rank needs",
+                part.loaded,
+                part.elements.len(),
+                part.name
+            ))),
+            None => Ok(()),
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 mod batch_norm;
 #[path = "data_parallel/reproducible.rs"]
 mod reproducible;
+#[path = "data_parallel/shards.rs"]
+mod shards;
 
 use plimsoll::comm::threads::ThreadGroup;
 use plimsoll::data::Mix;

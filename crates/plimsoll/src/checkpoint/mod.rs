@@ -1,5 +1,7 @@
 //! Checkpoints: a run at the end of a step, in two files. The tensors are safetensors, everything else is one JSON document, which is
 //! written last. It has the checksum of the tensors' file and one of itself: a checkpoint whose checksums match is complete and unchanged.
+//!
+//! Of tensors that are divided over ranks, each rank writes its part to a file of its own, whose checksum is in the document too.
 
 mod load;
 mod record;
@@ -7,9 +9,9 @@ mod writer;
 
 pub(crate) use load::{load_best, load_newest, newest_record};
 pub(crate) use record::{Position, Record};
-pub(crate) use writer::Writer;
+pub(crate) use writer::{Unwritten, Writer};
 
-use crate::tensors::{self, Which};
+use crate::tensors::{self, RankOf, Which};
 use plimsoll_core::Bytes;
 use plimsoll_core::plan::Resident;
 use std::fs;
@@ -86,9 +88,11 @@ impl Checkpoints {
     }
 
     /// The space of all their files, with the one that is written before an older one is removed.
-    pub(crate) fn space(&self, states: &[Resident]) -> Bytes {
-        let best = if self.best.is_some() { tensors::file_size(states, Which::Weights) } else { Bytes::ZERO };
-        Bytes(tensors::file_size(states, Which::Everything).0 * (self.keep as u64 + 1)) + best
+    /// Of a tensor that is divided, the plan has one of `parts`.
+    pub(crate) fn space(&self, states: &[Resident], parts: usize) -> Bytes {
+        let (weights, all) = (tensors::file_size(states, Which::Weights), tensors::file_size(states, Which::Everything));
+        let all = weights + Bytes((all - weights).0 * parts as u64);
+        Bytes(all.0 * (self.keep as u64 + 1)) + if self.best.is_some() { weights } else { Bytes::ZERO }
     }
 
     /// The memory of writing them: a thread, and the document of `states` tensors.
@@ -111,6 +115,17 @@ impl Checkpoints {
 /// The step of a numbered checkpoint, by the name of its files without their suffix.
 fn step_of(name: &str) -> Option<u64> {
     name.strip_prefix("step-")?.parse().ok()
+}
+
+/// The checkpoint that a file of tensors belongs to, by its name: that of all ranks, or a rank's part.
+fn checkpoint_of(file: &str) -> Option<&str> {
+    let name = file.strip_suffix(".safetensors")?;
+    Some(name.split_once(".rank-").map_or(name, |(name, _)| name))
+}
+
+/// The name of the file with a rank's part of a checkpoint.
+fn part_name(name: &str, of: RankOf) -> String {
+    format!("{name}.rank-{}-of-{}.safetensors", of.rank, of.ranks)
 }
 
 /// The name of the checkpoint after a step.

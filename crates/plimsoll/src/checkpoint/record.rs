@@ -45,6 +45,9 @@ pub(crate) struct Record {
     pub numerics: Numerics,
     /// The file of tensors.
     pub tensors: Written,
+    /// The files with the ranks' parts of tensors that are divided over them; none if none are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Written>,
 }
 
 /// The position of a run in its data.
@@ -78,6 +81,7 @@ impl Record {
             device: String::new(),
             numerics: Numerics::default(),
             tensors: Written { bytes: 0, checksum: 0 },
+            parts: Vec::new(),
         }
     }
 

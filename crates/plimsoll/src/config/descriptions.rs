@@ -114,6 +114,10 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
         "parallel.reproducible",
         "Results have the same bits on any number of ranks, one included: batches are divided into fixed micro-batches, which are added in a fixed order. Default `false`; see [the costs](parallel.md#the-same-bits-on-any-number-of-ranks).",
     ),
+    (
+        "parallel.shard",
+        "What is divided over ranks, each of which has a part: `\"optimizer\"`, the states of the optimizer (ZeRO 1), `\"gradients\"`, accumulated gradients too (ZeRO 2), or `\"none\"`. Default `\"none\"`; see [the costs](parallel.md#optimizer-states-divided-over-ranks).",
+    ),
     ("prune", "Sets the smallest weights to zero while the network trains."),
     ("prune.begin", "The step of the first mask. Default 0."),
     ("prune.block", "`[rows, columns]`: prunes blocks of this size."),

@@ -96,8 +96,9 @@ impl Progress {
         };
         let found = match fit.spec.checkpoints.as_ref().filter(|_| fit.spec.resume) {
             Some(checkpoints) => {
-                let seed = session.seed();
-                checkpoint::load_newest(checkpoints.folder(), &mut session.executor, |record| progress.check(record, spec, seed))?
+                let (seed, ranks) = (session.seed(), session.ranks.clone());
+                let check = |record: &Record| progress.check(record, spec, seed);
+                checkpoint::load_newest(checkpoints.folder(), &mut session.executor, ranks.as_ref(), check)?
             }
             None => None,
         };

@@ -5,7 +5,7 @@ use super::progress::{Progress, TrainedEpoch};
 use super::tensorboard::TensorBoard;
 use super::{Event, FirstBatch, Fit, Validation};
 use crate::callbacks::TrainingControl;
-use crate::checkpoint::{self, Record, Writer};
+use crate::checkpoint::{self, Record, Unwritten, Writer};
 use crate::eager::LeakWatch;
 use crate::error::{Error, Result};
 use crate::history::{Epoch, History, MAX_EPOCHS};
@@ -100,7 +100,9 @@ impl<'r, 'f> Training<'r, 'f> {
         });
         // Rank 0 writes for all.
         let writes = ranks.as_ref().is_none_or(|(ranks, _)| ranks.is_first());
-        let writer = fit.spec.checkpoints.clone().filter(|_| writes).map(|settings| Writer::new(settings, session.step)).transpose()?;
+        let divided = ranks.as_ref().map(|(ranks, _)| ranks.clone()).filter(|_| spec.sharding().is_some());
+        let checkpoints = fit.spec.checkpoints.clone().filter(|_| writes || divided.is_some());
+        let writer = checkpoints.map(|settings| Writer::new(settings, session.step, divided)).transpose()?;
         let random = load_initial_weights(fit, session, &progress)?;
         let last = if fit.spec.resume { fit.spec.epochs } else { session.epochs + fit.spec.epochs };
         fit.report(&Event::Planned { plan, epochs: last });
@@ -233,8 +235,9 @@ impl<'r, 'f> Training<'r, 'f> {
         // Counts of this epoch are in the record, and go with the next.
         self.progress.validation_pending = Some(trained);
         let record = self.writer.is_some().then(|| self.progress.record(self.spec, self.fit, self.session, &self.history));
+        let free = self.writer.as_ref().map_or(Ok(false), Writer::is_free)?;
         let held = match record {
-            Some(record) if self.writer.as_ref().is_some_and(|writer| !writer.busy()) => {
+            Some(record) if free => {
                 self.write(record, false);
                 None
             }
@@ -256,7 +259,8 @@ impl<'r, 'f> Training<'r, 'f> {
                 Ok(None)
             }
             Err(error) => {
-                if let Some(record) = held {
+                // Other ranks do not know of it.
+                if let Some(record) = held.filter(|_| self.writer.as_ref().is_some_and(|writer| !writer.is_divided())) {
                     self.write(record, false);
                 }
                 Err(error)
@@ -294,7 +298,8 @@ impl<'r, 'f> Training<'r, 'f> {
         let best = self.progress.best.as_mut().map(|best| best.improves(&epoch, 0.0)).transpose()?.unwrap_or(false);
         self.history.push(epoch);
         let ends = self.progress.stopped || self.epochs_left == 0;
-        if self.writer.as_ref().is_some_and(|writer| best || ends || !writer.busy()) {
+        let free = self.writer.as_ref().map_or(Ok(false), Writer::is_free)?;
+        if self.writer.is_some() && (best || ends || free) {
             self.save(best);
         }
         Ok(())
@@ -508,7 +513,8 @@ impl<'r, 'f> Training<'r, 'f> {
             let complete = complete && written.is_ok();
             self.fit.report(&Event::Stopped { epoch, step, checkpoint: checkpoint.as_deref(), complete });
         } else if let (true, Some(checkpoints)) = (self.fit.spec.restore_best, &self.fit.spec.checkpoints)
-            && !checkpoint::load_best(checkpoints, &mut self.session.executor)?
+            && let ranks = self.ranks.as_ref().map(|(ranks, _)| ranks)
+            && !agree(ranks, checkpoint::load_best(checkpoints, &mut self.session.executor, ranks))?
         {
             self.fit.report(&Event::Warning("there is no best checkpoint to restore; name a score, such as `best = \"val_loss\"`"));
         }
@@ -544,14 +550,19 @@ fn write_checkpoint(writer: &mut Option<Writer>, session: &mut Session, fit: &mu
     if let Err(error) = writer.finish() {
         warn(error);
     }
-    if !best && writer.has(record.step, record.epoch) {
-        return true;
-    }
+    let unwritten = match writer.unwritten(&record, best) {
+        Ok(Unwritten::Nothing) => return true,
+        Ok(unwritten) => unwritten,
+        Err(error) => {
+            warn(error);
+            return false;
+        }
+    };
     // What follows is not the time of a step.
     session.clock.paused();
     // The code that writes one is not resident beside the code of all steps before.
     give_back_program_pages();
-    writer.write(&session.executor, record, best).map_err(warn).is_ok()
+    writer.write(&session.executor, record, unwritten, best).map_err(warn).is_ok()
 }
 
 /// Loads the weights a run starts from, unless it was resumed. Gives a warning about those that stay random.

@@ -16,6 +16,7 @@ use plimsoll_core::plan::offload::candidates;
 use plimsoll_core::plan::split::logits_in_blocks;
 use plimsoll_core::plan::{Plan, Program};
 use plimsoll_core::shape::{Shape, TensorType};
+use plimsoll_core::sharding::Sharding;
 use plimsoll_core::step::{Role, accumulators_resume};
 use plimsoll_core::{Bytes, DType, ValueId, verify};
 use plimsoll_data::Schema;
@@ -59,6 +60,8 @@ pub(crate) struct Programs {
     /// Ranks that gradients are summed over, and the order of sums, if it is fixed.
     ranks: usize,
     order: Option<FixedOrder>,
+    /// What is divided over the ranks.
+    pub sharding: Option<Sharding>,
     /// Whether the device's sums over rows resume from those of earlier micro-batches.
     resumes: bool,
     /// Whether batch normalization sees other statistics in a micro-batch than in the whole batch.
@@ -281,7 +284,8 @@ impl Programs {
     }
 
     fn update(&self) -> Update<'_> {
-        Update { optimization: &self.optimization, pruned: &self.interface.pruned, ranks: self.ranks, order: self.order }
+        let Programs { optimization, ranks, order, sharding, .. } = self;
+        Update { optimization, pruned: &self.interface.pruned, ranks: *ranks, order: *order, sharding: *sharding }
     }
 
     /// The graphs with variants for micro-batches. Built on first use, because large networks take a while.
@@ -461,6 +465,7 @@ pub(crate) fn programs(
             optimization,
             ranks,
             order,
+            sharding: None,
             resumes,
             batch_statistics,
             synchronized: false,
@@ -476,7 +481,7 @@ pub(crate) fn programs(
     let pruned = optimization.prune.as_ref().map_or(Ok(Vec::new()), |prune| prune.weights_of(model, training.states()))?;
     let order = spec.fixed_micro_batches().map(|fixed| fixed.order(spec.ranks));
     let mut whole = training_programs(
-        Update { optimization: &optimization, pruned: &pruned, ranks: spec.ranks, order },
+        Update { optimization: &optimization, pruned: &pruned, ranks: spec.ranks, order, sharding: spec.sharding() },
         &training,
         loss,
         counted,
@@ -493,6 +498,7 @@ pub(crate) fn programs(
         optimization,
         ranks: spec.ranks,
         order,
+        sharding: spec.sharding(),
         resumes,
         batch_statistics: model.has_batch_statistics(),
         synchronized: spec.synchronized_ranks().is_some(),

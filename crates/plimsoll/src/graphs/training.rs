@@ -6,6 +6,7 @@ use plimsoll_core::data_parallel::DataParallel;
 use plimsoll_core::fixed_order::FixedOrder;
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use plimsoll_core::pruning::zero_where_pruned;
+use plimsoll_core::sharding::Sharding;
 use plimsoll_core::step::{GradientsRule, Role, Training, training_programs_with};
 use plimsoll_core::{Bytes, ValueId};
 
@@ -22,6 +23,8 @@ pub(crate) struct Update<'a> {
     pub ranks: usize,
     /// The order of sums over micro-batches and ranks, if it is fixed.
     pub order: Option<FixedOrder>,
+    /// What is divided over ranks.
+    pub sharding: Option<Sharding>,
 }
 
 /// The training programs of a forward graph, with or without the variants that accumulate gradients over micro-batches.
@@ -34,7 +37,7 @@ pub(crate) fn training_programs(
     accumulate: bool,
     resumes: bool,
 ) -> Result<Vec<(Role, Graph)>, GraphError> {
-    let Update { optimization, pruned, ranks, order } = update;
+    let Update { optimization, pruned, ranks, order, sharding } = update;
     let local = optimization.clip.filter(|clip| clip.is_local());
     let rule = |g: &mut Graph, parameter: StateId, gradient: ValueId| {
         let gradient = local.map_or(Ok(gradient), |clip| clip.one(g, gradient))?;
@@ -50,6 +53,7 @@ pub(crate) fn training_programs(
     let global = optimization.clip.filter(|clip| !clip.is_local()).map(|clip| move |g: &mut Graph, all: &[ValueId]| clip.all(g, all));
     let gradients = global.as_ref().map(|rule| rule as &GradientsRule<'_>);
     let data_parallel = (ranks > 1).then_some(DataParallel { ranks: ranks as u32, bucket: BUCKET });
-    let training = Training { rule: &rule, gradients, divisor, scaling: optimization.loss_scaling(), resumes, data_parallel, order };
+    let training =
+        Training { rule: &rule, gradients, divisor, scaling: optimization.loss_scaling(), resumes, data_parallel, order, sharding };
     training_programs_with(forward, loss, accumulate, &training)
 }

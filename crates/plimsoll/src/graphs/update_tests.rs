@@ -43,8 +43,15 @@ impl Bench {
         g.output("loss", loss);
         let device: Arc<dyn Device> = Arc::new(CpuDevice::new(2).unwrap());
         let plan = plan(
-            training_programs(Update { optimization: &optimization, pruned: &[], ranks: 1, order: None }, &g, loss, None, true, true)
-                .unwrap(),
+            training_programs(
+                Update { optimization: &optimization, pruned: &[], ranks: 1, order: None, sharding: None },
+                &g,
+                loss,
+                None,
+                true,
+                true,
+            )
+            .unwrap(),
             1,
             &*device,
         )

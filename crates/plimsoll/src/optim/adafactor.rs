@@ -82,6 +82,10 @@ impl Optimizer for Adafactor {
         numbers[1] = (1.0 - f64::from(exponent(step)).powf(f64::from(self.decay))) as f32;
     }
 
+    fn undivided(&self) -> Option<&'static str> {
+        Some("its states are those of rows and columns, which do not end where the parts of ranks do")
+    }
+
     fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
         let (p, lr, keep) = (value_of(g, parameter), g.scalar("lr"), g.scalar("adafactor_keep"));
         let shape = g.shape(p).clone();

@@ -73,6 +73,10 @@ impl Optimizer for Adam8bit {
         numbers[1] = (lr * f64::from(self.decay)) as f32;
     }
 
+    fn undivided(&self) -> Option<&'static str> {
+        Some("its states of 8 bits have scales for blocks of elements, which do not end where the parts of ranks do")
+    }
+
     fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
         let p = value_of(g, parameter);
         let count = elements(g, p);

@@ -44,6 +44,7 @@ impl Clip {
             }),
             Clip::Norm(most) | Clip::GlobalNorm(most) => {
                 let square = square_length(g, gradient)?;
+                let square = g.sum_of_shards(square)?;
                 shortened(g, gradient, square, most)
             }
         }
@@ -60,6 +61,7 @@ impl Clip {
             total = Some(total.map_or(Ok(square), |before| g.plus(before, square))?);
         }
         let Some(total) = total else { return Ok(vec![]) };
+        let total = g.sum_of_shards(total)?;
         gradients.iter().map(|gradient| shortened(g, *gradient, total, self.most())).collect()
     }
 }

@@ -36,6 +36,10 @@ impl Optimizer for Continued {
         self.optimizer.scalars(step.saturating_add(self.steps), lr, numbers);
     }
 
+    fn undivided(&self) -> Option<&'static str> {
+        self.optimizer.undivided()
+    }
+
     // No state of 8 bits: the moments of the file would be lost.
 
     fn update(&self, graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {

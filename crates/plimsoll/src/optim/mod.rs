@@ -54,6 +54,13 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
         None
     }
 
+    /// Why its states cannot be divided over ranks, if they cannot. Where they are, an [`update`](Optimizer::update) sees
+    /// [the shard](Graph::updated_value) of a rank, and every node that it adds has to be element-wise, apart from sums that
+    /// are [added up](Graph::sum_of_shards).
+    fn undivided(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Adds the update of one parameter to a graph. The graph's scope is the parameter's name.
     fn update(&self, graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError>;
 }
@@ -75,9 +82,9 @@ pub(crate) struct OptimizerDef {
 pub(crate) const OPTIMIZERS: &[OptimizerDef] =
     &[sgd::SGD, adam::ADAM, adam::ADAMW, rmsprop::RMSPROP, adagrad::ADAGRAD, adafactor::ADAFACTOR, lion::LION, nadam::NADAM];
 
-/// A slot variable of the parameter's type, initialized with zeros.
+/// A slot variable of the type of what is updated, initialized with zeros.
 fn slot(graph: &mut Graph, name: &str, parameter: StateId) -> Result<(StateId, ValueId), GraphError> {
-    let shape = graph.states()[parameter.0 as usize].ty.shape.clone();
+    let shape = graph.shape(value_of(graph, parameter)).clone();
     slot_of_type(graph, name, TensorType::f32(shape), 0.0)
 }
 
@@ -87,9 +94,9 @@ fn slot_of_type(graph: &mut Graph, name: &str, ty: TensorType, first: f32) -> Re
     Ok((graph.as_state(value).expect("just declared"), value))
 }
 
-/// The parameter before the update.
+/// The parameter before the update, or the shard of it that is updated.
 fn value_of(graph: &Graph, parameter: StateId) -> ValueId {
-    graph.state_value(parameter).expect("a parameter with a gradient is read by the step")
+    graph.updated_value(parameter).expect("a parameter with a gradient is read by the step")
 }
 
 /// The number of elements of a value without a batch axis.

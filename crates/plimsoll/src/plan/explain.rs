@@ -2,6 +2,7 @@
 
 use super::{AppliedStrategy, RunPlan};
 use crate::allow::Permission;
+use crate::ranks::Shard;
 use plimsoll_core::budget::Owner;
 use plimsoll_core::plan::{Buffer, Place};
 use plimsoll_core::{Bytes, ValueId};
@@ -81,6 +82,14 @@ impl fmt::Display for RunPlan {
             format!("; {} with {bytes}, without a strategy", seconds(time))
         });
         writeln!(f, "  step time      {} predicted{by}{without}", seconds(self.predicted_s))?;
+        let divided = match self.shard {
+            Shard::None => "",
+            Shard::Optimizer => "optimizer states",
+            Shard::Gradients => "optimizer states and accumulated gradients",
+        };
+        if self.shard != Shard::None {
+            writeln!(f, "  divided        {divided}: each of {} ranks has its part", self.ranks)?;
+        }
         if self.ranks > 1 {
             let all = Bytes(self.total().0.saturating_mul(self.ranks as u64));
             writeln!(f, "  all ranks      {} × {} = {all}: they have equal plans", self.ranks, self.total())?;
@@ -243,6 +252,7 @@ impl RunPlan {
             "count": self.count.name(),
             "batch": self.batch,
             "ranks": self.ranks,
+            "shard": self.shard.name(),
             "peak_bytes": { "host": self.total().0, "device": self.device_memory.as_ref().map_or(0, |device| device.total().0) },
             "host_budget_bytes": self.host_budget.0,
             "device_budget_bytes": self.device_memory.as_ref().map(|device| device.budget.0),

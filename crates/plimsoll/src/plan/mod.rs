@@ -30,6 +30,7 @@ use crate::fixed_micro_batches::FixedMicroBatches;
 use crate::graphs::{ProgramInterface, Programs, Variant, Variants};
 use crate::numerics::Numerics;
 use crate::precision::Precision;
+use crate::ranks::Shard;
 use crate::spec::{Count, Optimization, RunSpec};
 use candidate::Candidate;
 use choose::plan_run;
@@ -53,7 +54,7 @@ pub(crate) use data::epoch_rows;
 pub(crate) use loads::Loads;
 pub(crate) use machine::Budgets;
 pub(crate) use pipelines::NAMES;
-pub(crate) use ranks::{check as check_ranks, check_reproducible};
+pub(crate) use ranks::{check as check_ranks, check_reproducible, check_shards};
 
 /// The memory of a run by owner, and the strategies that make it fit. Covers training, validation, checkpoints and
 /// restored state. Displays as one screen; [`Trainer::run`](crate::Trainer::run) executes it.
@@ -67,6 +68,8 @@ pub struct RunPlan {
     pub batch: usize,
     /// Ranks that train together.
     pub ranks: usize,
+    /// What is divided over them.
+    pub shard: Shard,
     /// Rows of a batch that a rank has, at most: all of them on one process.
     pub rank_batch: usize,
     /// Rows of a micro-batch.
@@ -275,6 +278,7 @@ impl RunSpec {
     fn search<T>(&self, machine: &Machine, data: &DataSummary, run: impl FnOnce(&Request<'_>) -> Result<T>) -> Result<T> {
         data.training.check_fixed_shapes()?;
         let batch = self.rank_batch(data.training.batch_rows()?);
+        ranks::check_shards(self, &machine.device.capabilities())?;
         let variants = Variants::new(self, &data.training.schema, batch, &machine.device.capabilities())?;
         // The code that built the graphs.
         give_back_memory_of_phase();

@@ -27,6 +27,39 @@ pub(crate) fn check_reproducible(device: &Capabilities, programs: &Programs) -> 
     }
 }
 
+/// Checks that what `parallel.shard` divides over ranks can be divided, before graphs are built. One process has all of it.
+pub(crate) fn check_shards(spec: &RunSpec, device: &Capabilities) -> Result<()> {
+    if spec.sharding().is_none() {
+        return Ok(());
+    }
+    let refuse = |what: String| Err(Error::Config(format!("`parallel.shard` {what}")));
+    if device.collectives && !device.shards {
+        return refuse("needs the CPU: GPUs do not exchange parts of tensors yet; leave it or `device` out".to_string());
+    }
+    if spec.parallel.reproducible {
+        return refuse(
+            "cannot be met with `parallel.reproducible`: parts are summed in the order of MPI; leave one of them out".to_string(),
+        );
+    }
+    let optimization = &spec.optimization;
+    if let Some(why) = optimization.optimizer.undivided() {
+        return refuse(format!(
+            "cannot be met with the optimizer {}: {why}; use Adam or SGD, or leave it out",
+            optimization.optimizer.name()
+        ));
+    }
+    if optimization.prune.is_some() {
+        return refuse("cannot be met with pruning, whose masks follow from whole weights; leave `[prune]` or it out".to_string());
+    }
+    if optimization.average.is_some() {
+        return refuse("cannot be met with `train.ema`: no rank would have the whole average; leave one of them out".to_string());
+    }
+    if spec.fit.initial_weights.as_ref().is_some_and(|initial| initial.with_optimizer) {
+        return refuse("cannot be met with optimizer states of a file; leave it out, or begin with its weights alone".to_string());
+    }
+    Ok(())
+}
+
 /// The first state that follows the rows of each batch, if there is one.
 fn batch_state(programs: &Programs) -> Option<&str> {
     let step = programs.whole.first().map(|(_, graph)| graph);

@@ -7,6 +7,7 @@ use super::pipelines::{Pipelines, pipelines};
 use super::{Budgets, DeviceBudget, Request, RunPlan};
 use crate::allow::Permission;
 use crate::error::Result;
+use crate::ranks::Shard;
 use crate::spec::Count;
 use plimsoll_core::Bytes;
 use plimsoll_core::budget::Owner;
@@ -54,6 +55,7 @@ pub(super) fn run_plan(request: &Request<'_>, budgets: Budgets, candidate: Candi
             ranks => (request.batch * ranks).min(request.data.training.batch_rows()?),
         },
         ranks: request.spec.ranks,
+        shard: if request.programs.sharding.is_some() { request.spec.parallel.shard } else { Shard::None },
         rank_batch: request.batch,
         micro_batch: candidate.micro_batch,
         programs_per_role: loads(request, candidate.micro_batch).most(),

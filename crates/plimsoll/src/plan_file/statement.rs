@@ -11,6 +11,7 @@ use crate::allow::Permission;
 use crate::error::Result;
 use crate::graphs::GAPS_OF_SEARCH;
 use crate::plan::{checkpoint_owner, history_owner, mask_update_owner};
+use crate::ranks::Shard;
 use crate::spec::Count;
 use plimsoll_core::graph::Graph;
 use plimsoll_core::op::Op;
@@ -196,6 +197,7 @@ pub(super) fn derive(
             _ => subject.data.training.batch_rows()?,
         },
         "ranks": spec.ranks,
+        "shard": if spec.sharding().is_some() { spec.parallel.shard } else { Shard::None }.name(),
         "peak_bytes": { "host": host_peak, "device": device_peak },
         "host_budget_bytes": host_budget,
         "device_budget_bytes": on_device.as_ref().map(|_| device_budget),

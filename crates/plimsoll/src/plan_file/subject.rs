@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::devices::{self, DeviceSpec, OpenDevice};
 use crate::error::{Error, Result};
 use crate::graphs::{PlanSpace, PlannedRun, ProgramInterface, Programs, Variant, Variants, nodes};
-use crate::plan::{DataSummary, Loads, check_ranks, check_reproducible, is_as_specified};
+use crate::plan::{DataSummary, Loads, check_ranks, check_reproducible, check_shards, is_as_specified};
 use crate::precision::Precision;
 use crate::spec::{Count, MAX_THREADS, RunSpec};
 use plimsoll_core::Graph;
@@ -102,6 +102,7 @@ impl Subject {
     /// Proves the certificate against the graphs of the run.
     pub fn prove(&self, certificate: &Certificate) -> Result<Proven> {
         let capabilities = self.opened.device.capabilities();
+        check_shards(&self.spec, &capabilities)?;
         let variants = Variants::new(&self.spec, &self.data.training.schema, self.batch, &capabilities)?;
         let allowed: Vec<Variant> = variants.allowed(self.spec.allow).collect();
         if !allowed.contains(&self.variant) {

@@ -19,8 +19,9 @@ use crate::nn::{Model, Quantize, Sequential};
 use crate::numerics::Numerics;
 use crate::output_loss::OutputLosses;
 use crate::prune::Prune;
-use crate::ranks::{BatchNormStatistics, DataParallelism, Parallel};
+use crate::ranks::{BatchNormStatistics, DataParallelism, Parallel, Shard};
 use crate::reader::Reader;
+use plimsoll_core::sharding::Sharding;
 use plimsoll_core::{Budget, Bytes};
 use plimsoll_data::{Dataset, Split};
 use std::path::{Path, PathBuf};
@@ -232,6 +233,7 @@ impl RunSpec {
             self.parallel.data = parallel.choice("data", &DataParallelism::NAMES)?.unwrap_or_default();
             self.parallel.batch_norm = parallel.choice("batch_norm", &BatchNormStatistics::NAMES)?.unwrap_or_default();
             self.parallel.reproducible = parallel.flag("reproducible")?.unwrap_or(false);
+            self.parallel.shard = shard(&parallel)?;
             parallel.finish()?;
         }
         if let Some(budget) = root.section("budget")? {
@@ -289,6 +291,16 @@ impl RunSpec {
         (over_ranks && self.model.has_batch_statistics() && !self.model.has_local_statistics()).then_some(self.ranks as u32)
     }
 
+    /// What is divided over the ranks, if there are several.
+    pub(crate) fn sharding(&self) -> Option<Sharding> {
+        match self.parallel.shard {
+            _ if self.ranks <= 1 || self.inference_only => None,
+            Shard::None => None,
+            Shard::Optimizer => Some(Sharding::Optimizer),
+            Shard::Gradients => Some(Sharding::Gradients),
+        }
+    }
+
     /// Rows of a batch of `batch` rows that a rank has, at most.
     pub(crate) fn rank_batch(&self, batch: usize) -> usize {
         self.fixed_micro_batches().map_or(batch.div_ceil(self.ranks.max(1)), |fixed| fixed.rank_batch(self.ranks))
@@ -299,6 +311,16 @@ impl RunSpec {
         let Some(rows) = self.data.size_if_readable() else { return Ok(()) };
         self.optimization.schedule.check(self.fit.epochs.saturating_mul(rows.div_ceil(batch.max(1) as u64)))
     }
+}
+
+/// What is divided over ranks: `parallel.shard`.
+fn shard(parallel: &Reader<'_>) -> Result<Shard> {
+    let read = parallel.choice("shard", &Shard::NAMES);
+    if read.is_err() && matches!(parallel.text("shard"), Ok(Some("parameters"))) {
+        let what = "`parallel.shard` is \"parameters\", but parameters cannot be divided over ranks yet; use \"gradients\"";
+        return Err(Error::Config(what.to_string()));
+    }
+    Ok(read?.unwrap_or_default())
 }
 
 /// How the model is trained for int8: `[quantize]`.

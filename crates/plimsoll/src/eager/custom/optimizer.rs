@@ -88,15 +88,17 @@ impl<F: Fn(&UpdateCall<'_>) -> Result<Vec<Tensor>> + Send + Sync> Optimizer for 
     }
 
     fn update(&self, graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {
-        let ty = graph.states()[parameter.0 as usize].ty.clone();
-        let Some(value) = graph.state_value(parameter) else { return Err(graph.error("updates a parameter that the step does not read")) };
+        let Some(value) = graph.updated_value(parameter) else {
+            return Err(graph.error("updates a parameter that the step does not read"));
+        };
+        let ty = graph.ty(value).clone();
         let (mut states, mut values) = (vec![parameter], vec![value, gradient, graph.scalar(LEARNING_RATE), graph.scalar(STEP)]);
         for (name, first) in &self.slots {
             let slot = graph.state(name, StateKind::Optimizer, TensorType::f32(ty.shape.clone()), Init::Constant(*first))?;
             states.push(graph.as_state(slot).ok_or_else(|| graph.error("declares a slot variable twice"))?);
             values.push(slot);
         }
-        let types: Vec<TensorType> = states.iter().map(|state| graph.states()[state.0 as usize].ty.clone()).collect();
+        let types: Vec<TensorType> = vec![ty; states.len()];
         let new = add_to_graph(graph, &values, |t| {
             let call = UpdateCall { parameter: &t[0], gradient: &t[1], learning_rate: &t[2], step: &t[3], slots: &t[4..] };
             let new = (self.closure)(&call)?;
