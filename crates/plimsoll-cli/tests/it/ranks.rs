@@ -93,6 +93,53 @@ fn ranks_train_the_weights_of_one_process_and_resume_on_others() {
 }
 
 #[test]
+fn ranks_with_parts_train_the_weights_of_one_process_and_resume_on_others() {
+    let sandbox = Sandbox::new("ranks-parts");
+    let run =
+        ["--set", "train.optimizer={ type = \"adam\", epsilon = 1e-3 }", "--set", "train.clip={ global_norm = 1.0 }", "--epochs", "2"];
+    sandbox.succeed(&[&RUN[..], &["--out", "one", "--quiet"], &run].concat());
+    for (number, engine) in engines().iter().enumerate() {
+        let folder = format!("many-{number}");
+        let on = |ranks: usize, shard: &str, arguments: &[&str]| {
+            let shard = format!("parallel.shard={shard}");
+            succeed(&sandbox, engine, ranks, &[&["--out", &folder, "--set", &shard][..], &run, arguments].concat())
+        };
+        let (_, report) = on(4, "optimizer", &[]);
+        assert_same_weights(&sandbox, &folder);
+        let (planned, measured) = (report["planned_bytes"].as_u64().unwrap(), report["measured_peak_rss_bytes"].as_u64().unwrap());
+        assert!(measured <= planned, "{}: {measured} bytes were measured and {planned} planned", engine.mpirun.display());
+        let plan = read(&sandbox, &format!("{folder}/plan.json"));
+        assert_eq!((plan["ranks"].as_u64(), plan["shard"].as_str()), (Some(4), Some("optimizer")));
+        let whole = read(&sandbox, "one/plan.json")["by_owner"]["optimizer"].as_u64().unwrap();
+        let part = plan["by_owner"]["optimizer"].as_u64().unwrap();
+        assert!((whole / 4..whole / 4 + 1024).contains(&part), "{part} of {whole} bytes");
+        let checkpoints = sandbox.path(&folder).join("checkpoints");
+        let part = |step: u64, rank: usize| checkpoints.join(format!("step-{step:012}.rank-{rank}-of-4.safetensors"));
+        assert!((0..4).all(|rank| part(40, rank).exists() && part(60, rank).exists()));
+        // Other numbers of ranks continue within the second epoch, and one process with all of it.
+        for (ranks, shard) in [(2, "optimizer"), (3, "optimizer"), (1, "optimizer"), (2, "none"), (4, "optimizer")] {
+            for file in fs::read_dir(&checkpoints).unwrap().map(|file| file.unwrap().path()) {
+                if file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-000000000060")) {
+                    fs::remove_file(file).unwrap();
+                }
+            }
+            let (err, _) = on(ranks, shard, &["--resume"]);
+            assert!(err.contains("resumed after step 40, 1 epochs done"), "{err}");
+            assert_same_weights(&sandbox, &folder);
+        }
+    }
+    // Without machines: the checker derives everything again.
+    let plan = |shard: &str, out: &str| {
+        let arguments = ["plan", "--seed", "3", "--batch", "48", "--threads", "1", "--no-calibrate", "--ranks", "64", "--out", out];
+        sandbox.succeed(&[&arguments[..], &["--set", &format!("parallel.shard={shard}")]].concat());
+        sandbox.succeed(&["check", out]);
+        read(&sandbox, out)["plan"]["by_owner"]["optimizer"].as_u64().unwrap()
+    };
+    let [whole, part] = [plan("none", "whole.json"), plan("optimizer", "part.json")];
+    assert!((whole / 64..whole / 64 + 1024).contains(&part), "{part} of {whole} bytes");
+}
+
+#[test]
 fn reproducible_ranks_have_the_bits_of_one_process() {
     let sandbox = Sandbox::new("ranks-reproducible");
     let flag = ["--set", "parallel.reproducible=true", "--epochs", "2"];
@@ -142,7 +189,10 @@ fn what_ranks_cannot_do_is_one_error() {
             assert_eq!((err.matches("error: ").count(), err.matches(with).count()), (1, 1), "{}: {err}", engine.mpirun.display());
         };
         refused(&["--set", "parallel.data=none"], "error: 2 ranks were started, but `parallel.data` is \"none\"");
-        refused(&["--set", "parallel.shard=optimizer"], "error: unknown key `parallel.shard`");
+        refused(&["--set", "parallel.shards=optimizer"], "error: unknown key `parallel.shards`");
+        refused(&["--set", "parallel.shard=parameters"], "error: `parallel.shard` is \"parameters\", but parameters cannot be divided");
+        let adafactor = ["--set", "parallel.shard=optimizer", "--set", "train.optimizer={ type = \"adafactor\" }"];
+        refused(&adafactor, "error: `parallel.shard` cannot be met with the optimizer adafactor");
         refused(&["--host-memory", "4MiB"], "error: this run does not fit into 4.00 MiB of host memory");
         let output = training(&sandbox, &engine, 2, &[]).env("PLIMSOLL_MPI_TIMEOUT", "soon").output().unwrap();
         let err = String::from_utf8_lossy(&output.stderr);
