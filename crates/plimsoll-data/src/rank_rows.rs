@@ -89,6 +89,19 @@ impl RankRows {
         self.repeats && rows > 0 && rows <= first
     }
 
+    /// The most rows that a rank has of a batch of this many rows: those of the first, where ranks have equal shares.
+    ///
+    /// ```
+    /// use plimsoll_data::RankRows;
+    /// assert_eq!(RankRows::new(32, 3, 2).most(32), 11);
+    /// ```
+    pub fn most(&self, rows: u64) -> u64 {
+        match self.share {
+            Share::Equal { ranks, .. } => rows.div_ceil(ranks),
+            Share::Fixed(start, end) => end.min(rows) - start.min(rows),
+        }
+    }
+
     /// Rows of a batch that is not the last of an epoch. The last one has no more of them.
     pub fn rows(&self) -> u64 {
         let rows = self.of_batch(self.batch);

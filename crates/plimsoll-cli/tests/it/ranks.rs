@@ -117,7 +117,7 @@ fn ranks_with_parts_train_the_weights_of_one_process_and_resume_on_others() {
         let part = |step: u64, rank: usize| checkpoints.join(format!("step-{step:012}.rank-{rank}-of-4.safetensors"));
         assert!((0..4).all(|rank| part(40, rank).exists() && part(60, rank).exists()));
         // Other numbers of ranks continue within the second epoch, and one process with all of it.
-        for (ranks, shard) in [(2, "optimizer"), (3, "optimizer"), (1, "optimizer"), (2, "none"), (4, "optimizer")] {
+        for (ranks, shard) in [(2, "optimizer"), (3, "gradients"), (1, "gradients"), (2, "none"), (4, "gradients")] {
             for file in fs::read_dir(&checkpoints).unwrap().map(|file| file.unwrap().path()) {
                 if file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-000000000060")) {
                     fs::remove_file(file).unwrap();

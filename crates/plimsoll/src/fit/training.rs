@@ -12,8 +12,8 @@ use crate::history::{Epoch, History, MAX_EPOCHS};
 use crate::metrics::Scores;
 use crate::pipeline::Explain;
 use crate::plan::{DeviceBudget, RunPlan, epoch_rows};
-use crate::ranks::{Ranks, agree};
-use crate::session::{HostRows, Session, Tally, feed, place_in_batch, place_in_rank};
+use crate::ranks::{Ranks, Shard, agree};
+use crate::session::{HostRows, RankPieces, Session, Tally, feed, place_in_batch, place_in_rank};
 use crate::spec::RunSpec;
 use crate::{import, system};
 use plimsoll_core::budget::give_back_program_pages;
@@ -381,12 +381,17 @@ impl<'r, 'f> Training<'r, 'f> {
                 give_back_program_pages();
             }
             let mut at = 0;
-            while at < block.rows {
+            // A rank has all of its rows of a batch, and perhaps one micro-batch less than others.
+            while at < block.rows || (self.ranks.is_some() && place.within_step) {
                 let session = &mut *self.session;
                 let micro_batch = self.plan.micro_batch;
                 let (role, piece) = match &self.ranks {
                     None => place_in_batch(micro_batch, HostRows::Fed(&block), at, block.first_row, block.rows, batch, length),
-                    Some((_, own)) => place_in_rank(micro_batch, HostRows::Fed(&block), at, block.rows, own, length.unwrap_or(u64::MAX)),
+                    Some((_, own)) => {
+                        let together = self.plan.shard == Shard::Gradients;
+                        let pieces = RankPieces { micro_batch, own, length: length.unwrap_or(u64::MAX), together };
+                        place_in_rank(pieces, HostRows::Fed(&block), at, block.rows)
+                    }
                 };
                 let began = session.clock.begin();
                 session.run(role, &piece, &self.schema, &mut place.tally)?;

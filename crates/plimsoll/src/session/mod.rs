@@ -29,7 +29,7 @@ use learning_rate::LearningRate;
 use loading::Loading;
 use not_finite::{first_non_finite, in_words, number};
 use ordered_scores::OrderedScores;
-pub(crate) use over_ranks::place_in_rank;
+pub(crate) use over_ranks::{RankPieces, place_in_rank};
 use plimsoll_core::budget::{Owner, give_back_freed_memory, give_back_program_pages};
 use plimsoll_core::device::{BackingStore, Device, DeviceError, NodeSpan, StepInputs};
 use plimsoll_core::graph::StateId;

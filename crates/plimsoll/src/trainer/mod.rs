@@ -19,7 +19,7 @@ use crate::metrics::Scores;
 use crate::numerics::Numerics;
 use crate::plan::{DataSummary, LargestBatch, Machine, RunPlan, Sweep};
 use crate::preprocessing::Preprocessing;
-use crate::ranks::Ranks;
+use crate::ranks::{Ranks, Shard};
 use crate::schedule::ScheduleState;
 use crate::session::Session;
 use crate::spec::{Count, FitSpec, RunSpec};
@@ -428,8 +428,11 @@ impl Trainer {
 /// algorithms are not measured on a GPU that copies.
 fn first_program(plan: &RunPlan, spec: &RunSpec, rank: usize) -> Option<(Role, usize)> {
     let full = spec.data.size_if_readable().is_some_and(|rows| rows >= plan.batch as u64);
-    let own = plan.rows_of_rank(rank).rows() as usize;
-    let role = if plan.micro_batch >= own { Role::Step } else { Role::First };
+    let own = plan.rows_of_rank(rank);
+    // Ranks that exchange the gradients of every micro-batch have equally many.
+    let most = if plan.shard == Shard::Gradients { own.most(own.batch()) } else { own.rows() } as usize;
+    let own = own.rows() as usize;
+    let role = if plan.micro_batch >= most { Role::Step } else { Role::First };
     (full && spec.algorithms == Algorithms::Rules).then_some((role, plan.micro_batch.min(own)))
 }
 

@@ -14,7 +14,7 @@ fn sharded(trainer: Trainer, shard: Shard, ranks: Option<&Ranks>) -> Trainer {
     }
 }
 
-const STAGES: [Shard; 1] = [Shard::Optimizer];
+const STAGES: [Shard; 2] = [Shard::Optimizer, Shard::Gradients];
 
 fn adam(trainer: Trainer) -> Trainer {
     // A small denominator would amplify rounding.
@@ -78,6 +78,52 @@ fn plan(shard: Shard, ranks: &Ranks) -> RunPlan {
     sharded(trainer, shard, Some(ranks)).plan(&Fit::epochs(1)).unwrap()
 }
 
+/// With an odd number of rows, ranks have different numbers of micro-batches of their own.
+#[test]
+fn micro_batches_of_one_row_and_networks_of_every_kind() {
+    let random = |spec: RandomSpec| Dataset::random(spec).unwrap().batch(12);
+    let spec = || RandomSpec::new(41).seed(4);
+    let tokens = || random(spec().classes("x", vec![14], 11).classes("y", [14], 11));
+    let images = || random(spec().floats("x", [8, 8, 3]).labels("y", 4));
+    let convolutions = || -> Model {
+        Sequential::new().add(Conv2D::new(6, 3).relu()).add(Conv2D::new(8, 3).relu()).add(GlobalAveragePool).add(Dense::new(4)).into()
+    };
+    let normalized =
+        || -> Model { Sequential::new().add(Conv2D::new(6, 3)).add(BatchNorm::new()).add(GlobalAveragePool).add(Dense::new(4)).into() };
+    let sgd = |trainer: Trainer| trainer.optimizer(Sgd::new(0.05).momentum(0.9)).seed(3).threads(1);
+    type Case<'a> = (&'static str, &'a (dyn Fn() -> Trainer + Sync));
+    let cases: [Case<'_>; 4] = [
+        ("a transformer", &|| sgd(Trainer::new(transformer(), &tokens()).micro_batch(2))),
+        ("ignored labels", &|| sgd(Trainer::new(transformer(), &tokens()).loss(Loss::SoftmaxCrossEntropy.ignore_class(3)).micro_batch(1))),
+        ("convolutions", &|| sgd(Trainer::new(convolutions(), &images()).clip(Clip::GlobalNorm(0.1)).micro_batch(1))),
+        ("synchronized batch normalization", &|| sgd(Trainer::new(normalized(), &images()))),
+    ];
+    for (name, trainer) in cases {
+        let alone = trained(trainer(), Fit::epochs(2));
+        for (ranks, shard) in [2, 5].into_iter().flat_map(|ranks| STAGES.map(|shard| (ranks, shard))) {
+            let of_ranks = on_ranks(ranks, |ranks| trained(sharded(trainer(), shard, Some(&ranks)), Fit::epochs(2)));
+            check(&format!("{name}, {shard:?}"), &alone, &of_ranks);
+        }
+    }
+}
+
+#[test]
+fn a_rank_has_its_part_of_accumulated_gradients() {
+    let of = |plan: &RunPlan, owner: Owner| plan.owners.iter().find(|(known, _)| *known == owner).map_or(0, |(_, bytes)| bytes.0);
+    let plan = |shard, ranks: &Ranks| {
+        let trainer = sharded(trainer(&rows(ROWS).batch(BATCH)).micro_batch(2), shard, Some(ranks));
+        let plan = trainer.plan(&Fit::epochs(1)).unwrap();
+        (of(&plan, Owner::GradientSums), of(&plan, Owner::Optimizer), plan.to_string())
+    };
+    for [whole, first, second] in on_ranks(3, |ranks| [Shard::None, Shard::Optimizer, Shard::Gradients].map(|shard| plan(shard, &ranks))) {
+        assert_eq!((whole.0, first.1), (first.0, second.1));
+        assert!(second.0 >= whole.0 / 3 && second.0 < whole.0 / 3 + 4 * 64, "{} of {}", second.0, whole.0);
+        assert!(second.1 < whole.1 / 3 + 4 * 64);
+        let line = "divided        optimizer states and accumulated gradients: each of 3 ranks has its part";
+        assert!(second.2.contains(line) && second.2.contains("order of sums"), "{}", second.2);
+    }
+}
+
 #[test]
 fn a_rank_has_its_part_of_the_optimizer_states() {
     let of = |plan: &RunPlan, owner: Owner| plan.owners.iter().find(|(known, _)| *known == owner).map_or(0, |(_, bytes)| bytes.0);
@@ -110,7 +156,7 @@ fn keep_until_step(folder: &Path, step: u64) {
 
 #[test]
 fn another_number_of_ranks_continues_with_its_own_parts() {
-    for with in [adam as fn(Trainer) -> Trainer, |trainer| trainer] {
+    for with in [adam as fn(Trainer) -> Trainer, |trainer| trainer.micro_batch(2)] {
         let data = || rows(ROWS).batch(BATCH);
         let alone = trained(with(trainer(&data())), Fit::epochs(4).validate(&held_out()));
         let folder = tempfile::tempdir().unwrap();
@@ -128,11 +174,11 @@ fn another_number_of_ranks_continues_with_its_own_parts() {
         let runs = [
             (4, Shard::Optimizer, 2),
             (2, Shard::Optimizer, 4),
-            (3, Shard::Optimizer, 7),
+            (3, Shard::Gradients, 7),
             (1, Shard::Optimizer, 8),
             (5, Shard::Optimizer, 10),
             (2, Shard::None, 11),
-            (7, Shard::Optimizer, 13),
+            (7, Shard::Gradients, 13),
         ];
         for (ranks, shard, step) in runs {
             check("resumed", &alone, &on(ranks, shard));

@@ -125,6 +125,10 @@ fn every_change_of_a_plan_for_ranks_is_refused() {
     assert_eq!(plan["plan"]["by_owner"]["communication"], plan["assumptions"]["communication_bytes"]);
     every_change_is_refused(&plan);
     // Micro-batches that follow from the batch, and partial sums of them.
+    let parts = ["--ranks", "4", "--micro-batch", "2", "--set", "parallel.shard=gradients", "--host-memory", "96MiB"];
+    let (_sandbox, plan) = planned("cert-ranks-parts", &dense(&[8]), &parts);
+    assert_eq!((&plan["plan"]["shard"], &plan["plan"]["sums_reordered"]), (&json!("gradients"), &json!(true)));
+    every_change_is_refused(&plan);
     let reproducible = ["--ranks", "4", "--set", "parallel.reproducible=true", "--host-memory", "96MiB"];
     let (_sandbox, plan) = planned("cert-reproducible", &dense(&[8]), &reproducible);
     assert_eq!((&plan["plan"]["reproducible"], &plan["plan"]["micro_batch"]), (&json!(true), &json!(1)));
