@@ -190,7 +190,7 @@ fn what_ranks_cannot_do_is_one_error() {
         };
         refused(&["--set", "parallel.data=none"], "error: 2 ranks were started, but `parallel.data` is \"none\"");
         refused(&["--set", "parallel.shards=optimizer"], "error: unknown key `parallel.shards`");
-        refused(&["--set", "parallel.shard=parameters"], "error: `parallel.shard` is \"parameters\", but parameters cannot be divided");
+        refused(&["--set", "parallel.shard=parameters"], "error: `parallel.shard` is \"parameters\", but parameters cannot be sharded");
         let adafactor = ["--set", "parallel.shard=optimizer", "--set", "train.optimizer={ type = \"adafactor\" }"];
         refused(&adafactor, "error: `parallel.shard` cannot be met with the optimizer adafactor");
         refused(&["--host-memory", "4MiB"], "error: this run does not fit into 4.00 MiB of host memory");

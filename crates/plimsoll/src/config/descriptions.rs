@@ -116,7 +116,7 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     ),
     (
         "parallel.shard",
-        "What is divided over ranks, each of which has a part: `\"optimizer\"`, the states of the optimizer (ZeRO 1), `\"gradients\"`, accumulated gradients too (ZeRO 2), or `\"none\"`. Default `\"none\"`; see [the costs](parallel.md#optimizer-states-divided-over-ranks).",
+        "What is sharded over ranks: `\"optimizer\"`, the states of the optimizer (ZeRO 1), `\"gradients\"`, accumulated gradients too (ZeRO 2), or `\"none\"`. Default `\"none\"`; see [the costs](parallel.md#sharded-optimizer-states-and-gradients).",
     ),
     ("prune", "Sets the smallest weights to zero while the network trains."),
     ("prune.begin", "The step of the first mask. Default 0."),

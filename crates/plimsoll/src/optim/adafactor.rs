@@ -83,7 +83,7 @@ impl Optimizer for Adafactor {
     }
 
     fn undivided(&self) -> Option<&'static str> {
-        Some("its states are those of rows and columns, which do not end where the parts of ranks do")
+        Some("its states are those of rows and columns, which do not end where the shards of ranks do")
     }
 
     fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {

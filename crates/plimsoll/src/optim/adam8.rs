@@ -74,7 +74,7 @@ impl Optimizer for Adam8bit {
     }
 
     fn undivided(&self) -> Option<&'static str> {
-        Some("its states of 8 bits have scales for blocks of elements, which do not end where the parts of ranks do")
+        Some("its states of 8 bits have scales for blocks of elements, which do not end where the shards of ranks do")
     }
 
     fn update(&self, g: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError> {

@@ -82,13 +82,13 @@ impl fmt::Display for RunPlan {
             format!("; {} with {bytes}, without a strategy", seconds(time))
         });
         writeln!(f, "  step time      {} predicted{by}{without}", seconds(self.predicted_s))?;
-        let divided = match self.shard {
+        let sharded = match self.shard {
             Shard::None => "",
             Shard::Optimizer => "optimizer states",
             Shard::Gradients => "optimizer states and accumulated gradients",
         };
         if self.shard != Shard::None {
-            writeln!(f, "  divided        {divided}: each of {} ranks has its part", self.ranks)?;
+            writeln!(f, "  sharded        {sharded}: each of {} ranks has its shard", self.ranks)?;
         }
         if self.ranks > 1 {
             let all = Bytes(self.total().0.saturating_mul(self.ranks as u64));

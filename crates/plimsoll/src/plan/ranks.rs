@@ -34,11 +34,11 @@ pub(crate) fn check_shards(spec: &RunSpec, device: &Capabilities) -> Result<()> 
     }
     let refuse = |what: String| Err(Error::Config(format!("`parallel.shard` {what}")));
     if device.collectives && !device.shards {
-        return refuse("needs the CPU: GPUs do not exchange parts of tensors yet; leave it or `device` out".to_string());
+        return refuse("needs the CPU: GPUs do not exchange shards yet; leave it or `device` out".to_string());
     }
     if spec.parallel.reproducible {
         return refuse(
-            "cannot be met with `parallel.reproducible`: parts are summed in the order of MPI; leave one of them out".to_string(),
+            "cannot be met with `parallel.reproducible`: shards are summed in the order of MPI; leave one of them out".to_string(),
         );
     }
     let optimization = &spec.optimization;

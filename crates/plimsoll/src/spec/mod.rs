@@ -317,7 +317,7 @@ impl RunSpec {
 fn shard(parallel: &Reader<'_>) -> Result<Shard> {
     let read = parallel.choice("shard", &Shard::NAMES);
     if read.is_err() && matches!(parallel.text("shard"), Ok(Some("parameters"))) {
-        let what = "`parallel.shard` is \"parameters\", but parameters cannot be divided over ranks yet; use \"gradients\"";
+        let what = "`parallel.shard` is \"parameters\", but parameters cannot be sharded over ranks yet; use \"gradients\"";
         return Err(Error::Config(what.to_string()));
     }
     Ok(read?.unwrap_or_default())

@@ -119,7 +119,7 @@ fn a_rank_has_its_part_of_accumulated_gradients() {
         assert_eq!((whole.0, first.1), (first.0, second.1));
         assert!(second.0 >= whole.0 / 3 && second.0 < whole.0 / 3 + 4 * 64, "{} of {}", second.0, whole.0);
         assert!(second.1 < whole.1 / 3 + 4 * 64);
-        let line = "divided        optimizer states and accumulated gradients: each of 3 ranks has its part";
+        let line = "sharded        optimizer states and accumulated gradients: each of 3 ranks has its shard";
         assert!(second.2.contains(line) && second.2.contains("order of sums"), "{}", second.2);
     }
 }
@@ -262,15 +262,15 @@ fn what_cannot_be_divided_is_refused() {
     let refused_with = |with: &(dyn Fn(Trainer) -> Trainer + Sync)| {
         refused(2, |ranks| sharded(with(trainer(&data())), Shard::Optimizer, Some(&ranks)).fit(Fit::epochs(1)))
     };
-    insta::assert_snapshot!(refused_with(&|trainer| trainer.optimizer(Adafactor::default())), @"`parallel.shard` cannot be met with the optimizer adafactor: its states are those of rows and columns, which do not end where the parts of ranks do; use Adam or SGD, or leave it out");
-    insta::assert_snapshot!(refused_with(&|trainer| trainer.optimizer(Adam::default().eight_bit())), @"`parallel.shard` cannot be met with the optimizer adam8bit: its states of 8 bits have scales for blocks of elements, which do not end where the parts of ranks do; use Adam or SGD, or leave it out");
+    insta::assert_snapshot!(refused_with(&|trainer| trainer.optimizer(Adafactor::default())), @"`parallel.shard` cannot be met with the optimizer adafactor: its states are those of rows and columns, which do not end where the shards of ranks do; use Adam or SGD, or leave it out");
+    insta::assert_snapshot!(refused_with(&|trainer| trainer.optimizer(Adam::default().eight_bit())), @"`parallel.shard` cannot be met with the optimizer adam8bit: its states of 8 bits have scales for blocks of elements, which do not end where the shards of ranks do; use Adam or SGD, or leave it out");
     insta::assert_snapshot!(refused_with(&|trainer| trainer.prune(Prune::new(Sparsity::constant(0.5)))), @"`parallel.shard` cannot be met with pruning, whose masks follow from whole weights; leave `[prune]` or it out");
     insta::assert_snapshot!(refused_with(&|trainer| trainer.average(Ema::new(0.9))), @"`parallel.shard` cannot be met with `train.ema`: no rank would have the whole average; leave one of them out");
     let both = |ranks: Ranks| {
         let parallel = Parallel { shard: Shard::Optimizer, reproducible: true, ..Parallel::default() };
         trainer(&data()).parallel(parallel).ranks(&ranks).fit(Fit::epochs(1))
     };
-    insta::assert_snapshot!(refused(2, both), @"`parallel.shard` cannot be met with `parallel.reproducible`: parts are summed in the order of MPI; leave one of them out");
+    insta::assert_snapshot!(refused(2, both), @"`parallel.shard` cannot be met with `parallel.reproducible`: shards are summed in the order of MPI; leave one of them out");
     // One process has all of it.
     let alone = sharded(trainer(&data()).average(Ema::new(0.9)), Shard::Optimizer, None).fit(Fit::epochs(1));
     alone.unwrap();
