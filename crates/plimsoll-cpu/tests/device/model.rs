@@ -92,7 +92,8 @@ impl Model {
         Model::of(device, ranks, None)
     }
 
-    fn of(device: Arc<dyn Device>, ranks: Option<(u32, Bytes)>, sharding: Option<Sharding>) -> Model {
+    /// The network on a device, planned for a number of ranks, with what is divided over them.
+    pub fn of(device: Arc<dyn Device>, ranks: Option<(u32, Bytes)>, sharding: Option<Sharding>) -> Model {
         let (graph, loss) = forward().unwrap();
         let data_parallel = ranks.map(|(ranks, bucket)| DataParallel { ranks, bucket });
         let training = Training { data_parallel, sharding, ..Training::new(&descend) };
@@ -114,7 +115,7 @@ impl Model {
         self.columns[0][5] = f32::INFINITY;
     }
 
-    /// PitchedRows something with this step's inputs.
+    /// Calls a function with this step's inputs.
     pub fn with_inputs<T>(&mut self, step: u32, body: impl FnOnce(&mut Executor, &StepInputs<'_>) -> T) -> T {
         let bytes = self.columns.each_ref().map(|column| bytes(column));
         let inputs = StepInputs { columns: &bytes, scalars: &[self.rate], random: StepRandom { seed: 1, step, first_row: 0 } };

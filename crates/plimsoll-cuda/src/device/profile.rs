@@ -80,7 +80,7 @@ pub(crate) fn capabilities(model: &str) -> Capabilities {
         resumes_sums: false,
         groups_updates: true,
         collectives: true,
-        shards: false,
+        shards: true,
         fixed_order: false,
         rates: GpuPace::SINGLE,
         copy_rate: copy_rate(model),

@@ -35,7 +35,7 @@ pub(crate) use pointwise::{PitchedRows, fused_slice_write, pointwise, pointwise_
 pub(crate) use pooling::{avg_pool, avg_pool_grad, max_pool, max_pool_grad};
 pub(crate) use recurrent::{recurrent, recurrent_grad, recurrent_grad_workspace, recurrent_workspace};
 pub(crate) use reduce::{are_split_alike, reduce, reduce_workspace};
-pub(crate) use report::{alarm_of_ranks, report};
+pub(crate) use report::{alarm_of_ranks, keep_shard, report};
 pub(crate) use tiled_matmul::{cast, cast_to, matmul};
 
 use plimsoll_core::DType;

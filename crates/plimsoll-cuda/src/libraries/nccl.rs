@@ -30,6 +30,7 @@ const SUM: c_int = 0;
 /// `ncclStatGpuMemTotal`: device memory of a communicator.
 const DEVICE_MEMORY: c_int = 3;
 
+type Gather = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Raw, *mut c_void) -> c_int;
 type Reduce = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Raw, *mut c_void) -> c_int;
 
 /// The functions in use. Results are plain integers: a newer version may return unknown ones.
@@ -45,6 +46,8 @@ struct Functions {
     group_start: unsafe extern "C" fn() -> c_int,
     group_end: unsafe extern "C" fn() -> c_int,
     all_reduce: Reduce,
+    reduce_scatter: Reduce,
+    all_gather: Gather,
     /// From version 2.29 on.
     memory: Option<unsafe extern "C" fn(Raw, c_int, *mut u64) -> c_int>,
     /// Never unloaded: threads of the library may still run at the end of the process.
@@ -116,6 +119,8 @@ fn load() -> Result<Functions, String> {
             group_start: *library.get(b"ncclGroupStart\0").map_err(missing)?,
             group_end: *library.get(b"ncclGroupEnd\0").map_err(missing)?,
             all_reduce: *library.get(b"ncclAllReduce\0").map_err(missing)?,
+            reduce_scatter: *library.get(b"ncclReduceScatter\0").map_err(missing)?,
+            all_gather: *library.get(b"ncclAllGather\0").map_err(missing)?,
             memory: library.get(b"ncclCommMemStats\0").map(|symbol| *symbol).ok(),
             _library: library,
         })
@@ -139,7 +144,8 @@ pub(crate) fn unique_id() -> Result<[u8; ID_BYTES], String> {
     Ok(id.0)
 }
 
-/// What a sum reads and writes: addresses in device memory, and a number of floats.
+/// What a collective reads and writes: addresses in device memory, and a number of floats; of a block, where there is one per
+/// rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Operands {
     pub from: u64,
@@ -176,18 +182,50 @@ impl Communicator {
     /// The addresses are those of device memory of this GPU with as many floats, valid until the stream has executed it.
     /// An input may be its own output, and overlaps no other one.
     pub unsafe fn all_reduce(&self, operands: &[Operands], stream: &Stream) -> Result<(), String> {
-        let Functions { all_reduce, group_start, group_end, .. } = *self.functions;
-        let (raw, stream) = (self.raw()?, stream.raw.cast());
-        // SAFETY: every start has its end.
-        self.functions.check(unsafe { group_start() }, "beginning sums over ranks")?;
-        let mut enqueued = Ok(());
-        for Operands { from, to, count } in operands.iter().copied() {
+        let (all_reduce, stream) = (self.functions.all_reduce, stream.raw.cast());
+        self.together(operands, "all_reduce", |raw, Operands { from, to, count }| {
             // SAFETY: guaranteed by the caller; the communicator is valid until it is dropped.
-            let result = unsafe { all_reduce(from as *const c_void, to as *mut c_void, count, FLOAT, SUM, raw, stream) };
-            enqueued = enqueued.and(self.functions.check(result, "all_reduce"));
+            unsafe { all_reduce(from as *const c_void, to as *mut c_void, count, FLOAT, SUM, raw, stream) }
+        })
+    }
+
+    /// Enqueues sums over all ranks, of which each rank gets its block, all of them together.
+    ///
+    /// # Safety
+    /// As for [`all_reduce`](Communicator::all_reduce), but an input has a block of `count` floats per rank, and overlaps no
+    /// output.
+    pub unsafe fn reduce_scatter(&self, operands: &[Operands], stream: &Stream) -> Result<(), String> {
+        let (reduce_scatter, stream) = (self.functions.reduce_scatter, stream.raw.cast());
+        self.together(operands, "reduce_scatter", |raw, Operands { from, to, count }| {
+            // SAFETY: as above.
+            unsafe { reduce_scatter(from as *const c_void, to as *mut c_void, count, FLOAT, SUM, raw, stream) }
+        })
+    }
+
+    /// Enqueues copies of the blocks of all ranks to all of them, all of them together.
+    ///
+    /// # Safety
+    /// As for [`all_reduce`](Communicator::all_reduce), but an output has a block of `count` floats per rank, and overlaps no
+    /// input.
+    pub unsafe fn all_gather(&self, operands: &[Operands], stream: &Stream) -> Result<(), String> {
+        let (all_gather, stream) = (self.functions.all_gather, stream.raw.cast());
+        self.together(operands, "all_gather", |raw, Operands { from, to, count }| {
+            // SAFETY: as above.
+            unsafe { all_gather(from as *const c_void, to as *mut c_void, count, FLOAT, raw, stream) }
+        })
+    }
+
+    /// Enqueues a call for each of the operands as one operation of the library.
+    fn together(&self, operands: &[Operands], name: &str, call: impl Fn(Raw, Operands) -> c_int) -> Result<(), String> {
+        let (raw, functions) = (self.raw()?, self.functions);
+        // SAFETY: every start has its end.
+        functions.check(unsafe { (functions.group_start)() }, "beginning an exchange between ranks")?;
+        let mut enqueued = Ok(());
+        for operands in operands {
+            enqueued = enqueued.and(functions.check(call(raw, *operands), name));
         }
         // SAFETY: ends the group that was begun above, also after an error.
-        let ended = self.functions.check(unsafe { group_end() }, "enqueueing sums over ranks");
+        let ended = functions.check(unsafe { (functions.group_end)() }, "enqueueing an exchange between ranks");
         enqueued.and(ended)
     }
 

@@ -181,6 +181,7 @@ mod tests {
             cudnn: false,
             convolutions: Convolutions::Auto,
             tensor_cores: true,
+            rank: 0,
         };
         let addresses = Addresses { lowering: &lowering, memory: ProgramMemory::Given { states: &plan.states, arena: plan.arena.0 } };
         let arena = 2 + plan.states.len();

@@ -175,6 +175,13 @@ impl<'a> Assembly<'a> {
                 let (before, after) = (before.map(&mut launch).transpose()?, after.map(&mut launch).transpose()?);
                 Ok(before.into_iter().chain([UnlinkedOp::Ready(call.into())]).chain(after).collect())
             }
+            LoweredOp::Shards(work) => {
+                let (before, after) = work.kernels();
+                let call = work.resolve(self.addresses, (inputs, outputs), offset)?;
+                let before = self.launch_all(&before, inputs, outputs, offset)?;
+                let after = self.launch_all(&after, inputs, outputs, offset)?;
+                Ok(before.into_iter().chain([UnlinkedOp::Ready(call.into())]).chain(after).collect())
+            }
             LoweredOp::Convolution(work) => {
                 let CudnnConvOp { request, tensors, taken, before, after, fallback } = *work;
                 let dnn = self.shared.cudnn().expect("convolutions go to cuDNN only where it is");

@@ -8,12 +8,12 @@ use crate::libraries::nccl::Operands;
 use crate::runtime::state::DeviceState;
 use cudarc::driver::sys;
 use plimsoll_core::graph::{Graph, Node};
-use plimsoll_core::ops::AllReduce;
+use plimsoll_core::ops::{AllGather, AllReduce, ReduceScatter};
 use plimsoll_core::{Bytes, Op, ValueId};
 use std::ops::Range;
 
 /// Alignment of what is in the workspace.
-const ALIGNMENT: u64 = 256;
+pub(super) const ALIGNMENT: u64 = 256;
 
 /// A sum of some tensors over all ranks.
 pub(super) struct AllReduceOp {
@@ -53,20 +53,35 @@ fn packed_bytes(op: AllReduce, graph: &Graph, node: &Node) -> u64 {
     }
 }
 
-/// Whether a node exchanges numbers with other ranks.
-pub(super) fn is_collective(op: &Op) -> bool {
-    matches!(op, Op::AllReduce(_))
+/// The number of collectives up to a node, which is one.
+pub(super) fn number(graph: &Graph, node: &Node) -> u32 {
+    let (mut number, mut last) = (1, node);
+    while let Op::AllReduce(AllReduce { has_token: true, .. })
+    | Op::ReduceScatter(ReduceScatter { has_token: true, .. })
+    | Op::AllGather(AllGather { has_token: true, .. }) = last.op
+    {
+        last = graph.producer(*last.inputs.last().expect("its token"));
+        number += 1;
+    }
+    number
+}
+
+/// The ranks that a node exchanges numbers with, this one included, or takes a part of.
+fn ranks_of(op: &Op) -> Option<u32> {
+    match op {
+        Op::AllReduce(op) => Some(op.ranks),
+        Op::ReduceScatter(op) => Some(op.ranks),
+        Op::Shard(op) => Some(op.ranks),
+        Op::AllGather(op) => Some(op.ranks),
+        _ => None,
+    }
 }
 
 impl AllReduceOp {
     /// `alarms` means that it tells other ranks of a loss that is not finite.
     pub fn new(op: AllReduce, node: &Node, lowering: &Lowering<'_>, alarms: bool) -> AllReduceOp {
         let graph = &lowering.program.graph;
-        let (mut number, mut last) = (1, node);
-        while let Op::AllReduce(AllReduce { has_token: true, .. }) = last.op {
-            last = graph.producer(*last.inputs.last().expect("its token"));
-            number += 1;
-        }
+        let number = number(graph, node);
         let cell = Argument::WorkspaceAt(packed_bytes(op, graph, node) as usize);
         AllReduceOp { op, number, alarm: alarms.then(|| kernels::alarm_of_ranks(cell)) }
     }
@@ -133,16 +148,21 @@ impl AllReduceCall {
     /// # Safety
     /// The addresses are those of the program's plan, inside of memory that is valid until the stream has executed it.
     pub unsafe fn enqueue(&self, shared: &DeviceState, at: impl Fn(Address) -> u64) -> Result<(), String> {
-        let exchange = shared.exchange.as_ref().ok_or("this process is alone, but the plan is for several ranks")?;
         let failed = |error: cudarc::driver::DriverError| format!("copying within the GPU failed: {error:?}");
         let copy = |to: u64, from: u64, count: usize| {
             // SAFETY: both ranges are planned, and the workspace has the size of all tensors.
             unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, 4 * count, shared.compute.raw) }.result().map_err(failed)
         };
         let direct = self.tensors.iter().map(|tensor| Operands { from: at(tensor.from), to: at(tensor.to), count: tensor.count });
+        let sum = |operands: &[Operands]| match &shared.exchange {
+            // SAFETY: guaranteed by the caller; an output is its own input, or overlaps none.
+            Some(exchange) => unsafe { exchange.all_reduce(operands, &shared.compute) },
+            // A process that is alone has the sums already.
+            None => operands.iter().filter(|one| one.from != one.to).try_for_each(|one| copy(one.to, one.from, one.count)),
+        };
         match self.packed.map(&at) {
-            // SAFETY: guaranteed by the caller; outputs overlap no other inputs, as `resolve` found out.
-            None => unsafe { exchange.all_reduce(&direct.collect::<Vec<_>>(), &shared.compute) }?,
+            // Outputs overlap no other inputs, as `resolve` found out.
+            None => sum(&direct.collect::<Vec<_>>())?,
             Some(packed) => {
                 let mut end = packed;
                 for Operands { from, count, .. } in direct.clone() {
@@ -150,8 +170,7 @@ impl AllReduceCall {
                     end += 4 * count as u64;
                 }
                 let all = Operands { from: packed, to: packed, count: ((end - packed) / 4) as usize };
-                // SAFETY: as above.
-                unsafe { exchange.all_reduce(&[all], &shared.compute) }?;
+                sum(&[all])?;
                 end = packed;
                 for Operands { to, count, .. } in direct {
                     copy(to, end, count)?;
@@ -166,14 +185,15 @@ impl AllReduceCall {
 }
 
 /// Checks that a program is for the ranks that this process is one of.
-pub(super) fn check_ranks(op: AllReduce, shared: &DeviceState) -> Result<(), String> {
+pub(super) fn check_ranks(op: &Op, shared: &DeviceState) -> Result<(), String> {
+    let Some(planned) = ranks_of(op) else { return Ok(()) };
     let ranks = shared.exchange.as_ref().map_or(1, |exchange| exchange.ranks());
-    if op.ranks as usize == ranks && shared.exchange.is_some() {
+    if planned as usize == ranks {
         return Ok(());
     }
+    let does = if matches!(op, Op::AllReduce(_)) { "sums" } else { "divides tensors" };
     Err(format!(
-        "sums over {} ranks, but this process is one of {ranks}; plan for that number of ranks, or start as many processes",
-        op.ranks
+        "{does} over {planned} ranks, but this process is one of {ranks}; plan for that number of ranks, or start as many processes"
     ))
 }
 

@@ -88,7 +88,7 @@ impl StreamOp {
             StreamOp::Launch { arguments, .. } => arguments.iter().any(is_slot),
             StreamOp::Matmul { a, b, c, onto, .. } => [a, b, c].into_iter().chain(onto).any(is_slot),
             StreamOp::Convolution { addresses, .. } => addresses.iter().any(is_slot),
-            StreamOp::AllReduce(_) => false,
+            StreamOp::AllReduce(_) | StreamOp::Shards(_) => false,
         }
     }
 
@@ -114,6 +114,8 @@ impl StreamOp {
             }
             // SAFETY: guaranteed by the caller.
             StreamOp::AllReduce(call) => unsafe { call.enqueue(shared, at) }.map_err(failed),
+            // SAFETY: as above; outputs of these collectives overlap no input in a plan.
+            StreamOp::Shards(call) => unsafe { call.enqueue(shared, at) }.map_err(failed),
             StreamOp::Convolution { convolution, addresses } => {
                 // SAFETY: guaranteed by the caller; the library's stream is this one.
                 unsafe { convolution.run(addresses.map(&at)) }.map_err(failed)

@@ -65,6 +65,7 @@ impl CudaExecutable {
             cudnn: wants_cudnn(program, rows, shared.convolutions) && shared.cudnn().is_some(),
             convolutions: shared.convolutions,
             tensor_cores: shared.tensor_cores(),
+            rank: 0,
         };
         let memory = ProgramMemory::Given { states: &plan.states, arena: plan.arena.0 };
         let addresses = Addresses { lowering: &lowering, memory };

@@ -3,6 +3,7 @@
 use super::collective::{self, AllReduceOp};
 use super::lower_attention::attention_kernels;
 use super::lower_matmul;
+use super::shards::{self, ShardsOp};
 use crate::algorithms::convolution::{self, Convolutions};
 use crate::kernels::{self, Argument, FusedExpr, Kernel, Operand, PitchedRows};
 use crate::libraries::cublaslt::MatmulRequest;
@@ -15,9 +16,6 @@ use plimsoll_core::{Bytes, DType, Op, Shape, ValueId};
 
 /// Error for a sum that accumulates onto another.
 const ONTO: &str = "resumes from a partial sum, which GPUs support for matrix products only: their plans do not split other sums";
-
-/// Error for a collective of shards.
-const SHARDS: &str = "divides tensors over ranks, which GPUs do not support yet; train on the CPU, or without shards";
 
 /// Error for a sum over micro-batches in a fixed order.
 const IN_ORDER: &str = "adds micro-batches in a fixed order, which GPUs do not support yet; train on the CPU";
@@ -37,6 +35,8 @@ pub(super) struct Lowering<'a> {
     pub convolutions: Convolutions,
     /// Whether generated kernels may use tensor cores.
     pub tensor_cores: bool,
+    /// The number of this process among the ranks of a job.
+    pub rank: usize,
 }
 
 /// One operation of a node.
@@ -59,6 +59,8 @@ pub(super) enum LoweredOp {
     Convolution(Box<CudnnConvOp>),
     /// A sum over ranks.
     AllReduce(AllReduceOp),
+    /// A collective of shards, or the copy of one.
+    Shards(ShardsOp),
 }
 
 /// A step of a matrix product.
@@ -110,7 +112,7 @@ pub(crate) fn workspace(graph: &Graph, node: &Node, rows: usize, convolutions: C
         Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AvgPool(_) | Op::AvgPoolGrad(_) | Op::Gather(_) => 0,
         Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::BatchSlice(_) | Op::Concat(_) | Op::Pad(_) | Op::ChannelView(_) => 0,
         Op::SliceWrite(_) | Op::FusedSliceWrite(_) | Op::PairwiseSum(_) => 0,
-        Op::ReduceScatter(_) | Op::Shard(_) | Op::AllGather(_) => 0,
+        Op::ReduceScatter(_) | Op::Shard(_) | Op::AllGather(_) => shards::workspace(graph, node),
         Op::AllReduce(op) => collective::workspace(*op, graph, node),
     })
 }
@@ -137,7 +139,7 @@ impl Lowering<'_> {
                 return Err("is planned as a step, but does not run".to_string());
             }
             Op::PairwiseSum(_) => return Err(IN_ORDER.to_string()),
-            Op::ReduceScatter(_) | Op::Shard(_) | Op::AllGather(_) => return Err(SHARDS.to_string()),
+            Op::ReduceScatter(_) | Op::Shard(_) | Op::AllGather(_) => vec![LoweredOp::Shards(ShardsOp::new(node, self, alarms)?)],
             Op::AllReduce(op) => vec![LoweredOp::AllReduce(AllReduceOp::new(*op, node, self, alarms))],
             // Copies run in their own streams.
             Op::Store(_) | Op::Load(_) => vec![],
@@ -323,6 +325,10 @@ impl LoweredOp {
                 steps.into_iter().filter_map(kernel).chain(fallback).collect()
             }
             LoweredOp::AllReduce(work) => work.kernels().1.into_iter().flatten().collect(),
+            LoweredOp::Shards(work) => {
+                let (before, after) = work.kernels();
+                before.into_iter().chain(after).collect()
+            }
             LoweredOp::Convolution(work) => {
                 work.before.into_iter().chain(work.after.into_iter().map(|(kernel, _)| kernel)).chain(work.fallback).collect()
             }
@@ -335,7 +341,7 @@ impl LoweredOp {
             LoweredOp::Kernels(kernels, inputs, outputs) => {
                 LoweredOp::Kernels(kernels.into_iter().map(|kernel| kernel.guarded(after_loss)).collect(), inputs, outputs)
             }
-            unchanged @ (LoweredOp::Matmul { .. } | LoweredOp::AllReduce(_)) => unchanged,
+            unchanged @ (LoweredOp::Matmul { .. } | LoweredOp::AllReduce(_) | LoweredOp::Shards(_)) => unchanged,
             LoweredOp::Convolution(mut work) => {
                 let guard = |kernel: Kernel| kernel.guarded(after_loss);
                 work.after = work.after.into_iter().map(|(kernel, seen)| (guard(kernel), seen)).collect();

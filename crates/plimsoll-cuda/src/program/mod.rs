@@ -13,6 +13,7 @@ mod lower_convolution;
 mod lower_matmul;
 mod non_finite;
 mod pairs;
+mod shards;
 mod sources;
 mod timing;
 mod tuning;
@@ -34,7 +35,7 @@ use crate::runtime::staging::{RunId, StagingRing};
 use crate::runtime::state::{DeviceState, lock};
 use address::{Address, Addresses, ProgramMemory, resolve};
 use assembly::{Assembly, algorithm_of};
-use collective::{AllReduceCall, check_ranks, is_collective};
+use collective::{AllReduceCall, check_ranks};
 use cudarc::driver::{result, sys};
 use lower::{Lowering, guarding_loss, report};
 use non_finite::{any_non_finite, own};
@@ -44,6 +45,7 @@ use plimsoll_core::graph::Node;
 use plimsoll_core::plan::offload::{Overlap, renewed_in_place};
 use plimsoll_core::plan::{Place, Plan, Program};
 use plimsoll_core::{Bytes, DType, NodeId, Op, ValueId};
+use shards::ShardsCall;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -112,6 +114,8 @@ enum StreamOp {
     },
     /// A sum over ranks.
     AllReduce(Box<AllReduceCall>),
+    /// A collective of shards, or the copy of one.
+    Shards(Box<ShardsCall>),
     /// Image, filter, result, scratch.
     Convolution {
         convolution: Rc<Convolution>,
@@ -211,6 +215,7 @@ impl CudaProgram {
             cudnn: wants_cudnn(program, rows, shared.convolutions) && shared.cudnn().is_some(),
             convolutions: shared.convolutions,
             tensor_cores: shared.tensor_cores(),
+            rank: shared.exchange.as_ref().map_or(0, |exchange| exchange.rank()),
         };
         let staging_ring = resident.staging_ring(&staging)?;
         let offsets: Vec<usize> = staging.columns(graph, plan.rows).iter().map(|offset| offset.get()).collect();
@@ -237,10 +242,8 @@ impl CudaProgram {
             let node = graph.node(*id);
             let name = name_of(node);
             let named = |what: String| unsupported(format!("{name}: {what}"));
-            if let Op::AllReduce(op) = node.op {
-                check_ranks(op, shared).map_err(named)?;
-            }
-            let alarms = is_collective(&node.op) && loss_known && !alarmed;
+            check_ranks(&node.op, shared).map_err(named)?;
+            let alarms = node.op.is_collective() && loss_known && !alarmed;
             alarmed |= alarms;
             let pair = pairs.iter().find(|pair| pair.at() == step);
             let works = match (pair, groups.get(&step)) {
@@ -312,7 +315,7 @@ impl CudaProgram {
             let here = |value: &&ValueId| !matches!(place(value), Some(Place::Backing(_)));
             let outputs = values.iter().filter(here).map(output).collect::<Result<Vec<_>, _>>().map_err(unsupported)?;
             let stored = |value: &ValueId| graph.updates().iter().any(|(_, stored)| stored == value);
-            let collective = node.is_some_and(|node| is_collective(&graph.node(node).op));
+            let collective = node.is_some_and(|node| graph.node(node).op.is_collective());
             let arithmetic = node.is_some_and(|node| is_arithmetic(&graph.node(node).op));
             let writes_state = values.iter().any(|value| matches!(place(value), Some(Place::Resident(_))) || stored(value));
             instructions.push(Instruction { node, name, shares, steps, outputs, writes_state, collective, arithmetic });

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 pub(crate) fn kernel_sources(plan: &Plan, program: &Program, rows: usize, convolutions: Convolutions) -> Result<Vec<String>, String> {
     let graph = &program.graph;
     let lowering =
-        Lowering { plan, program, rows, loss: guarding_loss(graph), library: true, cudnn: true, convolutions, tensor_cores: true };
+        Lowering { plan, program, rows, loss: guarding_loss(graph), library: true, cudnn: true, convolutions, tensor_cores: true, rank: 0 };
     let (mut known, mut names, mut sources) = (HashSet::new(), HashSet::new(), Vec::new());
     let (pairs, groups) = (pairs::pairs(&lowering), groups::groups(&lowering));
     for (step, id) in program.order.iter().enumerate() {

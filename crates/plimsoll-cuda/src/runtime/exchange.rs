@@ -30,6 +30,15 @@ pub(crate) struct Exchange {
     timeout: Duration,
 }
 
+/// Which of its operands has a block per rank.
+#[derive(Clone, Copy)]
+enum Direction {
+    /// The input.
+    ToOwn,
+    /// The output.
+    FromOwn,
+}
+
 enum Transport {
     Nccl(Communicator),
     /// Through this memory of the host.
@@ -58,6 +67,11 @@ impl Exchange {
         let buffer = PinnedBuffer::new(context, HOST_BUFFER.get());
         let buffer = buffer.map_err(|error| format!("{HOST_BUFFER} of host memory for sums over ranks could not be pinned: {error:?}"));
         Ok(Exchange { group: Arc::clone(group), transport: Transport::Host(Mutex::new(agreed(&**group, buffer)?)), timeout: TIMEOUT })
+    }
+
+    /// The number of this rank.
+    pub fn rank(&self) -> usize {
+        self.group.rank()
     }
 
     /// The number of ranks.
@@ -109,6 +123,96 @@ impl Exchange {
                 Ok(())
             }
         }
+    }
+
+    /// Sums numbers over all ranks, of which each rank gets its block.
+    ///
+    /// # Errors
+    /// If another rank does not take part.
+    ///
+    /// # Safety
+    /// As for [`all_reduce`](Exchange::all_reduce), but an input has a block of `count` floats per rank, and overlaps no output.
+    pub unsafe fn reduce_scatter(&self, operands: &[Operands], stream: &Stream) -> Result<(), String> {
+        let sum = |blocks: &mut [f32], own: &mut [f32]| self.group.reduce_scatter((&*blocks).into(), own.into(), Reduction::Sum);
+        match &self.transport {
+            // SAFETY: guaranteed by the caller.
+            Transport::Nccl(communicator) => unsafe { communicator.reduce_scatter(operands, stream) },
+            // SAFETY: guaranteed by the caller.
+            Transport::Host(buffer) => unsafe { self.in_blocks(buffer, operands, stream, Direction::ToOwn, sum) },
+        }
+    }
+
+    /// Copies the blocks of all ranks to all of them.
+    ///
+    /// # Errors
+    /// If another rank does not take part.
+    ///
+    /// # Safety
+    /// As for [`all_reduce`](Exchange::all_reduce), but an output has a block of `count` floats per rank, and overlaps no input.
+    pub unsafe fn all_gather(&self, operands: &[Operands], stream: &Stream) -> Result<(), String> {
+        let gather = |blocks: &mut [f32], own: &mut [f32]| self.group.all_gather((&*own).into(), blocks.into());
+        match &self.transport {
+            // SAFETY: guaranteed by the caller.
+            Transport::Nccl(communicator) => unsafe { communicator.all_gather(operands, stream) },
+            // SAFETY: guaranteed by the caller.
+            Transport::Host(buffer) => unsafe { self.in_blocks(buffer, operands, stream, Direction::FromOwn, gather) },
+        }
+    }
+
+    /// Exchanges blocks through host memory, as much of each rank's block at a time as fits there.
+    ///
+    /// # Safety
+    /// The addresses are those of device memory: of a block of `count` floats per rank, and of one.
+    unsafe fn in_blocks(
+        &self,
+        buffer: &Mutex<PinnedBuffer>,
+        operands: &[Operands],
+        stream: &Stream,
+        direction: Direction,
+        mut exchange: impl FnMut(&mut [f32], &mut [f32]) -> plimsoll_comm::Result<()>,
+    ) -> Result<(), String> {
+        let failed = |error: cudarc::driver::DriverError| format!("copying blocks of ranks failed: {error:?}");
+        stream.wait().map_err(failed)?;
+        let buffer = lock(buffer);
+        let ranks = self.ranks();
+        let most = HOST_BUFFER.get() / 4 / (ranks + 1);
+        if most == 0 {
+            return Err(format!("{HOST_BUFFER} of host memory are too few for blocks of {ranks} ranks"));
+        }
+        // SAFETY: pinned and zeroed with this size, and locked.
+        let numbers = unsafe { std::slice::from_raw_parts_mut(buffer.start.cast::<f32>(), HOST_BUFFER.get() / 4) };
+        for Operands { from, to, count } in operands.iter().copied() {
+            let block_at = |rank: usize, at: usize| 4 * (rank * count + at) as u64;
+            for at in (0..count).step_by(most) {
+                let length = most.min(count - at);
+                let (blocks, rest) = numbers.split_at_mut(ranks * length);
+                let own = &mut rest[..length];
+                // SAFETY: the ranges are those of operands, and the stream is idle.
+                unsafe {
+                    match direction {
+                        Direction::ToOwn => {
+                            for (rank, block) in blocks.chunks_exact_mut(length).enumerate() {
+                                result::memcpy_dtoh_sync(block, from + block_at(rank, at)).map_err(failed)?;
+                            }
+                        }
+                        Direction::FromOwn => result::memcpy_dtoh_sync(own, from + 4 * at as u64).map_err(failed)?,
+                    }
+                }
+                exchange(blocks, own).map_err(|error| error.to_string())?;
+                // SAFETY: as above.
+                unsafe {
+                    match direction {
+                        Direction::ToOwn => result::memcpy_htod_sync(to + 4 * at as u64, own).map_err(failed)?,
+                        Direction::FromOwn => {
+                            for (rank, block) in blocks.chunks_exact(length).enumerate() {
+                                result::memcpy_htod_sync(to + block_at(rank, at), block).map_err(failed)?;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Waits until an event of a run with collectives has occurred. NCCL's kernels wait for other ranks on the GPU, where
