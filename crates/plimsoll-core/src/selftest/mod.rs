@@ -108,9 +108,12 @@ impl Case {
     pub fn is_for(&self, device: &dyn Device) -> bool {
         self.graph.nodes().all(|(_, node)| {
             let effective_op = self.graph.effective_op(node);
-            let collective = matches!(node.op, Op::AllReduce(_) | Op::PairwiseSum(_));
-            (!collective || device.capabilities().collectives)
-                && effective_op.slice.as_ref().is_none_or(|(place, part)| device.fuses_slice_write(effective_op.op, part, place))
+            let can_run = match &node.op {
+                Op::AllReduce(sum) if sum.order.is_none() => device.capabilities().collectives,
+                Op::AllReduce(_) | Op::PairwiseSum(_) => device.capabilities().fixed_order,
+                _ => true,
+            };
+            can_run && effective_op.slice.as_ref().is_none_or(|(place, part)| device.fuses_slice_write(effective_op.op, part, place))
         })
     }
 }
