@@ -1,5 +1,6 @@
 //! The device as the rest of the system sees it. Where there is no GPU the tests that need one say so and check that opening it is refused well.
 
+use plimsoll_core::allocator::{Allocator, BestFit, BestFitOptions, Block, DeviceSegments, Limit, OwnerId, Request};
 use plimsoll_core::device::{DeviceError, StepInputs, StepMemory};
 use plimsoll_core::expr::{Binary, Expr};
 use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind, ValueId};
@@ -12,6 +13,7 @@ use plimsoll_core::step::{Role, training_programs};
 use plimsoll_core::{Bytes, DType, Device, Executor, Ledger, Op, Shape, TensorType};
 use plimsoll_cpu::CpuDevice;
 use plimsoll_cuda::{Convolutions, CudaDevice, KernelCache, PlanOnly, Profile, probe};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Tests on the GPU take turns: some look at how much of it is free.
@@ -46,6 +48,25 @@ fn plans_from_a_profile_pass_the_checker() {
         assert_eq!(staging.offset + staging.size(), plan.resident);
         assert_eq!(plan.by_owner().iter().map(|(_, size)| *size).sum::<Bytes>(), plan.total());
     }
+}
+
+/// `plimsoll selftest --device cuda:0` runs these cases.
+#[test]
+fn every_case_for_the_device_has_kernels() {
+    let device = planned();
+    let mut left_out = BTreeSet::new();
+    for case in cases(0) {
+        if !case.is_for(&device) {
+            left_out.insert(case.op);
+            continue;
+        }
+        let plan = CheckedPlan::new(layout(&[(Role::Step, case.graph.clone())], case.rows, &device).unwrap()).unwrap();
+        let sources = device.diagnostics().unwrap().kernel_sources(&plan, Role::Step, case.rows);
+        assert!(sources.is_ok(), "{} {}: {}", case.op, case.name, sources.unwrap_err());
+    }
+    // Sums in a fixed order run on the CPU only; the others where a device fuses the write, or loads and stores itself.
+    assert!(left_out.contains("pairwise_sum"), "{left_out:?}");
+    assert!(!left_out.contains("matmul") && !left_out.contains("reduce"), "{left_out:?}");
 }
 
 #[test]
@@ -374,4 +395,74 @@ fn more_than_there_is_is_refused() {
     let Some((device, _turn)) = gpu() else { return };
     let error = device.allocate(Bytes::gib(1 << 20)).err().expect("nobody has that much").to_string();
     assert!(error.starts_with("cuda:0 could not give 1024 TiB of memory: "), "{error}");
+}
+
+#[test]
+fn reserved_addresses_have_memory_where_it_is_committed() {
+    let Some((device, _turn)) = gpu() else { return };
+    let available = || device.memory_info().unwrap().available;
+    let Some(mut memory) = device.reserve(Bytes::gib(1024)).unwrap() else { return };
+    let (granule, before) = (memory.granule(), available());
+    assert!(granule.0.is_power_of_two() && memory.size() >= Bytes::gib(1024));
+    let part = Bytes(granule.0 * 256);
+    let mut bytes = [9; 8];
+    assert!(memory.read(part, &mut bytes).is_err(), "no memory yet");
+    memory.commit(part, part).unwrap();
+    assert!(before - available() >= part);
+    memory.read(part, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 8]);
+    let last = part + part - Bytes(8);
+    memory.write(last, &[7; 8]).unwrap();
+    memory.copy_within(last, last - Bytes(4), Bytes(8)).unwrap();
+    memory.read(last - Bytes(8), &mut bytes).unwrap();
+    assert_eq!(bytes, [0, 0, 0, 0, 7, 7, 7, 7]);
+    assert!(memory.write(last, &[7; 9]).is_err(), "the end of the part");
+    assert!(memory.commit(part, granule).is_err(), "it has memory");
+    assert!(memory.commit(Bytes(1), granule).is_err(), "not whole granules");
+    // All but the last granule: what is in it stays, and what is committed again is zero.
+    memory.decommit(part, part - granule).unwrap();
+    memory.read(last, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 8]);
+    assert!(memory.read(part, &mut bytes).is_err());
+    memory.commit(part, granule).unwrap();
+    memory.zero(part, granule).unwrap();
+    drop(memory);
+    assert!(before.saturating_sub(available()) <= Bytes::mib(2));
+}
+
+#[test]
+fn an_allocator_on_the_gpu_grows_in_place_and_gives_back() {
+    let Some((device, _turn)) = gpu() else { return };
+    let available = || device.memory_info().unwrap().available;
+    let segments = DeviceSegments::new(Arc::clone(&device)).unwrap();
+    let options = BestFitOptions { limit: Limit::Bytes(Bytes::mib(256)), ..BestFitOptions::default() };
+    let allocator = BestFit::new(segments.clone(), options).unwrap();
+    let (before, request) = (available(), |size| Request::new(size, OwnerId::named("tensor")));
+    let mut blocks: Vec<Option<Block>> = (0..48).map(|_| Some(allocator.allocate(request(Bytes::mib(4))).unwrap())).collect();
+    let segment = allocator.range(blocks[0].as_ref().unwrap()).segment;
+    for (i, block) in blocks.iter().enumerate() {
+        let range = allocator.range(block.as_ref().unwrap());
+        assert_eq!(range.segment, segment, "one range of addresses");
+        segments.with(segment, |memory| memory.write(range.offset, &[i as u8; 16])).unwrap().unwrap();
+    }
+    // Holes of 4 MiB: a block of 64 MiB fits within the limit, because memory behind them is given back.
+    blocks.iter_mut().step_by(2).for_each(|block| allocator.free(block.take().unwrap()).unwrap());
+    let large = allocator.allocate(request(Bytes::mib(128))).unwrap();
+    assert!(allocator.stats().reserved <= Bytes::mib(256));
+    for (i, block) in blocks.iter().enumerate().filter_map(|(i, block)| Some((i, block.as_ref()?))) {
+        let (range, mut bytes) = (allocator.range(block), [0; 16]);
+        segments.with(range.segment, |memory| memory.read(range.offset, &mut bytes)).unwrap().unwrap();
+        assert_eq!(bytes, [i as u8; 16]);
+    }
+    allocator.free(large).unwrap();
+    allocator.compact(&mut |moved| segments.copy(moved).is_ok());
+    for (i, block) in blocks.into_iter().enumerate().filter_map(|(i, block)| Some((i, block?))) {
+        let (range, mut bytes) = (allocator.range(&block), [0; 16]);
+        segments.with(range.segment, |memory| memory.read(range.offset, &mut bytes)).unwrap().unwrap();
+        assert_eq!(bytes, [i as u8; 16], "moved with its bytes");
+        allocator.free(block).unwrap();
+    }
+    allocator.give_back().unwrap();
+    assert_eq!(allocator.stats().in_use, Bytes::ZERO);
+    assert!(before.saturating_sub(available()) <= Bytes::mib(8));
 }

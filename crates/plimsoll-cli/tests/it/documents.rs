@@ -72,6 +72,45 @@ fn anchor(heading: &str) -> String {
     kept.flat_map(char::to_lowercase).map(|letter| if letter == ' ' { '-' } else { letter }).collect()
 }
 
+/// Prose and comments are at most this wide; tables and code blocks have lines of their own length.
+const WIDTH: usize = 120;
+
+#[test]
+fn lines_of_prose_and_comments_are_not_too_long() {
+    let root = repository();
+    let mut long = Vec::new();
+    for (path, text) in documents() {
+        let prose = lines(&text).filter(|(_, language, line)| language.is_none() && !line.trim_start().starts_with('|'));
+        long.extend(prose.filter(|(_, _, line)| is_long(line)).map(|(number, _, _)| format!("{}:{number}", path.display())));
+    }
+    for path in files_below(root.join("crates"), &["rs"]) {
+        let (text, shown) = (std::fs::read_to_string(&path).unwrap(), path.strip_prefix(&root).unwrap().display().to_string());
+        long.extend(prose_of_comments(&text).filter(|(_, line)| is_long(line)).map(|(number, _)| format!("{shown}:{number}")));
+    }
+    assert!(long.is_empty(), "{} lines of prose or comments are longer than {WIDTH} characters:\n{}", long.len(), long.join("\n"));
+}
+
+/// The comment lines of a program with their numbers, without tables and examples.
+fn prose_of_comments(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut in_example = false;
+    text.lines().enumerate().filter_map(move |(number, line)| {
+        let Some(comment) = line.trim_start().strip_prefix("//") else {
+            in_example = false;
+            return None;
+        };
+        let prose = comment.trim_start_matches(['/', '!']);
+        let fence = prose.trim_start().starts_with("```");
+        in_example ^= fence;
+        let is_prose = !in_example && !fence && !prose.starts_with(" |") && !prose.starts_with("     ");
+        is_prose.then_some((number + 1, line))
+    })
+}
+
+/// Whether a line is too long, and no single word is the reason.
+fn is_long(line: &str) -> bool {
+    !line.starts_with("![") && line.chars().count() > WIDTH && line.split_whitespace().all(|word| word.chars().count() < WIDTH - 20)
+}
+
 #[test]
 fn links_lead_to_files_and_headings() {
     let root = repository();

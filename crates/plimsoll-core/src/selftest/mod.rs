@@ -109,11 +109,13 @@ impl Case {
     pub fn is_for(&self, device: &dyn Device) -> bool {
         self.graph.nodes().all(|(_, node)| {
             let effective_op = self.graph.effective_op(node);
-            let collective = matches!(node.op, Op::AllReduce(_) | Op::PairwiseSum(_));
-            let shards = matches!(node.op, Op::ReduceScatter(_) | Op::Shard(_) | Op::AllGather(_));
-            (!collective || device.capabilities().collectives)
-                && (!shards || device.capabilities().shards)
-                && effective_op.slice.as_ref().is_none_or(|(place, part)| device.fuses_slice_write(effective_op.op, part, place))
+            let can_run = match &node.op {
+                Op::AllReduce(sum) if sum.order.is_none() => device.capabilities().collectives,
+                Op::AllReduce(_) | Op::PairwiseSum(_) => device.capabilities().fixed_order,
+                Op::ReduceScatter(_) | Op::Shard(_) | Op::AllGather(_) => device.capabilities().shards,
+                _ => true,
+            };
+            can_run && effective_op.slice.as_ref().is_none_or(|(place, part)| device.fuses_slice_write(effective_op.op, part, place))
         })
     }
 }

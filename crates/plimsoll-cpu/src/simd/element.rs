@@ -25,7 +25,7 @@ pub(crate) struct Bf16(pub u16);
 /// A truth value: zero is false.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Truth(pub u8);
+pub(crate) struct Bool(pub u8);
 
 macro_rules! cast {
     ($($ty:ty),*) => {$(
@@ -45,15 +45,15 @@ macro_rules! cast {
 cast!(f32, f64, i32, i64, u8);
 
 // SAFETY: a wrapper of a byte.
-unsafe impl Element for Truth {
+unsafe impl Element for Bool {
     #[inline(always)]
     fn load(self) -> f32 {
         f32::from(self.0 != 0)
     }
 
     #[inline(always)]
-    fn store(value: f32) -> Truth {
-        Truth(u8::from(value != 0.0))
+    fn store(value: f32) -> Bool {
+        Bool(u8::from(value != 0.0))
     }
 }
 
@@ -103,7 +103,7 @@ unsafe impl Element for Bf16 {
 macro_rules! with_element {
     ($dtype:expr, $element:ident => $body:expr) => {{
         use plimsoll_core::DType;
-        use $crate::simd::element::{Bf16, F16, Truth};
+        use $crate::simd::element::{Bf16, Bool, F16};
         match $dtype {
             DType::F32 => {
                 type $element = f32;
@@ -134,7 +134,7 @@ macro_rules! with_element {
                 $body
             }
             DType::Bool => {
-                type $element = Truth;
+                type $element = Bool;
                 $body
             }
         }
@@ -189,7 +189,7 @@ mod tests {
     fn integers_are_cut_and_held() {
         assert_eq!((i32::store(-1.9), i32::store(3e9), i32::store(f32::NAN)), (-1, i32::MAX, 0));
         assert_eq!((u8::store(-1.0), u8::store(255.9), u8::store(300.0)), (0, 255, 255));
-        let truth = |value: f32| Truth::store(value).0;
-        assert_eq!((truth(0.0), truth(-0.0), truth(0.3), truth(f32::NAN), Truth(2).load()), (0, 0, 1, 1, 1.0));
+        let truth = |value: f32| Bool::store(value).0;
+        assert_eq!((truth(0.0), truth(-0.0), truth(0.3), truth(f32::NAN), Bool(2).load()), (0, 0, 1, 1, 1.0));
     }
 }

@@ -7,7 +7,7 @@ use plimsoll_core::{DType, Op};
 /// Predicted node times, fitted to convolutional and language models on an H200: products run on tensor cores in 16 bits and
 /// in TF32, and everything else is bound by memory bandwidth. The choice of recomputation and offloading depends on ratios,
 /// which are similar on other GPUs.
-pub(crate) struct GpuPace;
+pub(crate) struct GpuCostModel;
 
 /// What multiplies the operands of a product.
 #[derive(Clone, Copy)]
@@ -17,7 +17,7 @@ enum Unit {
     Single,
 }
 
-impl GpuPace {
+impl GpuCostModel {
     pub const SINGLE: Rates = Rates { flops_per_s: 3.2e13, bytes_per_s: 2.9e12, step_s: 2e-6 };
 
     /// The rates of a node.
@@ -52,12 +52,12 @@ impl GpuPace {
             Op::Conv2dGradFilter(_) => (pick(6e14, 2e14, 3.2e13), 3.5e12),
             Op::Attention(_) => (pick(1.8e14, 2e13, 2e13), 2.9e12),
             Op::AttentionGrad(_) => (pick(1.44e14, 2e13, 2e13), 2.9e12),
-            Op::Pointwise(_) => (GpuPace::SINGLE.flops_per_s, 4.1e12),
+            Op::Pointwise(_) => (GpuCostModel::SINGLE.flops_per_s, 4.1e12),
             // Many are computed in pairs, in one pass over memory.
-            Op::Reduce(_) => (GpuPace::SINGLE.flops_per_s, 4.1e12),
-            _ => (GpuPace::SINGLE.flops_per_s, GpuPace::SINGLE.bytes_per_s),
+            Op::Reduce(_) => (GpuCostModel::SINGLE.flops_per_s, 4.1e12),
+            _ => (GpuCostModel::SINGLE.flops_per_s, GpuCostModel::SINGLE.bytes_per_s),
         };
-        Rates { flops_per_s, bytes_per_s, ..GpuPace::SINGLE }
+        Rates { flops_per_s, bytes_per_s, ..GpuCostModel::SINGLE }
     }
 }
 
@@ -66,13 +66,13 @@ fn is_narrow(graph: &Graph, node: &Node) -> bool {
     graph.shape(node.inputs[0]).last().and_then(|channels| channels.as_fixed()).is_some_and(|channels| channels <= 4)
 }
 
-impl CostModel for GpuPace {
+impl CostModel for GpuCostModel {
     fn seconds(&self, graph: &Graph, node: &Node, rows: usize) -> f64 {
-        GpuPace::rates(graph, node).seconds(graph, node, rows)
+        GpuCostModel::rates(graph, node).seconds(graph, node, rows)
     }
 }
 
 /// The seconds of a node on a GPU by built-in rates: what measured times are compared with.
 pub fn built_in_seconds(graph: &Graph, node: &Node, rows: usize) -> f64 {
-    GpuPace.seconds(graph, node, rows)
+    GpuCostModel.seconds(graph, node, rows)
 }

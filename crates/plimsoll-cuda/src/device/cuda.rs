@@ -1,6 +1,6 @@
 //! The CUDA device.
 
-use super::cost::GpuPace;
+use super::cost::GpuCostModel;
 use super::overhead::{MemoryBaseline, TUNING, cudnn_overhead, host_staging, plan_overhead};
 use super::profile::{Profile, capabilities};
 use crate::algorithms::convolution::Convolutions;
@@ -22,7 +22,7 @@ use crate::runtime::start_times::StartTimes;
 use crate::runtime::state::{DeviceState, lock};
 use plimsoll_core::budget::SlotMemory;
 use plimsoll_core::device::{
-    BackingStore, Device, DeviceError, Diagnostics, Executable, Loaded, Memory, MemoryInfo, StepMemory, check_load,
+    BackingStore, Device, DeviceError, Diagnostics, Executable, Loaded, Memory, MemoryInfo, ReservedMemory, StepMemory, check_load,
 };
 use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::ops::SliceWrite;
@@ -195,7 +195,7 @@ impl Target for CudaDevice {
     }
 
     fn cost_model(&self) -> Arc<dyn CostModel> {
-        Arc::new(GpuPace)
+        Arc::new(GpuCostModel)
     }
 
     fn fuses_slice_write(&self, maker: &Op, _: &TensorType, _: &SliceWrite) -> bool {
@@ -246,6 +246,11 @@ impl Device for CudaDevice {
 
     fn allocate(&self, size: Bytes) -> Result<Box<dyn Memory>, DeviceError> {
         Ok(Box::new(CudaMemory(Arc::new(DeviceBuffer::new(&self.shared, size)?))))
+    }
+
+    fn reserve(&self, size: Bytes) -> Result<Option<Box<dyn ReservedMemory>>, DeviceError> {
+        let buffer = DeviceBuffer::reserve(&self.shared, size)?;
+        Ok(buffer.map(|buffer| Box::new(CudaMemory(Arc::new(buffer))) as Box<dyn ReservedMemory>))
     }
 
     fn load(&self, plan: &CheckedPlan, role: Role, rows: usize, memory: &StepMemory<'_>) -> Result<Box<dyn Loaded>, DeviceError> {

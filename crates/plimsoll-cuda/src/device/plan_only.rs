@@ -1,6 +1,6 @@
 //! A device for planning without a GPU.
 
-use super::cost::GpuPace;
+use super::cost::GpuCostModel;
 use super::overhead::{TUNING, cudnn_overhead, host_staging, plan_overhead};
 use super::profile::{Profile, capabilities};
 use crate::algorithms::convolution::Convolutions;
@@ -58,7 +58,7 @@ impl Target for PlanOnly {
     }
 
     fn cost_model(&self) -> Arc<dyn CostModel> {
-        Arc::new(GpuPace)
+        Arc::new(GpuCostModel)
     }
 
     fn fuses_slice_write(&self, maker: &Op, _: &TensorType, _: &SliceWrite) -> bool {

@@ -1,6 +1,6 @@
 //! Profiles: the properties of a GPU that are needed to plan for it on any machine.
 
-use super::cost::GpuPace;
+use super::cost::GpuCostModel;
 use crate::algorithms::ALIGNMENT;
 use plimsoll_core::Bytes;
 use plimsoll_core::budget::DeviceRuntime;
@@ -82,7 +82,7 @@ pub(crate) fn capabilities(model: &str) -> Capabilities {
         collectives: true,
         shards: true,
         fixed_order: false,
-        rates: GpuPace::SINGLE,
+        rates: GpuCostModel::SINGLE,
         copy_rate: copy_rate(model),
         runtime: Some(&DeviceRuntime { name: "CUDA context", parts: "CUDA's driver, libraries and compiler" }),
     }

@@ -171,8 +171,8 @@ impl CudaExecutable {
 fn address(shared: &Arc<DeviceState>, region: &Region<'_>, bytes: u64, alignment: u64) -> Result<u64, String> {
     let memory = region.memory.as_any().downcast_ref::<CudaMemory>().filter(|memory| memory.0.is_of(shared));
     let Some(CudaMemory(memory)) = memory else { return Err("is memory of another device".to_string()) };
-    let inside = region.offset.0.checked_add(bytes).is_some_and(|end| end <= memory.size);
-    match memory.start + region.offset.0 {
+    let inside = memory.contains(region.offset.0, bytes);
+    match memory.start.wrapping_add(region.offset.0) {
         address if inside && address.is_multiple_of(alignment) => Ok(address),
         _ => Err(format!("is outside of its memory, or not aligned to {alignment} bytes")),
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod arguments;
 pub(crate) mod exchange;
+mod granules;
 pub(crate) mod memory;
 pub(crate) mod offload;
 pub(crate) mod staging;

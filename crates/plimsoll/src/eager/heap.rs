@@ -4,7 +4,8 @@ use super::error::{Error, Result};
 use super::short::Short;
 use plimsoll_core::Bytes;
 use plimsoll_core::allocator::{
-    Allocator, AllocatorError, BestFit, BestFitOptions, Block, BlockRange, DeviceSegments, Limit, MemoryStats, OwnerId, Request, Snapshot,
+    Allocator, AllocatorError, BestFit, BestFitOptions, Block, BlockRange, DeviceSegments, Limit, MemoryStats, OwnerId, Request, Segments,
+    Snapshot,
 };
 use plimsoll_core::device::{Device, DeviceError, Region};
 use std::panic::Location;
@@ -39,9 +40,12 @@ impl Heap {
         device: &dyn Device,
         limit: Limit,
     ) -> impl FnOnce(DeviceSegments) -> Result<Arc<dyn Allocator>, AllocatorError> + use<> {
-        // To free memory of a GPU waits for all of its work: nothing is given back before the limit is reached.
-        let slack = if device.memory_info().is_some() { f64::INFINITY } else { SLACK };
-        move |segments| Ok(Arc::new(BestFit::new(segments, BestFitOptions { limit, slack, ..BestFitOptions::default() })?))
+        // To free a segment of a GPU waits for all of its work: nothing is given back before the limit is reached.
+        let whole_slack = if device.memory_info().is_some() { f64::INFINITY } else { SLACK };
+        move |segments| {
+            let slack = if segments.granule().is_some() { SLACK } else { whole_slack };
+            Ok(Arc::new(BestFit::new(segments, BestFitOptions { limit, slack, ..BestFitOptions::default() })?))
+        }
     }
 
     pub fn stats(&self) -> MemoryStats {
