@@ -15,9 +15,9 @@ use std::time::Duration;
 /// The tag of messages between ranks.
 const MESSAGE: c_int = 1;
 
-/// The most bytes that one call of a collective gets. Open MPI's non-blocking collectives are ten times slower with
-/// more.
-const PART: usize = 256 << 10;
+/// The most bytes that one call of a collective gets, the blocks of all ranks together. Open MPI's non-blocking
+/// collectives are ten times slower with more, and MPICH's allocate as much again, or twice that, in every call.
+pub(super) const PART: usize = 256 << 10;
 
 /// What creates a group, in errors.
 const START: &str = "creating a group";
@@ -175,7 +175,27 @@ impl<H: Handle> Communicator<H> {
 
     /// The bytes of a block that pass the staging buffer at once, beside those of `blocks - 1` others.
     fn part(state: &State<H>, blocks: usize) -> usize {
-        ((state.staging.len() / blocks).max(1) * 8).min(PART)
+        (state.staging.len().min(PART / 8) / blocks).max(1) * 8
+    }
+
+    /// Runs the collectives of training steps once with as many bytes as they pass, for which libraries allocate memory.
+    pub fn warm_up(&self) -> Result<()> {
+        let constants = &self.library.constants;
+        let (of, sum) = (constants.type_of(NumberType::F32), constants.operation(Reduction::Sum));
+        let mut state = self.lock(Operation::AllReduce)?;
+        let [all, block] = [1, self.size].map(|blocks| count(Self::part(&state, blocks), NumberType::F32));
+        self.complete(&mut state, Operation::AllReduce, |f, staging, request| {
+            // SAFETY: the staging buffer has so many zeros, and outlives the call.
+            unsafe { (f.iallreduce)(self.in_place(), staging, all, of, sum, self.messages, request) }
+        })?;
+        self.complete(&mut state, Operation::ReduceScatter, |f, staging, request| {
+            // SAFETY: as above, of all blocks together.
+            unsafe { (f.ireduce_scatter_block)(self.in_place(), staging, block, of, sum, self.messages, request) }
+        })?;
+        self.complete(&mut state, Operation::AllGather, |f, staging, request| {
+            // SAFETY: as above.
+            unsafe { (f.iallgather)(self.in_place(), block, of, staging, block, of, self.messages, request) }
+        })
     }
 
     /// All blocks of a tensor, in parts that fit the staging buffer. `block` bytes belong to each rank.

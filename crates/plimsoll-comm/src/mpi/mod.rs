@@ -117,10 +117,9 @@ fn start<H: Handle>(functions: Functions<H>, constants: Constants<H>, name: Stri
             )));
         }
     }
-    // What a library allocates for the first messages belongs to it too.
-    let mut warm_up = vec![0.0f32; 1024];
-    world.all_reduce((&mut warm_up[..]).into(), Reduction::Sum)?;
-    let owned = resident().saturating_sub(before).max(STAGING as u64);
+    // What a library allocates for the first messages belongs to it too, and what it allocates in every call.
+    world.warm_up()?;
+    let owned = resident().saturating_sub(before).max(STAGING as u64) + 2 * communicator::PART as u64;
     library.owned.set(owned).expect("set once, here");
     Ok(Mpi { world: Box::new(world), version })
 }
