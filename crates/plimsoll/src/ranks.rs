@@ -22,6 +22,9 @@ pub struct Parallel {
     pub shard: Shard,
 }
 
+/// No job has more ranks.
+pub(crate) const MAX_RANKS: usize = 1 << 20;
+
 /// What is divided over the ranks that train together (ZeRO). One process has all of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shard {

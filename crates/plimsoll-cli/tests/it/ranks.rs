@@ -139,6 +139,43 @@ fn ranks_with_parts_train_the_weights_of_one_process_and_resume_on_others() {
     assert!((whole / 64..whole / 64 + 1024).contains(&part), "{part} of {whole} bytes");
 }
 
+/// A large network on more ranks than there are, whose certificate is checked.
+#[test]
+fn ranks_that_are_not_there_are_planned_with_shards() {
+    let sandbox = Sandbox::new("ranks-planned");
+    let network = ["--zoo", "gpt2-355m", "--batch", "4096", "--set", "data.rows=4096", "--threads", "8", "--no-calibrate"];
+    let ranks = ["--ranks", "1024", "--micro-batch", "1", "--host-memory", "64GiB"];
+    let plan = |arguments: &[&str]| sandbox.json(&[&["plan", "--json"], &network[..], &ranks, arguments].concat());
+    let whole = plan(&["--shard", "none"]);
+    // The flag comes before the key.
+    let sharded = plan(&["--set", "parallel.shard=optimizer", "--shard", "gradients", "--out", "sharded.json"]);
+    sandbox.succeed(&["check", "sharded.json"]);
+    assert_eq!((&whole["shard"], &sharded["shard"]), (&"none".into(), &"gradients".into()));
+    let by_rank = |plan: &Value, owner: &str| {
+        let all = plan["by_rank"].as_array().unwrap();
+        assert_eq!((all.len(), &all[0]["ranks"]), (1, &serde_json::json!([0, 1023])));
+        all[0]["by_owner"][owner].as_u64().unwrap()
+    };
+    // With one moment per parameter.
+    let parameters: u64 = 354_823_168;
+    for (owner, bytes) in [("optimizer", 4), ("gradient sums", 4)] {
+        let (before, after) = (by_rank(&whole, owner), by_rank(&sharded, owner));
+        assert!(before >= bytes * parameters, "{owner}: {before}");
+        // Each of some hundred tensors is padded.
+        let part = bytes * parameters / 1024;
+        assert!((part..part + (64 << 10)).contains(&after), "{owner}: {after} of {before} bytes");
+    }
+    assert_eq!(by_rank(&sharded, "weights"), 4 * parameters);
+
+    let refused = ["plan", "--batch", "64", "--threads", "1", "--no-calibrate", "--ranks", "2", "--allow", "microbatch"];
+    let budget = |shard: &str| sandbox.json(&[&refused[..], &["--json", "--shard", shard]].concat())["min_bytes"].as_u64().unwrap();
+    assert!(budget("optimizer") < budget("none"));
+    let budget = budget("optimizer").to_string();
+    let (_, error) = sandbox.fail(&[&refused[..], &["--host-memory", &budget]].concat());
+    let others = " ranks, or on 2 with `parallel.shard = \"optimizer\"`; the minimum budget is ";
+    assert!(error.contains(" on each of 2 ranks, but does on ") && error.contains(others), "{error}");
+}
+
 #[test]
 fn reproducible_ranks_have_the_bits_of_one_process() {
     let sandbox = Sandbox::new("ranks-reproducible");
