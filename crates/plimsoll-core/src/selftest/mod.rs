@@ -107,12 +107,14 @@ impl Case {
     /// Whether the planner would give this case to the device: slice writes are fused only where the device supports
     /// it, and so are collectives, shards and sums in their order.
     pub fn is_for(&self, device: &dyn Device) -> bool {
+        let of_shards = |op: &Op| matches!(op, Op::ReduceScatter(_) | Op::Shard(_) | Op::AllGather(_));
+        if !device.capabilities().shards && self.graph.nodes().any(|(_, node)| of_shards(&node.op)) {
+            return false;
+        }
         self.graph.nodes().all(|(_, node)| {
             let effective_op = self.graph.effective_op(node);
             let collective = matches!(node.op, Op::AllReduce(_) | Op::PairwiseSum(_));
-            let shards = matches!(node.op, Op::ReduceScatter(_) | Op::Shard(_) | Op::AllGather(_));
             (!collective || device.capabilities().collectives)
-                && (!shards || device.capabilities().shards)
                 && effective_op.slice.as_ref().is_none_or(|(place, part)| device.fuses_slice_write(effective_op.op, part, place))
         })
     }

@@ -74,7 +74,7 @@ impl Writer {
         self.ranks.is_some()
     }
 
-    /// What there is to write of a checkpoint, as the first rank says; it has finished the last one.
+    /// What there is to write of a checkpoint, as the first rank says, after it has finished the last one.
     pub fn unwritten(&self, record: &Record, best: bool) -> Result<Unwritten> {
         let latest = self.latest.as_ref().filter(|latest| latest.step == record.step);
         let known = || self.settings.folder.join(format!("{}.safetensors", name_of(record.step))).exists();

@@ -213,6 +213,31 @@ fn the_best_epoch_is_restored_and_old_parts_are_removed() {
     assert_eq!(names, [of("best"), of(&last)].concat());
 }
 
+/// Slots of a rank can be in a file too, from which checkpoints read them.
+#[test]
+fn shards_are_offloaded_within_a_budget() {
+    let model =
+        || -> Model { Sequential::new().add(Flatten).add(Dense::new(1024).relu()).add(Dense::new(1024).relu()).add(Dense::new(10)).into() };
+    let of = |folder: &Path, budget: Option<u64>, epochs: u64, ranks: Option<&Ranks>| {
+        let trainer = adam(Trainer::new(model(), &rows(ROWS).batch(BATCH))).seed(3).threads(1);
+        let trainer = budget.into_iter().fold(trainer, |trainer, bytes| trainer.budget(Budget::host(&bytes.to_string()).unwrap()));
+        let fit = || Fit::epochs(epochs).checkpoints(Checkpoints::new(folder)).resume(true);
+        let trainer = sharded(trainer, Shard::Optimizer, ranks);
+        let plan = trainer.plan(&fit()).unwrap();
+        (plan.minimum.0, plan.offload_bytes().0, trained(trainer, fit()))
+    };
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let alone = of(folders[0].path(), None, 3, None).2;
+    let minimum = on_ranks(2, |ranks| of(folders[1].path(), None, 1, Some(&ranks)).0)[0];
+    for epochs in [1, 3] {
+        let ranks = on_ranks(2, |ranks| of(folders[2].path(), Some(minimum + (64 << 10)), epochs, Some(&ranks)));
+        assert!(ranks.iter().all(|(_, offloaded, _)| *offloaded > 1 << 20), "{:?}", ranks.iter().map(|run| run.1).collect::<Vec<_>>());
+        if epochs == 3 {
+            check("offloaded", &alone, &ranks.into_iter().map(|(_, _, run)| run).collect::<Vec<_>>());
+        }
+    }
+}
+
 #[test]
 fn a_damaged_part_makes_all_ranks_take_an_older_checkpoint() {
     let data = || rows(ROWS).batch(BATCH);
