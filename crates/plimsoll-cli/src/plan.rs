@@ -33,7 +33,7 @@ pub struct Plan {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20), conflicts_with_all = ["max_batch", "sweep", "inference"])]
     pub ranks: Option<u32>,
 
-    /// Shard this over the ranks, instead of what the configuration says: optimizer states (ZeRO 1), gradients too (ZeRO 2), or none
+    /// Shard optimizer states over the ranks (ZeRO 1), gradients too (ZeRO 2), or nothing, in place of `parallel.shard`
     #[arg(long, value_name = "WHAT", value_parser = ["none", "optimizer", "gradients"])]
     pub shard: Option<String>,
 

@@ -31,9 +31,11 @@ pub enum Shard {
     /// Nothing: all ranks have the same.
     #[default]
     None,
-    /// The states of the optimizer (ZeRO 1): each rank updates its part of every parameter, and all gather the new values.
+    /// The states of the optimizer (ZeRO 1): each rank updates its part of every parameter, and all gather the new
+    /// values.
     Optimizer,
-    /// Gradients that are accumulated over micro-batches too (ZeRO 2): those of every micro-batch are summed over ranks.
+    /// Gradients that are accumulated over micro-batches too (ZeRO 2): those of every micro-batch are summed over
+    /// ranks.
     Gradients,
 }
 

@@ -16,9 +16,10 @@ pub(crate) fn newest_record(folder: &Path) -> Option<Record> {
     numbered(folder).iter().rev().find_map(|step| record(folder, &name_of(*step)).ok())
 }
 
-/// The newest intact checkpoint that `check` accepts, its tensors loaded; and the errors of newer ones. An error of `check` ends the search: a
-/// checkpoint of another run is not a damaged one. None if there is no checkpoint at all. Of several ranks, all load the same one: each
-/// reads other parts, and a file that one of them cannot read counts as damaged for all.
+/// The newest intact checkpoint that `check` accepts, its tensors loaded; and the errors of newer ones. An error of
+/// `check` ends the search: a checkpoint of another run is not a damaged one. None if there is no checkpoint at all. Of
+/// several ranks, all load the same one: each reads other parts, and a file that one of them cannot read counts as
+/// damaged for all.
 pub(crate) fn load_newest(
     folder: &Path,
     executor: &mut Executor,

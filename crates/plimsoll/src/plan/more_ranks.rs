@@ -9,11 +9,12 @@ use crate::ranks::{MAX_RANKS, Shard};
 use crate::spec::RunSpec;
 use plimsoll_core::budget::Owner;
 
-/// How many numbers of ranks are planned for, at most. The first is an estimate, which is most often right to a few ranks.
+/// How many numbers of ranks are planned for, at most. The first is an estimate, which is most often right to a few
+/// ranks.
 const MAX_PROBES: usize = 24;
 
-/// The fewest ranks that a refused run fits on, as far as they were found; and what has to be sharded for as many as it has. Each was
-/// planned exactly: its minimum is within the budget.
+/// The fewest ranks that a refused run fits on, as far as they were found; and what has to be sharded for as many as it
+/// has. Each was planned exactly: its minimum is within the budget.
 pub(crate) fn fitting_ranks(spec: &RunSpec, machine: &Machine, refused: &Infeasible) -> Vec<FittingRanks> {
     let now = spec.parallel.shard;
     let fits = |ranks: usize, shard: Shard| fits(spec, machine, FittingRanks { ranks, shard }).unwrap_or(false);
@@ -37,8 +38,8 @@ fn fits(spec: &RunSpec, machine: &Machine, of: FittingRanks) -> Result<bool> {
     })
 }
 
-/// The fewest ranks from those of the run on for which `fits` says so. Memory does not grow with the ranks: each has fewer rows, and smaller
-/// shards.
+/// The fewest ranks from those of the run on for which `fits` says so. Memory does not grow with the ranks: each has
+/// fewer rows, and smaller shards.
 fn fewest(spec: &RunSpec, refused: &Infeasible, fits: &dyn Fn(usize) -> bool) -> Option<usize> {
     let sharded = |owner: &Owner| match spec.parallel.shard {
         Shard::None => false,
@@ -55,7 +56,8 @@ fn fewest(spec: &RunSpec, refused: &Infeasible, fits: &dyn Fn(usize) -> bool) ->
     smallest_from(ranks, estimate, most, fits)
 }
 
-/// The smallest number above `bad` and up to `most` that is good, from an estimate; each number above a good one is good.
+/// The smallest number above `bad` and up to `most` that is good, from an estimate; each number above a good one is
+/// good.
 fn smallest_from(mut bad: usize, estimate: usize, most: usize, is_good: &dyn Fn(usize) -> bool) -> Option<usize> {
     if bad >= most {
         return None;

@@ -27,7 +27,8 @@ pub(crate) fn check_reproducible(device: &Capabilities, programs: &Programs) -> 
     }
 }
 
-/// Checks that what `parallel.shard` divides over ranks can be divided, before graphs are built. One process has all of it.
+/// Checks that what `parallel.shard` divides over ranks can be divided, before graphs are built. One process has all of
+/// it.
 pub(crate) fn check_shards(spec: &RunSpec, device: &Capabilities) -> Result<()> {
     if spec.sharding().is_none() {
         return Ok(());

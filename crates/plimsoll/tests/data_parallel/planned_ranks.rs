@@ -29,10 +29,11 @@ fn gpt(layers: usize, width: usize, vocabulary: usize, length: usize) -> Model {
     net.build(scores)
 }
 
-/// The table of the ZeRO paper (Rajbhandari and others, 2020): 7.5 billion parameters with Adam in mixed precision on 64 ranks take
-/// 120, 31.4 and 16.6 GB of model states. It counts 2 bytes for a parameter and its gradient, and 12 for what the optimizer has of it.
-/// Here, a parameter has 4 bytes, of which the optimizer has no copy, as has an accumulated gradient; Adam has 8. Whole they take the
-/// same; of stage 1 and 2, parameters that every rank has take 2 bytes more.
+/// The table of the ZeRO paper (Rajbhandari and others, 2020): 7.5 billion parameters with Adam in mixed precision on
+/// 64 ranks take 120, 31.4 and 16.6 GB of model states. It counts 2 bytes for a parameter and its gradient, and 12 for
+/// what the optimizer has of it. Here, a parameter has 4 bytes, of which the optimizer has no copy, as has an
+/// accumulated gradient; Adam has 8. Whole they take the same; of stage 1 and 2, parameters that every rank has take 2
+/// bytes more.
 #[test]
 fn the_table_of_the_zero_paper() {
     let (length, ranks) = (16, 64);

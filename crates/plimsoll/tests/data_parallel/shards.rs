@@ -1,5 +1,5 @@
-//! Optimizer states and gradients that are divided over ranks: the weights are those of one process, checkpoints continue on any
-//! number of ranks, and what cannot be divided is refused.
+//! Optimizer states and gradients that are divided over ranks: the weights are those of one process, checkpoints
+//! continue on any number of ranks, and what cannot be divided is refused.
 
 use super::*;
 use plimsoll::optim::Adam;
