@@ -2,6 +2,7 @@
 //! continue on any number of ranks, and what cannot be divided is refused.
 
 use super::*;
+use plimsoll::eager::{CustomOptimizer, UpdateCall};
 use plimsoll::optim::Adam;
 use plimsoll::{EarlyStopping, Precision, Prune, RunPlan, Shard, Sparsity, TrainingControl};
 use plimsoll_core::budget::Owner;
@@ -70,6 +71,30 @@ fn parts_have_the_bits_of_whole_states() {
         let whole = of_ranks(Shard::None);
         STAGES.iter().for_each(|shard| assert!(of_ranks(*shard) == whole, "{name}, {shard:?}"));
     }
+}
+
+/// A closure sees the shard of a parameter. One that needs all of it is refused.
+#[test]
+fn optimizers_from_closures() {
+    let momentum = |call: &UpdateCall<'_>| {
+        let velocity = call.slots[0].mul_scalar(0.9)?.sub(&call.gradient.mul(call.learning_rate)?)?;
+        Ok(vec![call.parameter.add(&velocity)?, velocity])
+    };
+    let data = || rows(ROWS).batch(BATCH);
+    let run = |ranks: Option<&Ranks>| {
+        let optimizer = CustomOptimizer::new("momentum", 0.05, momentum).slot("velocity", 0.0);
+        trained(sharded(trainer(&data()).optimizer(optimizer), Shard::Optimizer, ranks), Fit::epochs(3))
+    };
+    check("a closure", &run(None), &on_ranks(3, |ranks| run(Some(&ranks))));
+    let normalized = |call: &UpdateCall<'_>| {
+        let length = call.gradient.mul(call.gradient)?.sum()?;
+        Ok(vec![call.parameter.sub(&call.gradient.div(&length)?)?])
+    };
+    let whole = |ranks: Ranks| {
+        let trainer = trainer(&data()).optimizer(CustomOptimizer::new("normalized", 0.05, normalized));
+        sharded(trainer, Shard::Optimizer, Some(&ranks)).fit(Fit::epochs(1))
+    };
+    insta::assert_snapshot!(refused(2, whole), @"layer `dense_1/bias`: its update has the op sum, which the shard of a rank does not give, so its optimizer state cannot be divided over ranks; choose another optimizer, or leave `parallel.shard` out");
 }
 
 fn plan(shard: Shard, ranks: &Ranks) -> RunPlan {
