@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kills random ranks of a data-parallel run with SIGKILL at random moments, and resumes it on other numbers of ranks.
 
-    tools/rank_kills.py target/release/plimsoll [--kills 20] [--seed 1] [--reproducible]
+    tools/rank_kills.py target/release/plimsoll [--kills 20] [--seed 1] [--reproducible] [--shard optimizer]
 
 Prints how long the slowest job took to end, and compares the weights with those of one process that was not interrupted:
 with --reproducible bit for bit, otherwise by their largest difference. Uses the mpirun of PATH, and PLIMSOLL_MPI where that
@@ -89,6 +89,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--reproducible", action="store_true")
+    parser.add_argument("--shard", default="none")
     args = parser.parse_args()
     program, draw = args.program.resolve(), random.Random(args.seed)
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
@@ -97,7 +98,7 @@ def main():
         folder = Path(name).resolve()
         (folder / "run.toml").write_text(REPRODUCIBLE if args.reproducible else CONFIGURATION)
         run = [str(program), "train", "run.toml", "--quiet", "--no-calibrate", "--threads", "1", "--seed", "3"]
-        run += ["--epochs", str(args.epochs), "--set", "checkpoint.every_steps=7"]
+        run += ["--epochs", str(args.epochs), "--set", "checkpoint.every_steps=7", "--set", f"parallel.shard={args.shard}"]
         subprocess.run([*run, "--out", "alone"], cwd=folder, check=True)
         slowest, killed = 0.0, 0
         for turn in range(1000):

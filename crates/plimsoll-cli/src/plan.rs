@@ -33,6 +33,10 @@ pub struct Plan {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20), conflicts_with_all = ["max_batch", "sweep", "inference"])]
     pub ranks: Option<u32>,
 
+    /// Shard optimizer states over the ranks (ZeRO 1), gradients too (ZeRO 2), or nothing, in place of `parallel.shard`
+    #[arg(long, value_name = "WHAT", value_parser = ["none", "optimizer", "gradients"])]
+    pub shard: Option<String>,
+
     /// Plot the result of --sweep as SVG
     #[arg(long, value_name = "FILE.svg", requires = "sweep")]
     pub plot: Option<PathBuf>,
@@ -82,7 +86,11 @@ impl Plan {
         if let Some(path) = self.run.config.as_deref().filter(|path| TflitePlan::is_for(path)) {
             return self.tflite(path);
         }
-        let trainer = Trainer::from(self.run.config()?.build()?);
+        let mut config = self.run.config()?;
+        if let Some(shard) = &self.shard {
+            config.set_value("parallel.shard", shard.as_str())?;
+        }
+        let trainer = Trainer::from(config.build()?);
         // Before stored rates: ranks are planned with built-in ones.
         let trainer = self.ranks.into_iter().fold(trainer, |trainer, ranks| trainer.plan_for_ranks(ranks as usize));
         let (mut trainer, rates) = Rates::stored(trainer, &self.run, None)?;
@@ -114,6 +122,9 @@ impl Plan {
         if self.run.json {
             let mut document = plan.to_json();
             document["data"] = trainer.spec().data_report();
+            if plan.ranks > 1 {
+                document["by_rank"] = plan.by_rank_json();
+            }
             if self.max_batch {
                 document["max_batch"] = json!(largest);
             }

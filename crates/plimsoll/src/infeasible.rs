@@ -2,6 +2,7 @@
 
 use crate::allow::Allow;
 use crate::numerics::Numerics;
+use crate::ranks::Shard;
 use plimsoll_core::Bytes;
 use plimsoll_core::budget::Owner;
 use plimsoll_core::plan::CheckedPlan;
@@ -28,6 +29,10 @@ pub struct Infeasible {
     pub batch: usize,
     /// Whether the user chose the micro-batch.
     pub micro_batch_asked: bool,
+    /// Ranks that train together, each with this budget.
+    pub ranks: usize,
+    /// Other ranks that the run fits on within it, where they are planned for without being there.
+    pub fits_on: Vec<FittingRanks>,
     /// What was allowed.
     pub allow: Allow,
     /// The minimum with more permissions, where that is smaller.
@@ -38,6 +43,15 @@ pub struct Infeasible {
     pub resumed_with: Option<Numerics>,
     /// The smallest plan itself: its choices and its memory.
     pub smallest: Option<(Numerics, CheckedPlan)>,
+}
+
+/// Ranks that a run fits on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FittingRanks {
+    /// Their number.
+    pub ranks: usize,
+    /// What is sharded over them.
+    pub shard: Shard,
 }
 
 impl std::error::Error for Infeasible {}
@@ -74,10 +88,13 @@ impl fmt::Display for Infeasible {
             }
             _ => String::new(),
         };
+        let on_ranks = if self.ranks > 1 { format!(" on each of {} ranks", self.ranks) } else { String::new() };
+        let others: Vec<String> = self.fits_on.iter().map(|of| of.beside(self.ranks)).collect();
+        let others = if others.is_empty() { String::new() } else { format!(", but does on {}", others.join(", or on ")) };
         // The exact number of bytes works as a budget; the rounded one may fall just short.
         write!(
             f,
-            "this run does not fit into {} of {}; the minimum budget is {} ({} bytes), with micro-batches of {}: {}{relax}{runtime}{resumed}",
+            "this run does not fit into {} of {}{on_ranks}{others}; the minimum budget is {} ({} bytes), with micro-batches of {}: {}{relax}{runtime}{resumed}",
             self.budget,
             self.space,
             self.minimum,
@@ -85,6 +102,16 @@ impl fmt::Display for Infeasible {
             self.micro_batch,
             owners.join(", ")
         )
+    }
+}
+
+impl FittingRanks {
+    /// In words, beside a number of ranks that the run does not fit on.
+    fn beside(self, ranks: usize) -> String {
+        match self.ranks == ranks {
+            true => format!("{ranks} with `parallel.shard = \"{}\"`", self.shard.name()),
+            false => format!("{} ranks", self.ranks),
+        }
     }
 }
 
@@ -102,6 +129,8 @@ impl Infeasible {
             "min_bytes": self.minimum.0,
             "micro_batch": self.micro_batch,
             "accumulation_steps": self.batch.div_ceil(self.micro_batch),
+            "ranks": self.ranks,
+            "fits_on": self.fits_on.iter().map(|of| json!({ "ranks": of.ranks, "shard": of.shard.name() })).collect::<Vec<_>>(),
             "allow": self.allow.to_string(),
             "min_bytes_with": Value::Object(self.minimum_with.iter().map(|(allow, minimum)| (allow.to_string(), json!(minimum.0))).collect()),
             "peak_bytes": { "host": on_host.then_some(self.minimum.0), "device": if on_host { 0 } else { self.minimum.0 } },

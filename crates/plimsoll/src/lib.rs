@@ -91,7 +91,7 @@ pub use generate::{Generator, Sampling};
 pub use gpu::{Convolutions, Found, Gpu, Probe, missing_libraries, probe};
 pub use history::{Epoch, History, WeightSparsity};
 pub use import::{Imported, ImportedInput, import};
-pub use infeasible::{Infeasible, PipelineInfeasible, PlanningInfeasible};
+pub use infeasible::{FittingRanks, Infeasible, PipelineInfeasible, PlanningInfeasible};
 pub use loss::{CustomRows, Loss, Objective, RowFunction};
 pub use metrics::{Metric, Scores};
 pub use numerics::Numerics;

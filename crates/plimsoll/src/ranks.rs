@@ -22,15 +22,20 @@ pub struct Parallel {
     pub shard: Shard,
 }
 
+/// No job has more ranks.
+pub(crate) const MAX_RANKS: usize = 1 << 20;
+
 /// What is divided over the ranks that train together (ZeRO). One process has all of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shard {
     /// Nothing: all ranks have the same.
     #[default]
     None,
-    /// The states of the optimizer (ZeRO 1): each rank updates its part of every parameter, and all gather the new values.
+    /// The states of the optimizer (ZeRO 1): each rank updates its part of every parameter, and all gather the new
+    /// values.
     Optimizer,
-    /// Gradients that are accumulated over micro-batches too (ZeRO 2): those of every micro-batch are summed over ranks.
+    /// Gradients that are accumulated over micro-batches too (ZeRO 2): those of every micro-batch are summed over
+    /// ranks.
     Gradients,
 }
 

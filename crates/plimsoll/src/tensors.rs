@@ -29,7 +29,8 @@ const MAX_HEADER: u64 = 64 << 20;
 /// The key of the checksum in the metadata of a file.
 const CHECKSUM: &str = "plimsoll.crc32";
 
-/// The keys of a file with a rank's parts of tensors: which rank it is, and a line for each tensor with the elements that the file has.
+/// The keys of a file with a rank's parts of tensors: which rank it is, and a line for each tensor with the elements
+/// that the file has.
 const PART: &str = "plimsoll.part";
 const INDEX: &str = "plimsoll.index";
 
@@ -152,8 +153,8 @@ fn write_with(executor: &Executor, which: Which, file: &File, path: &Path, metad
     write_tensors(executor, &whole.map(stored).collect::<Vec<_>>(), file, path, metadata.into_iter().collect())
 }
 
-/// Writes a rank's parts of the tensors that are divided over all ranks to a new file, without syncing it. An index in its metadata
-/// has the elements of each tensor that the file has.
+/// Writes a rank's parts of the tensors that are divided over all ranks to a new file, without syncing it. An index in
+/// its metadata has the elements of each tensor that the file has.
 pub(crate) fn write_part(executor: &Executor, of: RankOf, file: &File, path: &Path) -> Result<Written> {
     let (mut parts, mut index) = (Vec::new(), String::new());
     for (id, State { name, ty, shard, .. }) in chosen(executor, Which::Everything) {
@@ -371,8 +372,9 @@ impl TensorFile {
         Ok(TensorFile { path: path.to_path_buf(), file, header, start: 8 + bytes, length, checksum })
     }
 
-    /// Loads all tensors of a checkpoint; the file must have these and no others. Of a state that is a rank's part of a tensor, it has
-    /// the whole tensor, of which the part is read. Gives the states that the file has not, if ranks have written parts of them.
+    /// Loads all tensors of a checkpoint; the file must have these and no others. Of a state that is a rank's part of a
+    /// tensor, it has the whole tensor, of which the part is read. Gives the states that the file has not, if ranks
+    /// have written parts of them.
     pub fn load_all(mut self, executor: &mut Executor, which: Which, of: RankOf, has_parts: bool) -> Result<Missing, Unusable> {
         let mut missing = Missing { states: Vec::new() };
         let tensors = chosen(executor, which);

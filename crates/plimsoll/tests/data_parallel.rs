@@ -3,6 +3,8 @@
 
 #[path = "data_parallel/batch_norm.rs"]
 mod batch_norm;
+#[path = "data_parallel/planned_ranks.rs"]
+mod planned_ranks;
 #[path = "data_parallel/reproducible.rs"]
 mod reproducible;
 #[path = "data_parallel/shards.rs"]

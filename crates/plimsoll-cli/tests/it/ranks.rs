@@ -139,6 +139,43 @@ fn ranks_with_parts_train_the_weights_of_one_process_and_resume_on_others() {
     assert!((whole / 64..whole / 64 + 1024).contains(&part), "{part} of {whole} bytes");
 }
 
+/// A large network on more ranks than there are, whose certificate is checked.
+#[test]
+fn ranks_that_are_not_there_are_planned_with_shards() {
+    let sandbox = Sandbox::new("ranks-planned");
+    let network = ["--zoo", "gpt2-355m", "--batch", "4096", "--set", "data.rows=4096", "--threads", "8", "--no-calibrate"];
+    let ranks = ["--ranks", "1024", "--micro-batch", "1", "--host-memory", "64GiB"];
+    let plan = |arguments: &[&str]| sandbox.json(&[&["plan", "--json"], &network[..], &ranks, arguments].concat());
+    let whole = plan(&["--shard", "none"]);
+    // The flag comes before the key.
+    let sharded = plan(&["--set", "parallel.shard=optimizer", "--shard", "gradients", "--out", "sharded.json"]);
+    sandbox.succeed(&["check", "sharded.json"]);
+    assert_eq!((&whole["shard"], &sharded["shard"]), (&"none".into(), &"gradients".into()));
+    let by_rank = |plan: &Value, owner: &str| {
+        let all = plan["by_rank"].as_array().unwrap();
+        assert_eq!((all.len(), &all[0]["ranks"]), (1, &serde_json::json!([0, 1023])));
+        all[0]["by_owner"][owner].as_u64().unwrap()
+    };
+    // With one moment per parameter.
+    let parameters: u64 = 354_823_168;
+    for (owner, bytes) in [("optimizer", 4), ("gradient sums", 4)] {
+        let (before, after) = (by_rank(&whole, owner), by_rank(&sharded, owner));
+        assert!(before >= bytes * parameters, "{owner}: {before}");
+        // Each of some hundred tensors is padded.
+        let part = bytes * parameters / 1024;
+        assert!((part..part + (64 << 10)).contains(&after), "{owner}: {after} of {before} bytes");
+    }
+    assert_eq!(by_rank(&sharded, "weights"), 4 * parameters);
+
+    let refused = ["plan", "--batch", "64", "--threads", "1", "--no-calibrate", "--ranks", "2", "--allow", "microbatch"];
+    let budget = |shard: &str| sandbox.json(&[&refused[..], &["--json", "--shard", shard]].concat())["min_bytes"].as_u64().unwrap();
+    assert!(budget("optimizer") < budget("none"));
+    let budget = budget("optimizer").to_string();
+    let (_, error) = sandbox.fail(&[&refused[..], &["--host-memory", &budget]].concat());
+    let others = " ranks, or on 2 with `parallel.shard = \"optimizer\"`; the minimum budget is ";
+    assert!(error.contains(" on each of 2 ranks, but does on ") && error.contains(others), "{error}");
+}
+
 #[test]
 fn reproducible_ranks_have_the_bits_of_one_process() {
     let sandbox = Sandbox::new("ranks-reproducible");
@@ -249,9 +286,12 @@ fn a_rank_that_is_killed_ends_the_job_which_resumes_on_fewer() {
 #[test]
 fn every_rank_stays_within_a_hard_limit_of_its_plan() {
     let sandbox = Sandbox::new("ranks-limited");
-    for (number, engine) in engines().iter().enumerate() {
+    let engines = engines();
+    for (number, (engine, shard)) in engines.iter().flat_map(|engine| [(engine, "none"), (engine, "gradients")]).enumerate() {
         let folder = format!("measured-{number}");
-        succeed(&sandbox, engine, 2, &["--out", &folder, "--epochs", "2"]);
+        let shards = ["--epochs", "2", "--micro-batch", "5", "--set", "parallel.shard=gradients"];
+        let run = if shard == "none" { &shards[..2] } else { &shards };
+        succeed(&sandbox, engine, 2, &[&["--out", &folder], run].concat());
         // What MPI takes differs by some pages from start to start.
         let budget = read(&sandbox, &format!("{folder}/plan.json"))["min_bytes"].as_u64().unwrap() + (512 << 10);
         let limit = |rank: usize| Group::new(&format!("rank-{rank}"), budget);
@@ -263,10 +303,9 @@ fn every_rank_stays_within_a_hard_limit_of_its_plan() {
         let script = format!("echo $$ > {parent}${{{}:-${}}}/cgroup.procs && exec \"$0\" \"$@\"", RANK[0], RANK[1]);
         let (plimsoll, host, out) = (program().to_str().unwrap(), budget.to_string(), format!("limited-{number}"));
         let own = ["sh", "-c", &script, plimsoll];
-        let limited =
-            job(&sandbox, engine, 2, &[&own[..], &RUN[..], &["--out", &out, "--quiet", "--epochs", "2", "--host-memory", &host]].concat())
-                .output()
-                .unwrap();
+        let limited = job(&sandbox, engine, 2, &[&own[..], &RUN[..], &["--out", &out, "--quiet", "--host-memory", &host], run].concat())
+            .output()
+            .unwrap();
         let err = String::from_utf8_lossy(&limited.stderr);
         assert!(limited.status.success(), "{}: {err}", engine.mpirun.display());
         // Nothing was replanned, and the result is that of a run without limits.

@@ -382,14 +382,15 @@ impl Graph {
         is_shard.then(|| ShardOf { shape: shape.clone(), ranks: sharded.ranks })
     }
 
-    /// What an update rule changes: the parameter, or this rank's shard of it where optimizer states are divided over ranks.
-    /// Slots have its shape.
+    /// What an update rule changes: the parameter, or this rank's shard of it where optimizer states are divided over
+    /// ranks. Slots have its shape.
     pub fn updated_value(&self, parameter: StateId) -> Option<ValueId> {
         let shard = self.sharded.as_ref().and_then(|sharded| sharded.parameter).filter(|(state, _)| *state == parameter);
         shard.map(|(_, shard)| shard).or_else(|| self.state_value(parameter))
     }
 
-    /// A scalar that sums over what an update rule changes: where that is a shard, the sum over the shards of all ranks.
+    /// A scalar that sums over what an update rule changes: where that is a shard, the sum over the shards of all
+    /// ranks.
     ///
     /// # Errors
     /// If it is no scalar of single precision.

@@ -1,4 +1,5 @@
-//! Cases for shards and their collectives, on the one rank that a device without a job is: its shard is the whole tensor.
+//! Cases for shards and their collectives, on the one rank that a device without a job is: its shard is the whole
+//! tensor.
 
 use super::Case;
 use super::draw::Draw;

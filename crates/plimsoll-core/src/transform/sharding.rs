@@ -1,5 +1,5 @@
-//! Optimizer states and gradients that are divided over ranks (ZeRO): each rank updates its shard of every parameter, and all
-//! ranks gather the new values.
+//! Optimizer states and gradients that are divided over ranks (ZeRO): each rank updates its shard of every parameter,
+//! and all ranks gather the new values.
 
 use crate::DType;
 use crate::base::expr::Term;
@@ -59,8 +59,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Adds the update of this rank's shard of a parameter; gives its new value, if the rule changes it. With a `gate`, nothing
-    /// changes where that is zero.
+    /// Adds the update of this rank's shard of a parameter; gives its new value, if the rule changes it. With a `gate`,
+    /// nothing changes where that is zero.
     pub(super) fn update_shard(
         &self,
         graph: &mut Graph,
@@ -86,8 +86,8 @@ impl DataParallel {
     }
 }
 
-/// Checks that the nodes of an update, from `nodes` on, give the shard the values that it would have within the whole tensor:
-/// they are element-wise, or sums that are added up over ranks.
+/// Checks that the nodes of an update, from `nodes` on, give the shard the values that it would have within the whole
+/// tensor: they are element-wise, or sums that are added up over ranks.
 fn check_element_wise(graph: &Graph, nodes: usize, shard: ValueId) -> Result<(), GraphError> {
     let shape = graph.shape(shard);
     let own = |value: &ValueId| graph.shape(*value) == shape || graph.shape(*value).rank() == 0;

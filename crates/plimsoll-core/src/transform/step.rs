@@ -78,8 +78,9 @@ pub struct Training<'a> {
     /// The order of sums over micro-batches and ranks, if it is fixed. Gradients of each micro-batch are then complete,
     /// whatever `resumes` says.
     pub order: Option<FixedOrder>,
-    /// What is divided over the ranks, if anything. Rules then update [a shard](Graph::updated_value) of each parameter. With
-    /// [`Sharding::Gradients`], those of each micro-batch are complete, whatever `resumes` says. Not with an `order`.
+    /// What is divided over the ranks, if anything. Rules then update [a shard](Graph::updated_value) of each
+    /// parameter. With [`Sharding::Gradients`], those of each micro-batch are complete, whatever `resumes` says. Not
+    /// with an `order`.
     pub sharding: Option<Sharding>,
 }
 
@@ -257,9 +258,9 @@ struct ShardUpdates<'a> {
 }
 
 impl ShardUpdates<'_> {
-    /// Sums the gradients of each bucket over ranks, updates this rank's shards of its parameters, and gathers them, bucket by
-    /// bucket: neither gradients nor new values are all live together. Where updates wait for all gradients, these are summed
-    /// first. `complete` gives the gradient of the batch's loss.
+    /// Sums the gradients of each bucket over ranks, updates this rank's shards of its parameters, and gathers them,
+    /// bucket by bucket: neither gradients nor new values are all live together. Where updates wait for all gradients,
+    /// these are summed first. `complete` gives the gradient of the batch's loss.
     fn add(
         &self,
         graph: &mut Graph,

@@ -53,7 +53,8 @@ fn programs(extras: Extras, ranks: Option<(u32, Bytes, Sharding)>) -> Vec<(Role,
     training_programs_with(&forward, loss, true, &training).unwrap()
 }
 
-/// The states of every rank after three batches. Each rank has equally many micro-batches of the rows of a batch, of these sizes.
+/// The states of every rank after three batches. Each rank has equally many micro-batches of the rows of a batch, of
+/// these sizes.
 fn after_batches(programs: &[(Role, Graph)], ranks: &[&[usize]]) -> Vec<Vec<Vec<f64>>> {
     let full = first_states(programs);
     let longest = programs.iter().map(|(_, graph)| graph.states()).max_by_key(|states| states.len()).unwrap();

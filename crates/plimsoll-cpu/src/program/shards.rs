@@ -110,8 +110,8 @@ impl ShardsCall {
     pub unsafe fn run(&self, inputs: &Bindings<'_>) -> Result<(), DeviceError> {
         let failed = |error: plimsoll_comm::CommError| DeviceError::Failed { device: super::DEVICE.to_string(), what: error.to_string() };
         let (ranks, own) = (self.group.size(), self.group.rank());
-        // SAFETY: tensors of these sizes, which the caller vouches for. The workspace has a block per rank and one more, as
-        // `workspace_len` says.
+        // SAFETY: tensors of these sizes, which the caller vouches for. The workspace has a block per rank and one
+        // more, as `workspace_len` says.
         unsafe {
             if self.kind == Kind::Copy {
                 self.tensors.iter().for_each(|tensor| tensor.copy(inputs, own, ranks));
@@ -183,7 +183,8 @@ impl Divided {
     /// Copies a part of a rank's shard from the tensor, with zeros behind its end.
     ///
     /// # Safety
-    /// Both tensors are valid in this run, and exclusive if they are outputs. The part is one of the shard, and has as many numbers.
+    /// Both tensors are valid in this run, and exclusive if they are outputs. The part is one of the shard, and has as
+    /// many numbers.
     unsafe fn read_whole(&self, inputs: &Bindings<'_>, rank: usize, part: Range<usize>, to: &mut [f32]) {
         let own = self.elements(rank, &part);
         let (filled, rest) = to.split_at_mut(own.len());
@@ -195,7 +196,8 @@ impl Divided {
     /// Copies a part of a rank's shard to the tensor, up to its end.
     ///
     /// # Safety
-    /// Both tensors are valid in this run, and exclusive if they are outputs. The part is one of the shard, and has as many numbers.
+    /// Both tensors are valid in this run, and exclusive if they are outputs. The part is one of the shard, and has as
+    /// many numbers.
     unsafe fn write_whole(&self, inputs: &Bindings<'_>, rank: usize, part: Range<usize>, from: &[f32]) {
         let own = self.elements(rank, &part);
         // SAFETY: as in `read_whole`; the tensor is an output.
@@ -205,7 +207,8 @@ impl Divided {
     /// Copies a part of this rank's shard.
     ///
     /// # Safety
-    /// Both tensors are valid in this run, and exclusive if they are outputs. The part is one of the shard, and has as many numbers.
+    /// Both tensors are valid in this run, and exclusive if they are outputs. The part is one of the shard, and has as
+    /// many numbers.
     unsafe fn read_shard(&self, inputs: &Bindings<'_>, part: Range<usize>, to: &mut [f32]) {
         // SAFETY: as in `read_whole`.
         unsafe { std::ptr::copy_nonoverlapping(self.shard.start(inputs).add(part.start), to.as_mut_ptr(), to.len()) };
@@ -214,7 +217,8 @@ impl Divided {
     /// Sets a part of this rank's shard.
     ///
     /// # Safety
-    /// Both tensors are valid in this run, and exclusive if they are outputs. The part is one of the shard, and has as many numbers.
+    /// Both tensors are valid in this run, and exclusive if they are outputs. The part is one of the shard, and has as
+    /// many numbers.
     unsafe fn write_shard(&self, inputs: &Bindings<'_>, part: Range<usize>, from: &[f32]) {
         // SAFETY: as in `read_whole`; the shard is an output.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.shard.start(inputs).add(part.start), from.len()) };

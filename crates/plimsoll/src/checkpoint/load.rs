@@ -16,9 +16,10 @@ pub(crate) fn newest_record(folder: &Path) -> Option<Record> {
     numbered(folder).iter().rev().find_map(|step| record(folder, &name_of(*step)).ok())
 }
 
-/// The newest intact checkpoint that `check` accepts, its tensors loaded; and the errors of newer ones. An error of `check` ends the search: a
-/// checkpoint of another run is not a damaged one. None if there is no checkpoint at all. Of several ranks, all load the same one: each
-/// reads other parts, and a file that one of them cannot read counts as damaged for all.
+/// The newest intact checkpoint that `check` accepts, its tensors loaded; and the errors of newer ones. An error of
+/// `check` ends the search: a checkpoint of another run is not a damaged one. None if there is no checkpoint at all. Of
+/// several ranks, all load the same one: each reads other parts, and a file that one of them cannot read counts as
+/// damaged for all.
 pub(crate) fn load_newest(
     folder: &Path,
     executor: &mut Executor,
@@ -26,8 +27,11 @@ pub(crate) fn load_newest(
     check: impl Fn(&Record) -> Result<()>,
 ) -> Result<Option<(Record, Vec<String>)>> {
     let mut complaints = Vec::new();
-    for step in numbered(folder).iter().rev() {
-        let name = name_of(*step);
+    // All ranks try the same ones, whatever their views of the file system are.
+    let steps: Vec<u8> = numbered(folder).iter().flat_map(|step| step.to_le_bytes()).collect();
+    let steps = ranks.map_or(Ok(steps.clone()), |ranks| ranks.of_first(&steps))?;
+    for step in steps.as_chunks().0.iter().rev() {
+        let name = name_of(u64::from_le_bytes(*step));
         let loaded = load(folder, &name, executor, rank_of(ranks), &check);
         match on_all_ranks(ranks, folder, &name, loaded)? {
             Ok(record) => return Ok(Some((record?, complaints))),

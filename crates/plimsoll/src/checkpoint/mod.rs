@@ -1,7 +1,8 @@
 //! Checkpoints: a run at the end of a step, in two files. The tensors are safetensors, everything else is one JSON document, which is
 //! written last. It has the checksum of the tensors' file and one of itself: a checkpoint whose checksums match is complete and unchanged.
 //!
-//! Of tensors that are divided over ranks, each rank writes its part to a file of its own, whose checksum is in the document too.
+//! Of tensors that are divided over ranks, each rank writes its part to a file of its own, whose checksum is in the
+//! document too.
 
 mod load;
 mod record;

@@ -74,7 +74,7 @@ impl Writer {
         self.ranks.is_some()
     }
 
-    /// What there is to write of a checkpoint, as the first rank says; it has finished the last one.
+    /// What there is to write of a checkpoint, as the first rank says, after it has finished the last one.
     pub fn unwritten(&self, record: &Record, best: bool) -> Result<Unwritten> {
         let latest = self.latest.as_ref().filter(|latest| latest.step == record.step);
         let known = || self.settings.folder.join(format!("{}.safetensors", name_of(record.step))).exists();
@@ -172,7 +172,8 @@ impl Writer {
         write().inspect_err(|_| remove(&temporary))
     }
 
-    /// Writes this rank's part, while all others write theirs; gives the files of all of them, which are then on the disk.
+    /// Writes this rank's part, while all others write theirs; gives the files of all of them, which are then on the
+    /// disk.
     fn write_parts(&self, executor: &Executor, step: u64, ranks: &Ranks) -> Result<Vec<Written>> {
         let of = RankOf { rank: ranks.rank(), ranks: ranks.size() };
         let path = self.settings.folder.join(part_name(&name_of(step), of));
@@ -212,8 +213,8 @@ impl Drop for Writer {
     }
 }
 
-/// Gives a checkpoint with files of this many ranks a second name, under which it survives when the first one goes. The old document goes
-/// first, so that it never stands beside new tensors.
+/// Gives a checkpoint with files of this many ranks a second name, under which it survives when the first one goes. The
+/// old document goes first, so that it never stands beside new tensors.
 fn link(folder: &Path, from: &str, to: &str, parts: usize) -> Result<()> {
     let error = |source| Error::Io { action: "write", path: folder.join(format!("{to}.safetensors")), source };
     remove(&folder.join(format!("{to}.json")));

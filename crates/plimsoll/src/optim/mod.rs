@@ -54,9 +54,9 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
         None
     }
 
-    /// Why its states cannot be divided over ranks, if they cannot. Where they are, an [`update`](Optimizer::update) sees
-    /// [the shard](Graph::updated_value) of a rank, and every node that it adds has to be element-wise, apart from sums that
-    /// are [added up](Graph::sum_of_shards).
+    /// Why its states cannot be divided over ranks, if they cannot. Where they are, an [`update`](Optimizer::update)
+    /// sees [the shard](Graph::updated_value) of a rank, and every node that it adds has to be element-wise, apart from
+    /// sums that are [added up](Graph::sum_of_shards).
     fn undivided(&self) -> Option<&'static str> {
         None
     }

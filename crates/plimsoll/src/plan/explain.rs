@@ -93,12 +93,42 @@ impl fmt::Display for RunPlan {
         if self.ranks > 1 {
             let all = Bytes(self.total().0.saturating_mul(self.ranks as u64));
             writeln!(f, "  all ranks      {} × {} = {all}: they have equal plans", self.ranks, self.total())?;
+            self.by_rank(f)?;
         }
         let smallest = if self.may_micro_batch { ", with micro-batches down to one row" } else { "" };
         match &self.device_memory {
             Some(device) => write!(f, "  minimum        {} on the device and {} on the host{smallest}", device.minimum, self.minimum),
             None => write!(f, "  minimum        {}{smallest}", self.minimum),
         }
+    }
+}
+
+impl RunPlan {
+    /// A table of bytes by owner and rank. Ranks have equal plans: one column has all of them.
+    fn by_rank(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let on_device = self.device_memory.iter().flat_map(|device| device.owners.iter().map(|(owner, size)| (format!("{owner}"), *size)));
+        let place = if self.device_memory.is_some() { " (host)" } else { "" };
+        let on_host = self.owners.iter().map(|(owner, size)| (format!("{owner}{place}"), *size));
+        let totals = self.device_memory.iter().map(|device| ("all on the device".to_string(), device.total()));
+        let rows: Vec<(String, Bytes)> = on_device.chain(on_host).chain(totals).chain([(format!("all{place}"), self.total())]).collect();
+        let width = rows.iter().map(|(owner, _)| owner.chars().count()).max().unwrap_or(0);
+        let each = format!("ranks 0–{}, each", self.ranks - 1);
+        writeln!(f, "    {:<width$}  {each:>18}  {:>14}", "owner", "all of them")?;
+        for (owner, size) in rows {
+            let all = Bytes(size.0.saturating_mul(self.ranks as u64)).to_string();
+            writeln!(f, "    {owner:<width$}  {:>18}  {all:>14}", size.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// The bytes of each owner by rank: ranks with equal plans are one entry.
+    pub fn by_rank_json(&self) -> Value {
+        json!([{
+            "ranks": [0, self.ranks - 1],
+            "total_bytes": self.total().0,
+            "by_owner": object(&self.owners),
+            "device_by_owner": self.device_memory.as_ref().map(|device| object(&device.owners)),
+        }])
     }
 }
 

@@ -284,6 +284,8 @@ pub(super) fn infeasible(request: &Request<'_>, budgets: Budgets, least: &Candid
         micro_batch: least.micro_batch,
         batch: request.batch,
         micro_batch_asked: request.micro_batch.is_some(),
+        ranks: request.spec.ranks,
+        fits_on: Vec::new(),
         allow: request.allow,
         minimum_with,
         plan_ms: 0.0,

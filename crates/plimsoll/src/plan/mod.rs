@@ -11,6 +11,7 @@ mod largest;
 mod least;
 mod loads;
 mod machine;
+mod more_ranks;
 mod offload;
 mod page_tables;
 mod parallel;
@@ -53,6 +54,7 @@ pub(crate) use candidate::{checkpoint_owner, history_owner, is_as_specified, mas
 pub(crate) use data::epoch_rows;
 pub(crate) use loads::Loads;
 pub(crate) use machine::Budgets;
+pub(crate) use more_ranks::fitting_ranks;
 pub(crate) use pipelines::NAMES;
 pub(crate) use ranks::{check as check_ranks, check_reproducible, check_shards};
 

@@ -27,14 +27,15 @@ pub(crate) fn check_reproducible(device: &Capabilities, programs: &Programs) -> 
     }
 }
 
-/// Checks that what `parallel.shard` divides over ranks can be divided, before graphs are built. One process has all of it.
+/// Checks that what `parallel.shard` divides over ranks can be divided, before graphs are built. One process has all of
+/// it.
 pub(crate) fn check_shards(spec: &RunSpec, device: &Capabilities) -> Result<()> {
     if spec.sharding().is_none() {
         return Ok(());
     }
     let refuse = |what: String| Err(Error::Config(format!("`parallel.shard` {what}")));
     if device.collectives && !device.shards {
-        return refuse("needs the CPU: GPUs do not exchange shards yet; leave it or `device` out".to_string());
+        return refuse("needs a device that exchanges shards; leave it or `device` out".to_string());
     }
     if spec.parallel.reproducible {
         return refuse(

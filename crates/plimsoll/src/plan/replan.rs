@@ -123,6 +123,8 @@ impl RunPlan {
                 micro_batch: self.micro_batch,
                 batch: self.rank_batch,
                 micro_batch_asked: true,
+                ranks: self.ranks,
+                fits_on: Vec::new(),
                 allow: self.allow,
                 minimum_with: Vec::new(),
                 plan_ms: 0.0,

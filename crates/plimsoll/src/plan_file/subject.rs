@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::graphs::{PlanSpace, PlannedRun, ProgramInterface, Programs, Variant, Variants, nodes};
 use crate::plan::{DataSummary, Loads, check_ranks, check_reproducible, check_shards, is_as_specified};
 use crate::precision::Precision;
+use crate::ranks::MAX_RANKS;
 use crate::spec::{Count, MAX_THREADS, RunSpec};
 use plimsoll_core::Graph;
 use plimsoll_core::plan::{self, Certificate, Plan};
@@ -17,9 +18,6 @@ use std::sync::Arc;
 
 /// No batch is larger.
 const MAX_BATCH: usize = 1 << 24;
-
-/// No job has more ranks.
-const MAX_RANKS: usize = 1 << 20;
 
 /// The run that a plan file describes.
 pub(super) struct Subject {

@@ -66,12 +66,13 @@ pub(crate) struct RankPieces<'a> {
     pub own: &'a RankRows,
     /// Rows of an epoch, of all ranks.
     pub length: u64,
-    /// Whether ranks exchange the gradients of every micro-batch: all of them then have as many as the one with the most rows.
+    /// Whether ranks exchange the gradients of every micro-batch: all of them then have as many as the one with the
+    /// most rows.
     pub together: bool,
 }
 
-/// The next piece of a block and its role, as those of one process. A block is all rows of a batch that the rank has. Where other ranks have
-/// one more micro-batch, the last row is repeated.
+/// The next piece of a block and its role, as those of one process. A block is all rows of a batch that the rank has.
+/// Where other ranks have one more micro-batch, the last row is repeated.
 pub(crate) fn place_in_rank<'a>(pieces: RankPieces<'_>, batch: HostRows<'a>, at: usize, block_rows: usize) -> (Role, Piece<'a>) {
     let RankPieces { micro_batch, own, length, together } = pieces;
     let number = batch.first_row() / own.rows().max(1);

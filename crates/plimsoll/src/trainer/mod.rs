@@ -17,7 +17,7 @@ use crate::image_scan::scan_images;
 use crate::infeasible::Infeasible;
 use crate::metrics::Scores;
 use crate::numerics::Numerics;
-use crate::plan::{DataSummary, LargestBatch, Machine, RunPlan, Sweep};
+use crate::plan::{DataSummary, LargestBatch, Machine, RunPlan, Sweep, fitting_ranks};
 use crate::preprocessing::Preprocessing;
 use crate::ranks::{Ranks, Shard};
 use crate::schedule::ScheduleState;
@@ -358,6 +358,10 @@ impl Trainer {
         give_back_program_pages();
         let plan = match &self.session {
             None => planned_while_preparing(spec, &machine, &data).map_err(|error| match (error, &spec.numerics) {
+                (Error::Infeasible(infeasible), None) if self.ranks.is_none() && spec.ranks > 1 => {
+                    let fits_on = fitting_ranks(spec, &machine, &infeasible);
+                    Error::Infeasible(Box::new(Infeasible { fits_on, ..*infeasible }))
+                }
                 (Error::Infeasible(infeasible), Some(kept)) => {
                     Error::Infeasible(Box::new(Infeasible { resumed_with: Some(kept.clone()), ..*infeasible }))
                 }

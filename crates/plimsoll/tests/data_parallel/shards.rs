@@ -1,7 +1,8 @@
-//! Optimizer states and gradients that are divided over ranks: the weights are those of one process, checkpoints continue on any
-//! number of ranks, and what cannot be divided is refused.
+//! Optimizer states and gradients that are divided over ranks: the weights are those of one process, checkpoints
+//! continue on any number of ranks, and what cannot be divided is refused.
 
 use super::*;
+use plimsoll::eager::{CustomOptimizer, UpdateCall};
 use plimsoll::optim::Adam;
 use plimsoll::{EarlyStopping, Precision, Prune, RunPlan, Shard, Sparsity, TrainingControl};
 use plimsoll_core::budget::Owner;
@@ -70,6 +71,30 @@ fn parts_have_the_bits_of_whole_states() {
         let whole = of_ranks(Shard::None);
         STAGES.iter().for_each(|shard| assert!(of_ranks(*shard) == whole, "{name}, {shard:?}"));
     }
+}
+
+/// A closure sees the shard of a parameter. One that needs all of it is refused.
+#[test]
+fn optimizers_from_closures() {
+    let momentum = |call: &UpdateCall<'_>| {
+        let velocity = call.slots[0].mul_scalar(0.9)?.sub(&call.gradient.mul(call.learning_rate)?)?;
+        Ok(vec![call.parameter.add(&velocity)?, velocity])
+    };
+    let data = || rows(ROWS).batch(BATCH);
+    let run = |ranks: Option<&Ranks>| {
+        let optimizer = CustomOptimizer::new("momentum", 0.05, momentum).slot("velocity", 0.0);
+        trained(sharded(trainer(&data()).optimizer(optimizer), Shard::Optimizer, ranks), Fit::epochs(3))
+    };
+    check("a closure", &run(None), &on_ranks(3, |ranks| run(Some(&ranks))));
+    let normalized = |call: &UpdateCall<'_>| {
+        let length = call.gradient.mul(call.gradient)?.sum()?;
+        Ok(vec![call.parameter.sub(&call.gradient.div(&length)?)?])
+    };
+    let whole = |ranks: Ranks| {
+        let trainer = trainer(&data()).optimizer(CustomOptimizer::new("normalized", 0.05, normalized));
+        sharded(trainer, Shard::Optimizer, Some(&ranks)).fit(Fit::epochs(1))
+    };
+    insta::assert_snapshot!(refused(2, whole), @"layer `dense_1/bias`: its update has the op sum, which the shard of a rank does not give, so its optimizer state cannot be divided over ranks; choose another optimizer, or leave `parallel.shard` out");
 }
 
 fn plan(shard: Shard, ranks: &Ranks) -> RunPlan {
@@ -211,6 +236,31 @@ fn the_best_epoch_is_restored_and_old_parts_are_removed() {
         [format!("{name}.json")].into_iter().chain(parts).chain([format!("{name}.safetensors")]).collect::<Vec<_>>()
     };
     assert_eq!(names, [of("best"), of(&last)].concat());
+}
+
+/// Slots of a rank can be in a file too, from which checkpoints read them.
+#[test]
+fn shards_are_offloaded_within_a_budget() {
+    let model =
+        || -> Model { Sequential::new().add(Flatten).add(Dense::new(1024).relu()).add(Dense::new(1024).relu()).add(Dense::new(10)).into() };
+    let of = |folder: &Path, budget: Option<u64>, epochs: u64, ranks: Option<&Ranks>| {
+        let trainer = adam(Trainer::new(model(), &rows(ROWS).batch(BATCH))).seed(3).threads(1);
+        let trainer = budget.into_iter().fold(trainer, |trainer, bytes| trainer.budget(Budget::host(&bytes.to_string()).unwrap()));
+        let fit = || Fit::epochs(epochs).checkpoints(Checkpoints::new(folder)).resume(true);
+        let trainer = sharded(trainer, Shard::Optimizer, ranks);
+        let plan = trainer.plan(&fit()).unwrap();
+        (plan.minimum.0, plan.offload_bytes().0, trained(trainer, fit()))
+    };
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let alone = of(folders[0].path(), None, 3, None).2;
+    let minimum = on_ranks(2, |ranks| of(folders[1].path(), None, 1, Some(&ranks)).0)[0];
+    for epochs in [1, 3] {
+        let ranks = on_ranks(2, |ranks| of(folders[2].path(), Some(minimum + (64 << 10)), epochs, Some(&ranks)));
+        assert!(ranks.iter().all(|(_, offloaded, _)| *offloaded > 1 << 20), "{:?}", ranks.iter().map(|run| run.1).collect::<Vec<_>>());
+        if epochs == 3 {
+            check("offloaded", &alone, &ranks.into_iter().map(|(_, _, run)| run).collect::<Vec<_>>());
+        }
+    }
 }
 
 #[test]

@@ -8,11 +8,11 @@ use crate::ir::graph::{Graph, GraphError, ValueId};
 use crate::ir::op::{OpRules, expect};
 use crate::ir::rules::{Precision, RowContext, RowRule};
 
-/// The sums of some tensors over all ranks, of which every rank gets its [shard](crate::shard): a flat range of the elements
-/// of each tensor, zero behind its end.
+/// The sums of some tensors over all ranks, of which every rank gets its [shard](crate::shard): a flat range of the
+/// elements of each tensor, zero behind its end.
 ///
-/// Like [`AllReduce`](crate::ops::AllReduce), it reads the token of the previous collective as its last input and returns its
-/// own.
+/// Like [`AllReduce`](crate::ops::AllReduce), it reads the token of the previous collective as its last input and
+/// returns its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReduceScatter {
     /// The number of ranks.

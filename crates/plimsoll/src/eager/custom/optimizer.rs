@@ -98,7 +98,8 @@ impl<F: Fn(&UpdateCall<'_>) -> Result<Vec<Tensor>> + Send + Sync> Optimizer for 
             states.push(graph.as_state(slot).ok_or_else(|| graph.error("declares a slot variable twice"))?);
             values.push(slot);
         }
-        let types: Vec<TensorType> = vec![ty; states.len()];
+        let slots = vec![TensorType::f32(ty.shape.clone()); self.slots.len()];
+        let types: Vec<TensorType> = std::iter::once(ty).chain(slots).collect();
         let new = add_to_graph(graph, &values, |t| {
             let call = UpdateCall { parameter: &t[0], gradient: &t[1], learning_rate: &t[2], step: &t[3], slots: &t[4..] };
             let new = (self.closure)(&call)?;
