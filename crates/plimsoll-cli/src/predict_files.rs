@@ -1,7 +1,7 @@
 //! The files that predictions are written to.
 
 use anyhow::{Context, Result};
-use plimsoll::{OutputKind, Predicted, binary, top, write_mask};
+use plimsoll::{OutputColumns, OutputKind, Predicted, binary, top, write_mask};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -22,24 +22,17 @@ pub enum Format {
 }
 
 /// How rows of a table are written.
-#[derive(Default)]
 pub struct Table {
     /// The name of the first column.
-    first: &'static str,
-    classes: Vec<String>,
-    /// The names of values.
-    targets: Vec<String>,
+    pub first: &'static str,
+    pub columns: OutputColumns,
     /// Classes per row.
-    top: usize,
+    pub top: usize,
 }
 
 impl Table {
-    pub fn new(first: &'static str, classes: Vec<String>, targets: &[String], top: usize) -> Table {
-        Table { first, classes, targets: targets.to_vec(), top }
-    }
-
     fn class(&self, class: usize) -> String {
-        self.classes.get(class).map_or_else(|| class.to_string(), |name| quoted(name))
+        self.columns.classes.get(class).map_or_else(|| class.to_string(), |name| quoted(name))
     }
 
     fn header(&self, kind: OutputKind, per_row: usize) -> String {
@@ -55,10 +48,11 @@ impl Table {
             _ => {
                 for at in 0..per_row {
                     // Several time steps repeat the same columns.
-                    text += &match self.targets.len() {
+                    let names = &self.columns.names;
+                    text += &match names.len() {
                         0 => format!(",y{at}"),
-                        targets if targets == per_row => format!(",{}", quoted(&self.targets[at])),
-                        targets => format!(",{}", quoted(&format!("{}+{}", self.targets[at % targets], at / targets + 1))),
+                        count if count == per_row => format!(",{}", quoted(&names[at])),
+                        count => format!(",{}", quoted(&format!("{}+{}", names[at % count], at / count + 1))),
                     };
                 }
             }
@@ -108,6 +102,7 @@ pub struct Out {
     pub shape: Vec<usize>,
     kind: OutputKind,
     format: Format,
+    table: Table,
     /// The file until it is complete.
     temporary: PathBuf,
     file: Option<BufWriter<File>>,
@@ -119,7 +114,7 @@ impl Out {
     const HEADER: usize = 128;
 
     /// A file, with the result's name in its own if there are several.
-    pub fn new(path: &Path, output: &Predicted, kind: OutputKind, several: bool, format: Format) -> Out {
+    pub fn new(path: &Path, output: &Predicted, kind: OutputKind, several: bool, format: Format, table: Table) -> Out {
         let path = match (several, format) {
             (false, _) | (_, Format::Printed) => path.to_path_buf(),
             (true, Format::Masks) => path.join(output.name.replace('/', "-")),
@@ -129,7 +124,7 @@ impl Out {
             }
         };
         let (name, shape, temporary) = (output.name.clone(), output.shape.clone(), beside(&path));
-        let mut out = Out { name, file: None, path, temporary, kind, format, rows: 0, shape, failed: None };
+        let mut out = Out { name, file: None, path, temporary, kind, format, table, rows: 0, shape, failed: None };
         out.failed = if several && format == Format::Printed {
             Some(anyhow::anyhow!("the model has several outputs, which are a table each; name a file with --out"))
         } else {
@@ -177,10 +172,10 @@ impl Out {
     }
 
     /// After an error nothing more is written; it is reported at the end.
-    pub fn add(&mut self, output: &Predicted, first_row: u64, table: &Table, row_name: &dyn Fn(u64) -> String) {
+    pub fn add(&mut self, output: &Predicted, first_row: u64, row_name: &dyn Fn(u64) -> String) {
         if self.failed.is_none() {
             let mut file = self.file.take();
-            self.failed = self.write(file.as_mut(), &output.values, first_row, table, row_name).err();
+            self.failed = self.write(file.as_mut(), &output.values, first_row, row_name).err();
             self.file = file;
         }
     }
@@ -190,7 +185,6 @@ impl Out {
         file: Option<&mut BufWriter<File>>,
         values: &[f32],
         first_row: u64,
-        table: &Table,
         row_name: &dyn Fn(u64) -> String,
     ) -> Result<()> {
         let per_row: usize = self.shape.iter().product();
@@ -199,7 +193,7 @@ impl Out {
         let Some(file) = file else { return self.masks(values, first_row, row_name) };
         if self.rows == 0 {
             match self.format {
-                Format::Table | Format::Printed => writeln!(file, "{}", table.header(self.kind, per_row)).with_context(cannot)?,
+                Format::Table | Format::Printed => writeln!(file, "{}", self.table.header(self.kind, per_row)).with_context(cannot)?,
                 _ => file.write_all(&[0; Out::HEADER]).with_context(cannot)?,
             }
         }
@@ -207,7 +201,7 @@ impl Out {
         for (at, row) in values.chunks_exact(per_row.max(1)).enumerate() {
             if self.format != Format::Array {
                 scratch.copy_from_slice(row);
-                let line = table.row(self.kind, &row_name(first_row + at as u64), &mut scratch);
+                let line = self.table.row(self.kind, &row_name(first_row + at as u64), &mut scratch);
                 writeln!(file, "{line}").with_context(cannot)?;
             } else {
                 row.iter().try_for_each(|value| file.write_all(&value.to_le_bytes())).with_context(cannot)?;

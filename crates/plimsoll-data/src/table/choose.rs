@@ -37,7 +37,8 @@ pub(crate) struct Chosen {
     pub targets: Vec<u32>,
     weight: Option<u32>,
     inputs: Vec<(String, Vec<u32>)>,
-    outputs: Vec<(String, Vec<u32>)>,
+    /// The labels of a model with several outputs.
+    pub outputs: Vec<(String, Vec<u32>)>,
     /// What the used columns hold.
     inferred: Vec<Option<Inferred>>,
     /// The columns that are not read, with the reason.
@@ -52,6 +53,12 @@ fn is_index(name: &str, position: usize) -> bool {
 
 /// The names of columns after renaming.
 fn renamed(spec: &TableSpec, names: &ColumnNames) -> Result<ColumnNames, String> {
+    // New data need not have all columns of the data that was trained on.
+    let missing = spec.rename.iter().find(|(old, _)| spec.fitted.is_empty() && !names.iter().any(|name| name == old));
+    if let Some((old, new)) = missing {
+        let known = names.sorted().only(old).unwrap_err();
+        return Err(format!("`rename` gives `{old}` the name `{new}`, but {known}"));
+    }
     let mut new = ColumnNames::default();
     for name in names.iter() {
         new.push(spec.renamed(name))?;
@@ -72,8 +79,14 @@ pub(crate) fn candidates(spec: &TableSpec, names: &ColumnNames) -> Result<Vec<Op
         mark(name, false)?;
     }
     spec.target_names().iter().try_for_each(|name| mark(name, true))?;
+    let read = spec.features.iter().flatten().chain(spec.inputs.iter().flat_map(|(_, names)| names)).chain(&spec.weight);
+    let read: HashSet<&String> = read.collect();
+    let targets = spec.target_names();
     for name in &spec.drop {
         wanted[sorted.only(name)? as usize] = None;
+        if read.contains(name) || targets.contains(name) {
+            return Err(format!("column `{name}` is dropped, and it is also named to be read; remove it from one of the two"));
+        }
     }
     spec.columns.iter().try_for_each(|(name, _)| sorted.only(name).map(drop))?;
     Ok(wanted)
@@ -182,7 +195,7 @@ impl Chosen {
             let options = spec.options(name);
             let label = labels[index];
             let missing = options.missing.clone().unwrap_or_else(|| if label { Missing::Error } else { spec.missing.clone() });
-            let integer = options.integer == Some(true) && integers[index];
+            let integer = options.integer == Some(true) && (integers[index] || !label);
             let (line, problem) = seen[*at as usize].as_ref()?.first_problem(options.kind, missing == Missing::Error, integer)?;
             Some((line, format!("column `{name}` {problem}")))
         });
@@ -310,6 +323,7 @@ impl Chosen {
         let missing = options.missing.clone().unwrap_or_else(|| if label { Missing::Error } else { spec.missing.clone() });
         let is_number = matches!(kind, ColumnKind::Number | ColumnKind::Boolean | ColumnKind::Date);
         let filled = found.missing > 0 && missing != Missing::Error;
+        column.integers = options.integer == Some(true) && kind == ColumnKind::Number && !(label && integer);
         column.indicator = is_number && !label && options.indicator.unwrap_or(spec.indicator && filled);
         let standardized = match spec.standardize {
             Some(Standardize::All) => !weight,

@@ -1,6 +1,6 @@
 //! The columns of a row: which encoded columns form which inputs and labels.
 
-use super::column::{ColumnKind, ColumnScale, Encoding};
+use super::column::{ColumnScale, Encoding};
 use super::encode::{Encoder, WORD};
 use crate::{Column, DataError, Schema};
 use plimsoll_core::DType;
@@ -269,12 +269,7 @@ impl Columns {
         let labels: Vec<&OutputColumn> = self.outputs[self.inputs..].iter().filter(|output| output.name != "weight").collect();
         let [label] = &labels[..] else { return Vec::new() };
         let [column] = label.columns[..] else { return Vec::new() };
-        let column = &self.encoders[column as usize].column;
-        match &column.encoding {
-            Encoding::Lookup { vocabulary, .. } => vocabulary.clone(),
-            Encoding::Integer if column.kind == ColumnKind::Boolean => vec!["false".to_string(), "true".to_string()],
-            _ => Vec::new(),
-        }
+        self.encoders[column as usize].column.class_names()
     }
 }
 

@@ -6,7 +6,9 @@ use super::sources::{InputKind, SourceKind, rows_ahead};
 use super::stages::{self, Defaults};
 use crate::devices::DeviceSpec;
 use crate::error::{Error, Result};
+use crate::output_columns::ModelColumns;
 use crate::output_loss::OutputLosses;
+use crate::preprocessing::Preprocessing;
 use crate::reader::Reader;
 use crate::spec::RunSpec;
 use plimsoll_core::Budget;
@@ -100,15 +102,12 @@ impl Config {
         Ok(innermost(&data)?.map_or(InputKind::Arrays, |(kind, table)| kind.input_kind(&table)))
     }
 
-    /// The names of the values that a model predicts: its targets; of a forecast, each with the rows that it is ahead.
-    pub(crate) fn value_names(&self, targets: &[String]) -> Result<Vec<String>> {
+    /// The columns that the outputs of the model predict.
+    pub(crate) fn model_columns(&self, fitted: &Preprocessing, losses: &OutputLosses) -> Result<ModelColumns> {
         let root = Reader::root(&self.table);
         let found = root.section("data")?.map(|data| innermost(&data)).transpose()?.flatten();
         let ahead = found.map(|(_, table)| rows_ahead(&table)).transpose()?.unwrap_or_default();
-        Ok(match ahead[..] {
-            [] | [1] => targets.to_vec(),
-            _ => ahead.iter().flat_map(|ahead| targets.iter().map(move |target| format!("{target}+{ahead}"))).collect(),
-        })
+        Ok(ModelColumns::new(fitted, &ahead, losses))
     }
 
     /// Inputs with the preprocessing of the training data, batched.
