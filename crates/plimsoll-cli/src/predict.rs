@@ -76,7 +76,7 @@ fn predict(args: &Predict) -> Result<()> {
     let probe = probe.and_then(|probe| probe.map(|probe| File::create(&probe).map(|_| probe)).transpose());
     let probe = probe.with_context(|| format!("cannot write {}", path.display()))?;
     let top = args.top as usize;
-    let mut writer = Writer { path, format, top, first: "row", columns: ModelColumns::default(), outs: Vec::new() };
+    let mut writer = Writer { path, format, top, first: "row", columns: ModelColumns::default(), folders: Vec::new(), outs: Vec::new() };
     let predicted = writer.run(args, inputs);
     let complete = predicted.and_then(|done| writer.outs.iter_mut().try_for_each(Out::finish).map(|()| done));
     let renamed = complete.and_then(|done| writer.outs.iter().try_for_each(Out::rename).map(|()| done));
@@ -100,6 +100,8 @@ struct Writer<'a> {
     /// The name of the first column of tables.
     first: &'static str,
     columns: ModelColumns,
+    /// The folders among the inputs.
+    folders: Vec<PathBuf>,
     outs: Vec<Out>,
 }
 
@@ -117,6 +119,7 @@ impl Writer<'_> {
         self.first = if model.reads_images() { "file" } else { "row" };
         let fitted = model.preprocessing().clone();
         self.columns = model.columns().clone();
+        self.folders = inputs.iter().filter(|path| path.is_dir()).cloned().collect();
         let spooled = Spooled::of(inputs)?;
         let predicted = model.predict_as(&Inputs::Files(spooled.paths.clone()), |piece, row_name, kinds| {
             self.add(piece, kinds, &|row| match &spooled.file {
@@ -133,7 +136,7 @@ impl Writer<'_> {
         if self.outs.is_empty() {
             let several = piece.outputs.len() > 1;
             let outs = piece.outputs.iter().zip(kinds).map(|(output, kind)| {
-                let table = Table { first: self.first, columns: self.columns.of(&output.name), top: self.top };
+                let table = Table { first: self.first, columns: self.columns.of(&output.name), top: self.top, folders: self.folders.clone() };
                 Out::new(self.path, output, *kind, several, self.format, table)
             });
             self.outs.extend(outs);

@@ -2,8 +2,10 @@
 
 use anyhow::{Context, Result};
 use plimsoll::{OutputColumns, OutputKind, Predicted, binary, top, write_mask};
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -28,6 +30,8 @@ pub struct Table {
     pub columns: OutputColumns,
     /// Classes per row.
     pub top: usize,
+    /// The folders that were given.
+    pub folders: Vec<PathBuf>,
 }
 
 impl Table {
@@ -106,6 +110,8 @@ pub struct Out {
     /// The file until it is complete.
     temporary: PathBuf,
     file: Option<BufWriter<File>>,
+    /// Hashes of the names of masks so far.
+    masks: HashSet<u64>,
     failed: Option<anyhow::Error>,
 }
 
@@ -124,7 +130,7 @@ impl Out {
             }
         };
         let (name, shape, temporary) = (output.name.clone(), output.shape.clone(), beside(&path));
-        let mut out = Out { name, file: None, path, temporary, kind, format, table, rows: 0, shape, failed: None };
+        let mut out = Out { name, file: None, path, temporary, kind, format, table, rows: 0, shape, masks: HashSet::new(), failed: None };
         out.failed = if several && format == Format::Printed {
             Some(anyhow::anyhow!("the model has several outputs, which are a table each; name a file with --out"))
         } else {
@@ -211,13 +217,24 @@ impl Out {
         Ok(())
     }
 
-    /// Writes one mask per row, named like its image.
+    /// Writes one mask per row, named like its image; those of the subfolders of an input are in subfolders.
     fn masks(&mut self, values: &[f32], first_row: u64, row_name: &dyn Fn(u64) -> String) -> Result<()> {
         let &[height, width, classes] = &self.shape[..] else { unreachable!("checked when it was opened") };
         for (at, scores) in values.chunks_exact(height * width * classes).enumerate() {
             let name = row_name(first_row + at as u64);
-            let stem = Path::new(&name).file_stem().map_or(name.clone().into(), |stem| stem.to_string_lossy());
-            write_mask(&self.path.join(format!("{stem}.png")), scores, height, width, classes)?;
+            let below = self.table.folders.iter().find_map(|folder| Path::new(&name).strip_prefix(folder).ok());
+            let image = below.or(Path::new(&name).file_name().map(Path::new)).unwrap_or(Path::new(&name));
+            let stem = image.file_stem().unwrap_or(image.as_os_str()).to_string_lossy();
+            let mask = self.path.join(image).with_file_name(format!("{stem}.png"));
+            let mut hash = DefaultHasher::new();
+            mask.hash(&mut hash);
+            if !self.masks.insert(hash.finish()) {
+                anyhow::bail!("{name} and another image have the mask {}; predict them into folders of their own", mask.display());
+            }
+            if let Some(folder) = mask.parent().filter(|folder| *folder != self.path) {
+                std::fs::create_dir_all(folder).with_context(|| format!("cannot write {}", folder.display()))?;
+            }
+            write_mask(&mask, scores, height, width, classes)?;
             self.rows += 1;
         }
         Ok(())
@@ -225,13 +242,17 @@ impl Out {
 
     /// The header of an array says how many rows there are, so it comes last.
     pub fn finish(&mut self) -> Result<()> {
-        if let Some(failed) = self.failed.take() {
-            return Err(failed);
-        }
-        match self.file.take() {
-            Some(mut file) => self.end(&mut file).with_context(|| format!("cannot write {}", self.place())),
-            None => Ok(()),
-        }
+        let ended = match (self.failed.take(), self.file.take()) {
+            (Some(failed), _) => Err(failed),
+            (None, Some(mut file)) => self.end(&mut file).with_context(|| format!("cannot write {}", self.place())),
+            (None, None) => Ok(()),
+        };
+        // A reader that has closed the pipe has seen enough.
+        let seen_enough = |error: &anyhow::Error| {
+            let cause = error.downcast_ref::<io::Error>();
+            self.format == Format::Printed && cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+        };
+        ended.or_else(|error| if seen_enough(&error) { Ok(()) } else { Err(error) })
     }
 
     fn end(&self, file: &mut BufWriter<File>) -> io::Result<()> {

@@ -5,6 +5,7 @@ use super::encode::{CellFormat, Encoder};
 use super::fit::Fitting;
 use super::infer::{Inference, Inferred};
 use super::layout::{Columns, Group};
+use super::parse;
 use super::names::{ColumnNames, is_index_name};
 use super::rows::RowBuffer;
 use super::spec::{Encode, Missing, Standardize, TableSpec, VocabularySpec};
@@ -146,7 +147,7 @@ impl Chosen {
             }
         };
         if features.is_empty() {
-            return Err("no column is left to train on; name some as features".into());
+            return Err(nothing_left(&names, &unused));
         }
         let (mut used, mut map) = (Vec::new(), vec![UNUSED; names.len()]);
         let mut place = |column: &u32| {
@@ -319,6 +320,9 @@ impl Chosen {
     ) -> Result<Result<FittedColumn, Fitting>, ColumnsError> {
         let options = spec.options(name);
         let kind = options.kind.or(found.kind).unwrap_or(ColumnKind::Number);
+        if let Some(problem) = options.format.as_deref().and_then(parse::format_problem) {
+            return Err(ColumnsError::Problem(format!("column `{name}` {problem}")));
+        }
         let mut column = FittedColumn { kind, format: options.format.clone(), ..FittedColumn::number(name) };
         let missing = options.missing.clone().unwrap_or_else(|| if label { Missing::Error } else { spec.missing.clone() });
         let is_number = matches!(kind, ColumnKind::Number | ColumnKind::Boolean | ColumnKind::Date);
@@ -366,6 +370,22 @@ impl Chosen {
         let sorted = label && matches!(encode, Encode::Lookup(..));
         let lists = (found.shortest_list, found.longest_list);
         Ok(Err(Fitting::new(column, encode, missing, sorted, lists, format).map_err(ColumnsError::Data)?))
+    }
+}
+
+/// Why there are no features.
+fn nothing_left(names: &ColumnNames, unused: &[(u32, &'static str)]) -> String {
+    match unused {
+        [] => "no column is left to train on; name some as features".to_string(),
+        [(at, reason)] if names.len() == 1 => {
+            let name = names.get(*at as usize);
+            format!("its only column is `{name}` ({reason}); name it in `columns`, or if it is several, set `delimiter`")
+        }
+        [(at, reason), more @ ..] => {
+            let others = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+            let name = names.get(*at as usize);
+            format!("no column is left to train on, without `{name}` ({reason}){others}; name columns in `columns` or as features")
+        }
     }
 }
 

@@ -579,8 +579,10 @@ impl Encoder {
     }
 }
 
-fn not_finite(text: &str) -> String {
-    format!("is {text}, which nothing can be trained on; leave the row out")
+/// What is wrong with a number.
+pub(crate) fn not_finite(text: &str) -> String {
+    let remedy = if text.eq_ignore_ascii_case("nan") { "fill missing values (`missing`), or leave the row out" } else { "leave the row out" };
+    format!("is {text}, which nothing can be trained on; {remedy}")
 }
 
 /// An integer as text.

@@ -331,7 +331,10 @@ impl Fitting {
             return self.add_number(cell);
         }
         match &self.encode {
-            Encode::Lookup(..) if self.is_missing(&cell) && matches!(self.missing, Missing::Constant(_)) => self.add_constant(row),
+            // Where unknown values have an index, that is theirs.
+            Encode::Lookup(wanted, _) if wanted.oov == 0 && self.is_missing(&cell) && matches!(self.missing, Missing::Constant(_)) => {
+                self.add_constant(row)
+            }
             Encode::Lookup(..) | Encode::Hash { .. } if self.missing != Missing::Error && self.is_missing(&cell) => Ok(()),
             Encode::Hash { .. } if !self.wants_most_frequent() => Ok(()),
             Encode::Lookup(..) | Encode::Hash { .. } => self.add_category(cell, row),

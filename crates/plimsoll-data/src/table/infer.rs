@@ -1,7 +1,7 @@
 //! What the columns of a table hold, inferred over all rows.
 
 use super::column::ColumnKind;
-use super::encode::{Cell, CellFormat, utf8};
+use super::encode::{Cell, CellFormat, not_finite, utf8};
 use super::parse;
 use super::tokens::TokenSet;
 use plimsoll_core::Bytes;
@@ -205,7 +205,7 @@ impl Inference {
             || Some((self.first_missing?, "is empty; fill missing values (`missing`), or leave the row or the column out".to_string()));
         let infinite = || {
             let (line, text) = self.first_infinite.as_ref().filter(|(_, text)| strict || !text.eq_ignore_ascii_case("nan"))?;
-            Some((*line, format!("is {text}, which nothing can be trained on; leave the row out")))
+            Some((*line, not_finite(text)))
         };
         let no_number = || {
             let (line, text) = self.first_text.as_ref()?;

@@ -29,6 +29,14 @@ struct Piece {
     copied: Option<u32>,
 }
 
+/// Copies so many words, without a call.
+#[inline(always)]
+fn copy<const WORDS: usize>(from: &[[u8; WORD]], to: &mut [[u8; WORD]]) {
+    if let (Some(from), Some(to)) = (from.first_chunk::<WORDS>(), to.first_chunk_mut::<WORDS>()) {
+        *to = *from;
+    }
+}
+
 /// Rows that are expanded at a time, while they are in the processor's nearest cache.
 const TILE: usize = 32;
 
@@ -241,6 +249,9 @@ impl Columns {
                 let rows = words.chunks_exact(self.words).zip(out.chunks_exact_mut(width));
                 match piece.copied {
                     Some(1) => rows.for_each(|(words, out)| out[to] = words[from]),
+                    Some(2) => rows.for_each(|(words, out)| copy::<2>(&words[from..], &mut out[to..])),
+                    Some(3) => rows.for_each(|(words, out)| copy::<3>(&words[from..], &mut out[to..])),
+                    Some(4) => rows.for_each(|(words, out)| copy::<4>(&words[from..], &mut out[to..])),
                     Some(count) => {
                         rows.for_each(|(words, out)| out[to..][..count as usize].copy_from_slice(&words[from..][..count as usize]))
                     }

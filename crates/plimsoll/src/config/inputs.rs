@@ -25,8 +25,8 @@ pub(crate) enum RawInputs {
     Images(Vec<PathBuf>),
     /// A file with one array, whose first dimension is the row.
     Array(PathBuf),
-    /// A file with a table.
-    Table(PathBuf),
+    /// The files of a table, at least one.
+    Table(Vec<PathBuf>),
     /// Rows with the columns of the data that the model was trained on.
     Rows(Dataset),
 }
@@ -124,7 +124,7 @@ impl Config {
             (RawInputs::Images(files), _) => ImageFiles::list(files)?.into(),
             (RawInputs::Array(path), _) => Dataset::npy(&[("x", path)])?,
             (RawInputs::Rows(rows), _) => rows,
-            (RawInputs::Table(path), Some((kind, table))) => self.open_table(kind, table, &path)?,
+            (RawInputs::Table(files), Some((kind, table))) => self.open_table(kind, table, &files)?,
             (RawInputs::Table(_), None) => return Err(Error::Config("this model was not trained on a table".to_string())),
         };
         // Parts of a composed source may have operations of their own, which come first.
@@ -139,10 +139,10 @@ impl Config {
         Ok(rows.parallelism(Parallelism::Auto).prefetch(Prefetch::Auto))
     }
 
-    /// The columns that the model was trained on, of another file, of any format of tables, and without labels.
-    fn open_table(&self, trained_on: &'static SourceKind, table: &Reader<'_>, path: &Path) -> Result<Dataset> {
+    /// The columns that the model was trained on, of other files, of any format of tables, and without labels.
+    fn open_table(&self, trained_on: &'static SourceKind, table: &Reader<'_>, files: &[PathBuf]) -> Result<Dataset> {
         let mut keys: Table = table.entries().map(|(key, value, _)| (key.to_string(), value.clone())).collect();
-        let kind = trained_on.of_table_file(path)?;
+        let kind = trained_on.of_table_file(&files[0])?;
         if kind.name != trained_on.name {
             keys.insert("source".into(), Value::String(kind.name.into()));
             ["delimiter", "decimal", "header", "names"].iter().for_each(|key| _ = keys.remove(*key));
@@ -157,7 +157,8 @@ impl Config {
                 }
             }
         }
-        keys.insert("path".into(), Value::String(path.to_string_lossy().into_owned()));
+        let path = |file: &PathBuf| Value::String(file.to_string_lossy().into_owned());
+        keys.insert("path".into(), if let [only] = files { path(only) } else { Value::Array(files.iter().map(path).collect()) });
         let whole = Table::from_iter([("data".to_string(), Value::Table(keys))]);
         let root = Reader::root(&whole);
         let data = root.section("data")?.expect("just made");
