@@ -136,7 +136,8 @@ impl Writer<'_> {
         if self.outs.is_empty() {
             let several = piece.outputs.len() > 1;
             let outs = piece.outputs.iter().zip(kinds).map(|(output, kind)| {
-                let table = Table { first: self.first, columns: self.columns.of(&output.name), top: self.top, folders: self.folders.clone() };
+                let table =
+                    Table { first: self.first, columns: self.columns.of(&output.name), top: self.top, folders: self.folders.clone() };
                 Out::new(self.path, output, *kind, several, self.format, table)
             });
             self.outs.extend(outs);

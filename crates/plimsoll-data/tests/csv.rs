@@ -241,7 +241,12 @@ fn rows_that_cannot_be_used_are_named_or_left_out() {
     let path = file(folder.path(), "bad.csv", text);
     let spec = CsvSpec::new().targets(["b"]).column_type("b", CsvType::Float);
     let told = Dataset::csv(&path, &spec).unwrap_err().to_string();
-    assert!(told.ends_with("bad.csv, line 3: column `b` is nan, which nothing can be trained on; fill missing values (`missing`), or leave the row out"), "{told}");
+    assert!(
+        told.ends_with(
+            "bad.csv, line 3: column `b` is nan, which nothing can be trained on; fill missing values (`missing`), or leave the row out"
+        ),
+        "{told}"
+    );
     let lenient = Dataset::csv(&path, &spec.clone().lenient()).unwrap();
     assert_eq!(column(&lenient.clone().batch(2), 0, 0, None).unwrap_err().to_string(), told, "it is an error where it is read");
     for threads in [1, 3] {

@@ -197,7 +197,8 @@ fn missing_values_are_the_same_in_every_format() {
 fn a_constant_for_missing_categories_is_one_of_them() {
     let read = |file: &str, oov: usize| {
         let encode = Encode::Lookup(VocabularyOptions { oov, ..VocabularyOptions::default() }, Default::default());
-        let c = ColumnOptions { encode: Some(encode), missing: Some(Missing::Constant(Fill::Text("none".into()))), ..ColumnOptions::default() };
+        let c =
+            ColumnOptions { encode: Some(encode), missing: Some(Missing::Constant(Fill::Text("none".into()))), ..ColumnOptions::default() };
         let spec = TableSpec::new().targets(["y"]).features(["c"]).column("c", c);
         let path = folder().join(file);
         let data = match file.ends_with(".csv") {

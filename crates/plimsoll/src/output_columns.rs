@@ -46,8 +46,7 @@ impl ModelColumns {
             };
             OutputColumns { names, classes: fitted.classes_of(columns), scales: fitted.inverses_of(columns) }
         };
-        let mut labels: Vec<(String, OutputColumns)> =
-            fitted.outputs.iter().map(|(name, columns)| (name.clone(), of(columns))).collect();
+        let mut labels: Vec<(String, OutputColumns)> = fitted.outputs.iter().map(|(name, columns)| (name.clone(), of(columns))).collect();
         if fitted.columns.is_empty() && fitted.targets.len() > 1 {
             // Arrays, each a label of its own.
             labels.extend(fitted.targets.iter().map(|target| (target.clone(), of(std::slice::from_ref(target)))));
@@ -56,9 +55,7 @@ impl ModelColumns {
         }
         let named = match losses {
             OutputLosses::Only(loss) => loss.labels.iter().map(|labels| (None, labels.clone())).collect(),
-            OutputLosses::Named(all) => {
-                all.iter().filter_map(|(name, loss)| Some((Some(name.clone()), loss.labels.clone()?))).collect()
-            }
+            OutputLosses::Named(all) => all.iter().filter_map(|(name, loss)| Some((Some(name.clone()), loss.labels.clone()?))).collect(),
         };
         ModelColumns { labels, named }
     }

@@ -202,7 +202,7 @@ fn every_output_has_the_units_and_classes_of_its_labels() {
     // The same for rows of the run, and in Rust.
     sandbox.succeed(&["predict", "run", "--rows", "training", "--out", "rows.csv"]);
     assert!(read("rows-cost.csv").starts_with("row,price,tax\n0,") && read("rows-what.csv").contains(",flat,"));
-    let mut model = plimsoll::Model::load(sandbox.path("run")).unwrap();
+    let mut model = plimsoll::nn::Model::load(sandbox.path("run")).unwrap();
     let predictions = model.predict(&sandbox.path("t.csv")).unwrap();
     assert!((f64::from(predictions.row(3)[0]) - third[1]).abs() < 1e-3);
     assert_eq!(model.columns().of("what").classes, ["flat", "house"]);
@@ -215,7 +215,7 @@ fn targets_with_an_encoding_of_their_own_come_in_their_units() {
     let sandbox = Sandbox::new("new-encoded");
     let rows: String = (0..200).map(|n| format!("{},{}\n", n % 17, 900 + 3 * (n % 17))).collect();
     sandbox.write("t.csv", format!("a,price\n{rows}"));
-    for encoding in ["encode = 'normalize'", "encode = 'rescale', scale = 0.01, offset = -9"] {
+    for (run, encoding) in [("a", "encode = 'normalize'"), ("b", "encode = 'rescale', scale = 0.01, offset = -9")] {
         let columns = format!("a = {{ encode = 'normalize' }}, price = {{ {encoding} }}");
         sandbox.write(
             "run.toml",
@@ -225,8 +225,8 @@ fn targets_with_an_encoding_of_their_own_come_in_their_units() {
                  [train]\nloss = 'mse'\nbatch = 16\nepochs = 40\noptimizer = {{ type = 'adam', lr = 0.05 }}\n"
             ),
         );
-        sandbox.succeed(&["train", "run.toml", "--quiet", "--out", "run", "--force"]);
-        sandbox.succeed(&["predict", "run", "t.csv", "--out", "p.csv"]);
+        sandbox.succeed(&["train", "run.toml", "--quiet", "--out", run]);
+        sandbox.succeed(&["predict", run, "t.csv", "--out", "p.csv"]);
         let table = std::fs::read_to_string(sandbox.path("p.csv")).unwrap();
         let price: f64 = table.lines().nth(11).unwrap().split(',').nth(1).unwrap().parse().unwrap();
         assert!((price - 930.0).abs() < 2.0, "{encoding}: {table}");

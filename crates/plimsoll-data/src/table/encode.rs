@@ -326,7 +326,9 @@ impl Encoder {
     /// The number of a cell; `None` if it is missing and filled.
     fn number(&self, cell: Cell<'_>) -> Result<Option<f64>, String> {
         match self.any_number(cell)? {
-            Some(value) if self.column.integers && value.fract() != 0.0 => Err(format!("is {value}, which is no integer; read it as float")),
+            Some(value) if self.column.integers && value.fract() != 0.0 => {
+                Err(format!("is {value}, which is no integer; read it as float"))
+            }
             Some(value) if self.column.kind == ColumnKind::Boolean && value != 0.0 && value != 1.0 => {
                 Err(self.no_number(&value.to_string()))
             }
@@ -581,7 +583,8 @@ impl Encoder {
 
 /// What is wrong with a number.
 pub(crate) fn not_finite(text: &str) -> String {
-    let remedy = if text.eq_ignore_ascii_case("nan") { "fill missing values (`missing`), or leave the row out" } else { "leave the row out" };
+    let remedy =
+        if text.eq_ignore_ascii_case("nan") { "fill missing values (`missing`), or leave the row out" } else { "leave the row out" };
     format!("is {text}, which nothing can be trained on; {remedy}")
 }
 

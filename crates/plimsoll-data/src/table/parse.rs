@@ -172,7 +172,18 @@ pub(crate) fn format_problem(format: &str) -> Option<String> {
 /// A date in a format of `strptime`, with [`DIRECTIVES`], and other characters as they are.
 pub(crate) fn formatted_date(text: &[u8], format: &str) -> Option<f64> {
     const MONTHS: [&[u8]; 12] = [
-        b"January", b"February", b"March", b"April", b"May", b"June", b"July", b"August", b"September", b"October", b"November", b"December",
+        b"January",
+        b"February",
+        b"March",
+        b"April",
+        b"May",
+        b"June",
+        b"July",
+        b"August",
+        b"September",
+        b"October",
+        b"November",
+        b"December",
     ];
     let (mut rest, mut pattern) = (DigitReader(text), format.bytes());
     let (mut year, mut month, mut day, mut seconds, mut fraction) = (1970, 1, 1, 0, 0.0);

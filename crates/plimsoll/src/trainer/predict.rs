@@ -99,12 +99,7 @@ impl Trainer {
     }
 
     /// Like [`predict_with`](Trainer::predict_with), in the units of the columns that outputs predict.
-    pub(crate) fn predict_rescaled(
-        &mut self,
-        data: &Dataset,
-        columns: &ModelColumns,
-        mut sink: impl FnMut(&Prediction<'_>),
-    ) -> Result<()> {
+    pub(crate) fn predict_rescaled(&mut self, data: &Dataset, columns: &ModelColumns, mut sink: impl FnMut(&Prediction<'_>)) -> Result<()> {
         self.predict_pieces(data, Some(columns), &StopHandle::new(), |prediction, _| sink(prediction))
     }
 

@@ -117,7 +117,17 @@ impl LabelledImages {
         let unlabelled = files.count.saturating_sub(names.len()) as u64;
         let (root, file) = (root.to_path_buf(), labels.path.clone());
         let schema = Schema::new(vec![Column::files("x"), y])?;
-        Ok(LabelledImages { root, file, names, labels: labels_of, label: label_name, classes, schema, unlabelled, scans: ImageScans::default() })
+        Ok(LabelledImages {
+            root,
+            file,
+            names,
+            labels: labels_of,
+            label: label_name,
+            classes,
+            schema,
+            unlabelled,
+            scans: ImageScans::default(),
+        })
     }
 }
 

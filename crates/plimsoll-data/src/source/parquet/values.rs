@@ -11,6 +11,9 @@ use crate::table::{Cell, WORD};
 /// processor's cache when it is used again; with more values at a time, that happens less often.
 pub(super) const AHEAD: usize = 20 * CHUNK;
 
+/// Entries of a dictionary of which the processor's nearest cache has several.
+const SMALL: usize = 1024;
+
 /// How the texts of the page are stored.
 #[derive(Clone, Copy, PartialEq)]
 enum Strings {
@@ -142,10 +145,12 @@ impl Pages {
     pub fn words(&mut self, count: usize, listed: &[[u8; WORD]]) -> Result<&[[u8; WORD]], String> {
         if self.next_word == self.words.len() {
             let Later::Indices(indices) = &mut self.later else { return Err(CUT.into()) };
+            // A small dictionary is in the cache whenever it is used; then what was looked up should be too.
+            let most = if listed.len() <= SMALL { 2 * CHUNK } else { AHEAD };
             resize_to(&mut self.words, AHEAD.min(self.entries));
             self.next_word = 0;
             let mut chunk = [0; CHUNK];
-            while self.words.len() + CHUNK.min(indices.left()) <= self.words.capacity() && indices.left() > 0 {
+            while self.words.len() + CHUNK.min(indices.left()) <= most.min(self.entries) && indices.left() > 0 {
                 look_up(indices.next(&self.unpacked, &mut chunk)?, listed, &mut self.words)?;
             }
         }
