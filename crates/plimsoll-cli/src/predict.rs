@@ -120,7 +120,7 @@ impl Writer<'_> {
         let fitted = model.preprocessing().clone();
         self.columns = model.columns().clone();
         self.folders = inputs.iter().filter(|path| path.is_dir()).cloned().collect();
-        let spooled = Spooled::of(inputs)?;
+        let spooled = Spooled::of(inputs, model.reads_images())?;
         let predicted = model.predict_as(&Inputs::Files(spooled.paths.clone()), |piece, row_name, kinds| {
             self.add(piece, kinds, &|row| match &spooled.file {
                 // The name of the temporary file says nothing.
@@ -176,7 +176,8 @@ impl Spooled {
         }
     }
 
-    fn of(paths: Vec<PathBuf>) -> Result<Spooled> {
+    /// A text is a list of files for a model that reads images.
+    fn of(paths: Vec<PathBuf>, images: bool) -> Result<Spooled> {
         let is_standard = |path: &PathBuf| path.as_os_str() == "-";
         if !paths.iter().any(is_standard) {
             return Ok(Spooled { paths, file: None });
@@ -200,7 +201,7 @@ impl Spooled {
         }
         match plimsoll::kind_of(&head[..count]) {
             // Names are read at once; what they name is not.
-            plimsoll::FileKind::Text if is_list(&path)? => {
+            plimsoll::FileKind::Text if images || is_list(&path)? => {
                 let mut names = String::new();
                 file.rewind()?;
                 file.read_to_string(&mut names)?;

@@ -54,7 +54,9 @@ fn main() -> Result<(), DataError> {
             let epochs = (600.0 / megabytes).ceil().clamp(1.0, 60.0);
             let options = Options { epochs: Some(epochs as u64), ..Options::default() };
             let mut feed = Feed::start(&data, &plan, &Ledger::new("host", Some(Bytes::mib(64))), options)?;
-            while feed.next()?.is_some() {}
+            for _ in 0..epochs as u64 {
+                while feed.next()?.is_some() {}
+            }
             epoch = epoch.min((cpu_seconds() - begun) / epochs);
         }
         println!("{argument}: {megabytes:.0} MB, opened at {:.0} MB/s, read at {:.0} MB/s", megabytes / opening, megabytes / epoch);

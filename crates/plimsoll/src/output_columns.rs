@@ -51,7 +51,11 @@ impl ModelColumns {
             // Arrays, each a label of its own.
             labels.extend(fitted.targets.iter().map(|target| (target.clone(), of(std::slice::from_ref(target)))));
         } else if !fitted.targets.is_empty() || labels.is_empty() {
-            labels.push(("y".to_string(), OutputColumns { classes: fitted.classes.clone(), ..of(&fitted.targets) }));
+            let mut targets = of(&fitted.targets);
+            if targets.classes.is_empty() {
+                targets.classes = fitted.classes.clone();
+            }
+            labels.push(("y".to_string(), targets));
         }
         let named = match losses {
             OutputLosses::Only(loss) => loss.labels.iter().map(|labels| (None, labels.clone())).collect(),

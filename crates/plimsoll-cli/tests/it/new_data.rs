@@ -84,6 +84,16 @@ fn images_are_predicted_as_they_are_evaluated() {
     assert!(child.wait().unwrap().success());
     let piped = std::fs::read_to_string(sandbox.path("piped.csv")).unwrap();
     assert!(piped.contains("\nphotos/light/03.png,light,") && piped.contains("\nphotos/dark/04.png,dark,"), "{piped}");
+    let mut child = command()
+        .args(["predict", "run", "-"])
+        .current_dir(sandbox.path("."))
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"photos/none.png\n").unwrap();
+    let refused = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+    assert!(refused.starts_with("error: no file matches photos/none.png"), "{refused}");
     sandbox.write("none.npy", npy("|u1", "(0, 16, 16, 1)", &[]));
     let (_, error) = sandbox.fail(&["predict", "run", "--input", "none.npy", "--out", "p.csv"]);
     assert!(error.starts_with("error: there is nothing to predict: npy none.npy"), "{error}");
