@@ -3,6 +3,9 @@
 
     python rivals/table_rates.py [MEGABYTES] [BENCH]      # in the repository; needs pandas, polars, pyarrow
 
+`indices.parquet` has the columns of `categories.parquet`, of which Plimsoll makes indices instead of vectors with a one: polars
+keeps views of the texts, which are as many values.
+
 BENCH is the program that `cargo bench -p plimsoll-data --bench tables --no-run` names; it is built if none is given.
 
 Plimsoll reads batches of f32 within 64 MiB by one thread (`cargo bench -p plimsoll-data --bench tables`); polars and pandas read
@@ -32,7 +35,8 @@ def write(folder, megabytes):
     vocabulary = np.array([f"word{i}" for i in range(5000)])
     lines = [" ".join(vocabulary[row]) for row in rng.zipf(1.3, size=(megabytes * 6000, 25)) % 5000]
     pd.DataFrame({"line": lines, "y": rng.integers(0, 2, len(lines))}).to_csv(at("text.csv"), index=False)
-    return ["numbers.csv", "categories.csv", "numbers.parquet", "dictionaries.parquet", "categories.parquet", "numbers.feather", "text.csv"]
+    mixed.to_parquet(at("indices.parquet"), compression="snappy")
+    return ["numbers.csv", "categories.csv", "numbers.parquet", "dictionaries.parquet", "categories.parquet", "indices.parquet", "numbers.feather", "text.csv"]
 
 def seconds(read):
     begun = time.process_time()
@@ -50,7 +54,8 @@ def main():
         def add(file, what, rate):
             rates[file][what] = max(rates[file].get(what, 0), rate)
         bench = sys.argv[2:] or ["cargo", "bench", "-q", "-p", "plimsoll-data", "--bench", "tables", "--"]
-        bench += [path(file) + (":line" if file == "text.csv" else "") for file in files]
+        columns = {"text.csv": ":line", "indices.parquet": ":int=c0,c1,c2,c3,c4,c5"}
+        bench += [path(file) + columns.get(file, "") for file in files]
         for _ in range(ROUNDS):
             lines = subprocess.run(bench, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
             found = [re.search(r"opened at (\S+) MB/s, read at (\S+) MB/s", line) for line in lines]

@@ -6,7 +6,7 @@ use crate::predict_files::{Format, Out, Table, beside};
 use crate::trained::{TrainedArgs, name};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use plimsoll::{Inputs, OutputKind, Prediction, Predictor, Preprocessing};
+use plimsoll::{Inputs, ModelColumns, OutputKind, Prediction, Predictor, Preprocessing};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
@@ -75,7 +75,8 @@ fn predict(args: &Predict) -> Result<()> {
     };
     let probe = probe.and_then(|probe| probe.map(|probe| File::create(&probe).map(|_| probe)).transpose());
     let probe = probe.with_context(|| format!("cannot write {}", path.display()))?;
-    let mut writer = Writer { path, format, top: args.top as usize, table: Table::default(), outs: Vec::new() };
+    let top = args.top as usize;
+    let mut writer = Writer { path, format, top, first: "row", columns: ModelColumns::default(), folders: Vec::new(), outs: Vec::new() };
     let predicted = writer.run(args, inputs);
     let complete = predicted.and_then(|done| writer.outs.iter_mut().try_for_each(Out::finish).map(|()| done));
     let renamed = complete.and_then(|done| writer.outs.iter().try_for_each(Out::rename).map(|()| done));
@@ -96,7 +97,11 @@ struct Writer<'a> {
     path: &'a Path,
     format: Format,
     top: usize,
-    table: Table,
+    /// The name of the first column of tables.
+    first: &'static str,
+    columns: ModelColumns,
+    /// The folders among the inputs.
+    folders: Vec<PathBuf>,
     outs: Vec<Out>,
 }
 
@@ -106,15 +111,16 @@ impl Writer<'_> {
         if inputs.is_empty() {
             let trained = args.trained.open()?;
             let (rows, fitted) = (name(trained.rows()).to_string(), trained.preprocessing().clone());
-            self.table = Table::new("row", trained.class_names(), trained.value_names(), self.top);
+            self.columns = trained.columns().clone();
             trained.predict(|piece, kinds| self.add(piece, kinds, &|row| row.to_string()))?;
             return Ok((rows, fitted));
         }
         let mut model = Predictor::open(&args.trained.run, |config| args.trained.change(config))?;
-        let first = if model.reads_images() { "file" } else { "row" };
+        self.first = if model.reads_images() { "file" } else { "row" };
         let fitted = model.preprocessing().clone();
-        self.table = Table::new(first, model.classes().to_vec(), model.value_names(), self.top);
-        let spooled = Spooled::of(inputs)?;
+        self.columns = model.columns().clone();
+        self.folders = inputs.iter().filter(|path| path.is_dir()).cloned().collect();
+        let spooled = Spooled::of(inputs, model.reads_images())?;
         let predicted = model.predict_as(&Inputs::Files(spooled.paths.clone()), |piece, row_name, kinds| {
             self.add(piece, kinds, &|row| match &spooled.file {
                 // The name of the temporary file says nothing.
@@ -129,11 +135,14 @@ impl Writer<'_> {
     fn add(&mut self, piece: &Prediction<'_>, kinds: &[OutputKind], row_name: &dyn Fn(u64) -> String) {
         if self.outs.is_empty() {
             let several = piece.outputs.len() > 1;
-            let outs = piece.outputs.iter().zip(kinds).map(|(output, kind)| Out::new(self.path, output, *kind, several, self.format));
+            let outs = piece.outputs.iter().zip(kinds).map(|(output, kind)| {
+                let table =
+                    Table { first: self.first, columns: self.columns.of(&output.name), top: self.top, folders: self.folders.clone() };
+                Out::new(self.path, output, *kind, several, self.format, table)
+            });
             self.outs.extend(outs);
         }
-        let table = &self.table;
-        self.outs.iter_mut().zip(piece.outputs).for_each(|(out, output)| out.add(output, piece.first_row, table, row_name));
+        self.outs.iter_mut().zip(piece.outputs).for_each(|(out, output)| out.add(output, piece.first_row, row_name));
     }
 }
 
@@ -167,7 +176,8 @@ impl Spooled {
         }
     }
 
-    fn of(paths: Vec<PathBuf>) -> Result<Spooled> {
+    /// A text is a list of files for a model that reads images.
+    fn of(paths: Vec<PathBuf>, images: bool) -> Result<Spooled> {
         let is_standard = |path: &PathBuf| path.as_os_str() == "-";
         if !paths.iter().any(is_standard) {
             return Ok(Spooled { paths, file: None });
@@ -191,7 +201,7 @@ impl Spooled {
         }
         match plimsoll::kind_of(&head[..count]) {
             // Names are read at once; what they name is not.
-            plimsoll::FileKind::Text if is_list(&path)? => {
+            plimsoll::FileKind::Text if images || is_list(&path)? => {
                 let mut names = String::new();
                 file.rewind()?;
                 file.read_to_string(&mut names)?;

@@ -1,9 +1,11 @@
 //! The files that predictions are written to.
 
 use anyhow::{Context, Result};
-use plimsoll::{OutputKind, Predicted, binary, top, write_mask};
+use plimsoll::{OutputColumns, OutputKind, Predicted, binary, top, write_mask};
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -22,24 +24,19 @@ pub enum Format {
 }
 
 /// How rows of a table are written.
-#[derive(Default)]
 pub struct Table {
     /// The name of the first column.
-    first: &'static str,
-    classes: Vec<String>,
-    /// The names of values.
-    targets: Vec<String>,
+    pub first: &'static str,
+    pub columns: OutputColumns,
     /// Classes per row.
-    top: usize,
+    pub top: usize,
+    /// The folders that were given.
+    pub folders: Vec<PathBuf>,
 }
 
 impl Table {
-    pub fn new(first: &'static str, classes: Vec<String>, targets: &[String], top: usize) -> Table {
-        Table { first, classes, targets: targets.to_vec(), top }
-    }
-
     fn class(&self, class: usize) -> String {
-        self.classes.get(class).map_or_else(|| class.to_string(), |name| quoted(name))
+        self.columns.classes.get(class).map_or_else(|| class.to_string(), |name| quoted(name))
     }
 
     fn header(&self, kind: OutputKind, per_row: usize) -> String {
@@ -55,10 +52,11 @@ impl Table {
             _ => {
                 for at in 0..per_row {
                     // Several time steps repeat the same columns.
-                    text += &match self.targets.len() {
+                    let names = &self.columns.names;
+                    text += &match names.len() {
                         0 => format!(",y{at}"),
-                        targets if targets == per_row => format!(",{}", quoted(&self.targets[at])),
-                        targets => format!(",{}", quoted(&format!("{}+{}", self.targets[at % targets], at / targets + 1))),
+                        count if count == per_row => format!(",{}", quoted(&names[at])),
+                        count => format!(",{}", quoted(&format!("{}+{}", names[at % count], at / count + 1))),
                     };
                 }
             }
@@ -108,9 +106,12 @@ pub struct Out {
     pub shape: Vec<usize>,
     kind: OutputKind,
     format: Format,
+    table: Table,
     /// The file until it is complete.
     temporary: PathBuf,
     file: Option<BufWriter<File>>,
+    /// Hashes of the names of masks so far.
+    masks: HashSet<u64>,
     failed: Option<anyhow::Error>,
 }
 
@@ -119,7 +120,7 @@ impl Out {
     const HEADER: usize = 128;
 
     /// A file, with the result's name in its own if there are several.
-    pub fn new(path: &Path, output: &Predicted, kind: OutputKind, several: bool, format: Format) -> Out {
+    pub fn new(path: &Path, output: &Predicted, kind: OutputKind, several: bool, format: Format, table: Table) -> Out {
         let path = match (several, format) {
             (false, _) | (_, Format::Printed) => path.to_path_buf(),
             (true, Format::Masks) => path.join(output.name.replace('/', "-")),
@@ -129,7 +130,7 @@ impl Out {
             }
         };
         let (name, shape, temporary) = (output.name.clone(), output.shape.clone(), beside(&path));
-        let mut out = Out { name, file: None, path, temporary, kind, format, rows: 0, shape, failed: None };
+        let mut out = Out { name, file: None, path, temporary, kind, format, table, rows: 0, shape, masks: HashSet::new(), failed: None };
         out.failed = if several && format == Format::Printed {
             Some(anyhow::anyhow!("the model has several outputs, which are a table each; name a file with --out"))
         } else {
@@ -177,10 +178,10 @@ impl Out {
     }
 
     /// After an error nothing more is written; it is reported at the end.
-    pub fn add(&mut self, output: &Predicted, first_row: u64, table: &Table, row_name: &dyn Fn(u64) -> String) {
+    pub fn add(&mut self, output: &Predicted, first_row: u64, row_name: &dyn Fn(u64) -> String) {
         if self.failed.is_none() {
             let mut file = self.file.take();
-            self.failed = self.write(file.as_mut(), &output.values, first_row, table, row_name).err();
+            self.failed = self.write(file.as_mut(), &output.values, first_row, row_name).err();
             self.file = file;
         }
     }
@@ -190,7 +191,6 @@ impl Out {
         file: Option<&mut BufWriter<File>>,
         values: &[f32],
         first_row: u64,
-        table: &Table,
         row_name: &dyn Fn(u64) -> String,
     ) -> Result<()> {
         let per_row: usize = self.shape.iter().product();
@@ -199,7 +199,7 @@ impl Out {
         let Some(file) = file else { return self.masks(values, first_row, row_name) };
         if self.rows == 0 {
             match self.format {
-                Format::Table | Format::Printed => writeln!(file, "{}", table.header(self.kind, per_row)).with_context(cannot)?,
+                Format::Table | Format::Printed => writeln!(file, "{}", self.table.header(self.kind, per_row)).with_context(cannot)?,
                 _ => file.write_all(&[0; Out::HEADER]).with_context(cannot)?,
             }
         }
@@ -207,7 +207,7 @@ impl Out {
         for (at, row) in values.chunks_exact(per_row.max(1)).enumerate() {
             if self.format != Format::Array {
                 scratch.copy_from_slice(row);
-                let line = table.row(self.kind, &row_name(first_row + at as u64), &mut scratch);
+                let line = self.table.row(self.kind, &row_name(first_row + at as u64), &mut scratch);
                 writeln!(file, "{line}").with_context(cannot)?;
             } else {
                 row.iter().try_for_each(|value| file.write_all(&value.to_le_bytes())).with_context(cannot)?;
@@ -217,13 +217,24 @@ impl Out {
         Ok(())
     }
 
-    /// Writes one mask per row, named like its image.
+    /// Writes one mask per row, named like its image; those of the subfolders of an input are in subfolders.
     fn masks(&mut self, values: &[f32], first_row: u64, row_name: &dyn Fn(u64) -> String) -> Result<()> {
         let &[height, width, classes] = &self.shape[..] else { unreachable!("checked when it was opened") };
         for (at, scores) in values.chunks_exact(height * width * classes).enumerate() {
             let name = row_name(first_row + at as u64);
-            let stem = Path::new(&name).file_stem().map_or(name.clone().into(), |stem| stem.to_string_lossy());
-            write_mask(&self.path.join(format!("{stem}.png")), scores, height, width, classes)?;
+            let below = self.table.folders.iter().find_map(|folder| Path::new(&name).strip_prefix(folder).ok());
+            let image = below.or(Path::new(&name).file_name().map(Path::new)).unwrap_or(Path::new(&name));
+            let stem = image.file_stem().unwrap_or(image.as_os_str()).to_string_lossy();
+            let mask = self.path.join(image).with_file_name(format!("{stem}.png"));
+            let mut hash = DefaultHasher::new();
+            mask.hash(&mut hash);
+            if !self.masks.insert(hash.finish()) {
+                anyhow::bail!("{name} and another image have the mask {}; predict them into folders of their own", mask.display());
+            }
+            if let Some(folder) = mask.parent().filter(|folder| *folder != self.path) {
+                std::fs::create_dir_all(folder).with_context(|| format!("cannot write {}", folder.display()))?;
+            }
+            write_mask(&mask, scores, height, width, classes)?;
             self.rows += 1;
         }
         Ok(())
@@ -231,13 +242,17 @@ impl Out {
 
     /// The header of an array says how many rows there are, so it comes last.
     pub fn finish(&mut self) -> Result<()> {
-        if let Some(failed) = self.failed.take() {
-            return Err(failed);
-        }
-        match self.file.take() {
-            Some(mut file) => self.end(&mut file).with_context(|| format!("cannot write {}", self.place())),
-            None => Ok(()),
-        }
+        let ended = match (self.failed.take(), self.file.take()) {
+            (Some(failed), _) => Err(failed),
+            (None, Some(mut file)) => self.end(&mut file).with_context(|| format!("cannot write {}", self.place())),
+            (None, None) => Ok(()),
+        };
+        // A reader that has closed the pipe has seen enough.
+        let seen_enough = |error: &anyhow::Error| {
+            let cause = error.downcast_ref::<io::Error>();
+            self.format == Format::Printed && cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+        };
+        ended.or_else(|error| if seen_enough(&error) { Ok(()) } else { Err(error) })
     }
 
     fn end(&self, file: &mut BufWriter<File>) -> io::Result<()> {

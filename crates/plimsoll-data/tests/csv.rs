@@ -201,13 +201,13 @@ fn bad_tables_are_refused_with_the_line() {
     t.csv, line 1: there is nothing here; the first line names the columns
     t.csv, line 1: there are no rows after the names of the columns
     t.csv, line 4: column `b` is empty; fill missing values (`missing`), or leave the row or the column out
-    t.csv, line 3: column `b` is nan, which nothing can be trained on; leave the row out
+    t.csv, line 3: column `b` is nan, which nothing can be trained on; fill missing values (`missing`), or leave the row out
     t.csv, line 3: column `b` is "four", which is no number; choose another column or correct the row
     t.csv, line 3: it has 1 fields where the first line names 2 columns; correct it
     t.csv, line 3: it has 3 fields where the first line names 2 columns; correct it
     t.csv, line 4: column `b` is empty; fill missing values (`missing`), or leave the row or the column out
     t.csv, line 3: column `b` is "4\n5,6\n7,8\n", which is no number; choose another column or correct the row
-    t.csv, line 1: no column is left to train on; name some as features
+    t.csv, line 1: no column is left to train on, without `a` (text) and 1 more; name columns in `columns` or as features
     t.csv, line 1: there is no column `c`; the columns are a, b
     t.csv, line 1: there is more than one column `a`; give each its own name
     t.csv, line 3: column `b` is 2.5, which is no integer of 32 bits; read it as float
@@ -241,7 +241,12 @@ fn rows_that_cannot_be_used_are_named_or_left_out() {
     let path = file(folder.path(), "bad.csv", text);
     let spec = CsvSpec::new().targets(["b"]).column_type("b", CsvType::Float);
     let told = Dataset::csv(&path, &spec).unwrap_err().to_string();
-    assert!(told.ends_with("bad.csv, line 3: column `b` is nan, which nothing can be trained on; leave the row out"), "{told}");
+    assert!(
+        told.ends_with(
+            "bad.csv, line 3: column `b` is nan, which nothing can be trained on; fill missing values (`missing`), or leave the row out"
+        ),
+        "{told}"
+    );
     let lenient = Dataset::csv(&path, &spec.clone().lenient()).unwrap();
     assert_eq!(column(&lenient.clone().batch(2), 0, 0, None).unwrap_err().to_string(), told, "it is an error where it is read");
     for threads in [1, 3] {

@@ -232,7 +232,7 @@ fn a_bad_number_is_left_out_of_what_is_mapped_behind_a_stream() {
     let data = Dataset::parquet(&path, &ParquetSpec::new().features(["y"]).targets(["x"])).unwrap();
     let data = data.map("y", [finite()]).ignore_errors(8);
     assert_eq!(ints(&data.clone().batch(4), 0).len(), 22);
-    let nan = "t.parquet, row 5 (the first is 0): column `x` is NaN, which nothing can be trained on; leave the row out";
+    let nan = "t.parquet, row 5 (the first is 0): column `x` is NaN, which nothing can be trained on; fill missing values (`missing`), or leave the row out";
     assert_eq!(files.told(&data.ignored().1[1..2]), nan);
 }
 

@@ -174,6 +174,110 @@ fn categories_counted_while_columns_are_inferred_are_those_of_a_pass_over_the_ro
 }
 
 #[test]
+fn missing_values_are_the_same_in_every_format() {
+    let spec = || TableSpec::new().targets(["y"]).missing_values(["v"]).missing(Missing::Mean).indicator();
+    let read = |data: Result<Dataset, DataError>| {
+        let data = data.unwrap().batch(5);
+        (rows(&data, "x").unwrap(), data.fitted_columns())
+    };
+    let of_csv = read(Csv::open(&folder().join("holes.csv"), &CsvSpec::from(spec())).and_then(Csv::dataset));
+    let of_parquet = read(Dataset::parquet(folder().join("holes.parquet"), &ParquetSpec::from(spec())));
+    // The number and where it is missing; then categories, of which `v` is none.
+    assert_eq!(of_csv.0[..2], [[1.0, 0.0, 0.0, 1.0], [4.0, 1.0, 0.0, 1.0]]);
+    assert_eq!(of_parquet.0, of_csv.0);
+    assert_eq!(of_parquet.1[..2], of_csv.1[..2]);
+    // Text for a number that is missing.
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("nan.csv"), "a,y\n1,0\nNaN,1\n3,0\n").unwrap();
+    let of_nan = read(Csv::open(&folder.path().join("nan.csv"), &CsvSpec::from(spec())).and_then(Csv::dataset));
+    assert_eq!(of_nan.0, [[1.0, 0.0], [2.0, 1.0], [3.0, 0.0]]);
+}
+
+#[test]
+fn a_constant_for_missing_categories_is_one_of_them() {
+    let read = |file: &str, oov: usize| {
+        let encode = Encode::Lookup(VocabularyOptions { oov, ..VocabularyOptions::default() }, Default::default());
+        let c =
+            ColumnOptions { encode: Some(encode), missing: Some(Missing::Constant(Fill::Text("none".into()))), ..ColumnOptions::default() };
+        let spec = TableSpec::new().targets(["y"]).features(["c"]).column("c", c);
+        let path = folder().join(file);
+        let data = match file.ends_with(".csv") {
+            true => Csv::open(&path, &CsvSpec::from(spec)).and_then(Csv::dataset),
+            false => Dataset::parquet(path, &ParquetSpec::from(spec)),
+        };
+        rows(&data.unwrap().batch(4), "x").unwrap()
+    };
+    assert_eq!(read("holes.csv", 0)[..3], [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]);
+    assert_eq!(read("holes.parquet", 0), read("holes.csv", 0));
+    // Where unknown values have an index, it is that of the constant too.
+    assert_eq!(read("holes.csv", 1)[2], [1.0, 0.0, 0.0]);
+    // A number fills categories that are integers.
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("n.csv"), "n,y\n7,0\n,1\n7,0\n5,0\n5,0\n7,1\n").unwrap();
+    let encode = Some(Encode::Lookup(VocabularyOptions { oov: 1, ..VocabularyOptions::default() }, plimsoll_data::source::Output::Int));
+    let n = ColumnOptions { kind: Some(ColumnKind::Number), encode, ..ColumnOptions::default() };
+    let spec = TableSpec::new().targets(["y"]).column("n", n).missing(Missing::Constant(Fill::Number(5.0)));
+    let data = Csv::open(&folder.path().join("n.csv"), &CsvSpec::from(spec)).and_then(Csv::dataset).unwrap();
+    let wanted = rows(&data.batch(6), "x").unwrap();
+    assert_eq!(wanted[1], wanted[3], "the missing value is a 5: {wanted:?}");
+}
+
+#[test]
+fn what_is_asked_of_columns_that_do_not_fit_is_refused() {
+    let csv = |file: &str, spec: TableSpec| {
+        let read = Csv::open(&folder().join(file), &CsvSpec::from(spec.targets(["class"]))).and_then(Csv::dataset);
+        refusal(read.and_then(|data| rows(&data.batch(2), "x")))
+    };
+    let parquet = |spec: TableSpec| {
+        let read = Dataset::parquet(folder().join("mixed.parquet"), &ParquetSpec::from(spec.targets(["class"])));
+        refusal(read.and_then(|data| rows(&data.batch(2), "x")))
+    };
+    let kind = |name: &str, kind: ColumnKind, integer: bool| {
+        let options = ColumnOptions { kind: Some(kind), integer: integer.then_some(true), ..ColumnOptions::default() };
+        TableSpec::new().column(name, options)
+    };
+    let lookup = VocabularyOptions { max_tokens: Some(1), ..VocabularyOptions::default() };
+    let full = ColumnOptions { encode: Some(Encode::Lookup(lookup, Default::default())), ..ColumnOptions::default() };
+    let format = ColumnOptions { kind: Some(ColumnKind::Date), format: Some("%Y-%Q".into()), ..ColumnOptions::default() };
+    let refused = [
+        csv("mixed.csv", TableSpec::new().features(["size", "new"]).drop(["new"])),
+        csv("mixed.csv", TableSpec::new().drop(["class"])),
+        csv("mixed.csv", TableSpec::new().rename_one("siez", "length")),
+        csv("mixed.csv", kind("size", ColumnKind::Number, true)),
+        parquet(kind("size", ColumnKind::Number, true)),
+        parquet(kind("size", ColumnKind::Boolean, false)),
+        parquet(kind("colour", ColumnKind::Number, false)),
+        csv("mixed.csv", TableSpec::new().column("colour", full)),
+        csv("mixed.csv", TableSpec::new().column("day", format)),
+        csv("mixed.jsonl", TableSpec::new()),
+        csv("caret.csv", TableSpec::new()),
+    ];
+    insta::assert_snapshot!(refused.join("\n"), @r#"
+    mixed.csv, line 1: column `new` is dropped, and it is also named to be read; remove it from one of the two
+    mixed.csv, line 1: column `class` is dropped, and it is also named to be read; remove it from one of the two
+    mixed.csv, line 1: `rename` gives `siez` the name `length`, but there is no column `siez`; the columns are size, colour, new, day, class
+    mixed.csv, line 2: column `size` is 0.5, which is no integer of 32 bits; read it as float
+    mixed.parquet, row 0 (the first is 0): column `size` is 0.5, which is no integer; read it as float
+    mixed.parquet, row 0 (the first is 0): column `size` is "0.5", which is neither true nor false; correct the row or read it as a category
+    mixed.parquet, row 0 (the first is 0): column `colour` is "red", which is no number; choose another column or correct the row
+    mixed.csv, line 1: column `colour` has no index left for categories: 1 of `max_tokens = 1` are for unknown values and the mask; raise it
+    mixed.csv, line 1: column `day` has the date format "%Y-%Q" with %Q; the directives are %Y, %y, %m, %b, %B, %d, %j, %H, %I, %p, %M, %S, %f and %%
+    mixed.jsonl, line 1: its lines are JSON objects; set source = "json_lines"
+    caret.csv, line 1: there is no column `class`; the only column is a^b^y; if that is several, set `delimiter`
+    "#);
+    // Of options that are set twice, the later ones add to the earlier.
+    let encode = Some(Encode::Lookup(VocabularyOptions::default(), plimsoll_data::source::Output::Int));
+    let spec = kind("size", ColumnKind::Category, false).column("size", ColumnOptions { encode, ..ColumnOptions::default() });
+    let data = Csv::open(&folder().join("mixed.csv"), &CsvSpec::from(spec.features(["size"]))).and_then(Csv::dataset).unwrap();
+    assert_eq!(data.fitted_columns()[0].kind, ColumnKind::Category);
+}
+
+/// An error without the folder of its file.
+fn refusal(read: Result<Vec<Vec<f32>>, DataError>) -> String {
+    read.unwrap_err().to_string().replace(&format!("{}/", folder().display()), "")
+}
+
+#[test]
 fn fitting_is_a_stage_of_the_plan_within_its_limit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("table.csv");

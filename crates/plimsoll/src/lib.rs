@@ -48,6 +48,7 @@ pub mod nn;
 mod numerics;
 mod offload_file;
 pub mod optim;
+mod output_columns;
 mod output_kind;
 mod output_loss;
 mod page_cache;
@@ -95,6 +96,7 @@ pub use infeasible::{FittingRanks, Infeasible, PipelineInfeasible, PlanningInfea
 pub use loss::{CustomRows, Loss, Objective, RowFunction};
 pub use metrics::{Metric, Scores};
 pub use numerics::Numerics;
+pub use output_columns::{ModelColumns, OutputColumns};
 pub use output_kind::{OutputKind, binary, top};
 pub use output_loss::{OutputLoss, OutputLosses};
 pub use pipeline::{Bench, BenchEpoch, Explain, ExplainedStage, FilledCache, Pipeline, Sample};

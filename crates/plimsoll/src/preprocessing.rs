@@ -20,6 +20,9 @@ pub struct Preprocessing {
     pub features: Vec<String>,
     /// The columns of the labels.
     pub targets: Vec<String>,
+    /// The labels of a model with several outputs, each with its columns.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<(String, Vec<String>)>,
     /// Mean and standard deviation of each column, if columns are standardized.
     pub scales: Vec<ColumnScale>,
     /// The class names of labels 0, 1, 2 …, if the data has them.
@@ -41,7 +44,7 @@ impl Preprocessing {
     pub fn of(data: &Dataset) -> Preprocessing {
         let read = data.file_use();
         let (scales, classes, columns) = (data.scales(), data.class_names(), data.fitted_columns());
-        Preprocessing { features: read.used, targets: read.targets, scales, classes, columns }
+        Preprocessing { features: read.used, targets: read.targets, outputs: read.outputs, scales, classes, columns }
     }
 
     /// The memory of writing the names of a dataset with checkpoints, weights and reports: as they are, as JSON documents and as text. Zero where
@@ -55,7 +58,8 @@ impl Preprocessing {
         // Reports list the columns, of training and of validation data, but not the classes.
         let copies = |name: &String| copies_of(if validation { 3 } else { 2 }, name);
         let classes = fitted.classes.iter().map(|name| copies_of(2, name)).sum::<u64>();
-        let names = fitted.features.iter().chain(&fitted.targets).map(copies).sum::<u64>() + classes;
+        let outputs = fitted.outputs.iter().flat_map(|(name, columns)| std::iter::once(name).chain(columns));
+        let names = fitted.features.iter().chain(&fitted.targets).chain(outputs).map(copies).sum::<u64>() + classes;
         let scales = fitted.scales.iter().map(|scale| copies_of(3, &scale.name) + 640).sum::<u64>();
         let columns = fitted.columns.iter().map(|column| copies_of(3, &column.name) + column_bytes(column)).sum::<u64>();
         drop(fitted);
@@ -83,12 +87,26 @@ impl Preprocessing {
         Ok(tensors::metadata(weights, KEY)?.and_then(|text| serde_json::from_str(&text).ok()))
     }
 
-    /// Mean and standard deviation of each label, if predictions are to be rescaled to its units.
-    pub fn target_scales(&self) -> Vec<(f64, f64)> {
-        let scale =
-            |name: &String| self.scales.iter().find(|scale| scale.name == *name).map_or((0.0, 1.0), |scale| (scale.mean, scale.std));
-        let scales: Vec<(f64, f64)> = self.targets.iter().map(scale).collect();
-        if scales.iter().all(|scale| *scale == (0.0, 1.0)) { Vec::new() } else { scales }
+    /// What maps predictions of these columns to the units of the data, as offset and factor; empty if all stay as they are.
+    pub(crate) fn inverses_of(&self, columns: &[String]) -> Vec<(f64, f64)> {
+        let inverse = |name: &String| match self.columns.iter().find(|column| column.name == *name) {
+            Some(column) => column.inverse(),
+            None => self.scales.iter().find(|scale| scale.name == *name).map_or((0.0, 1.0), |scale| (scale.mean, scale.std)),
+        };
+        let inverses: Vec<(f64, f64)> = columns.iter().map(inverse).collect();
+        if inverses.iter().all(|inverse| *inverse == (0.0, 1.0)) { Vec::new() } else { inverses }
+    }
+
+    /// The class names of a label that consists of these columns, if it is one of classes.
+    pub(crate) fn classes_of(&self, columns: &[String]) -> Vec<String> {
+        let [only] = columns else { return Vec::new() };
+        self.columns.iter().find(|column| column.name == *only).map(FittedColumn::class_names).unwrap_or_default()
+    }
+
+    /// Whether predictions of some labels are mapped to their units.
+    fn has_units(&self) -> bool {
+        let outputs = self.outputs.iter().map(|(_, columns)| columns);
+        outputs.chain([&self.targets]).any(|columns| !self.inverses_of(columns).is_empty())
     }
 
     /// What is used of it, in words.
@@ -104,7 +122,7 @@ impl Preprocessing {
         if scaled > 0 {
             notes.push(format!("{} standardized with the mean and deviation of the training rows", columns_are(scaled)));
         }
-        if !self.target_scales().is_empty() {
+        if self.has_units() {
             notes.push("predictions are in the units of the file; losses are of standardized values".to_string());
         }
         notes

@@ -4,6 +4,7 @@ use crate::class_report::ClassReport;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::metrics::Scores;
+use crate::output_columns::ModelColumns;
 use crate::output_kind::OutputKind;
 use crate::preprocessing::Preprocessing;
 use crate::spec::{FitSpec, RunSpec};
@@ -36,7 +37,7 @@ pub struct Trained {
     rows: Rows,
     weights: PathBuf,
     fitted: Preprocessing,
-    value_names: Vec<String>,
+    columns: ModelColumns,
 }
 
 impl Trained {
@@ -59,8 +60,8 @@ impl Trained {
         if !fitted.is_empty() {
             config.set_preprocessing(fitted.clone());
         }
-        let value_names = config.value_names(&fitted.targets)?;
         let spec = config.build()?;
+        let columns = config.model_columns(&fitted, &spec.losses)?;
         if rows == Some(Rows::Test) {
             let Some(data) = spec.test.clone() else {
                 let what = "the run has no test data: name some as `data.test`, or set a share aside with `data.holdout = { share = 0.1, test = 0.1 }`";
@@ -68,14 +69,14 @@ impl Trained {
             };
             let fit = FitSpec { validation: None, ..spec.fit };
             let trainer = Trainer::from(RunSpec { data: data.clone(), fit, ..spec });
-            return Ok(Trained { trainer, data, rows: Rows::Test, weights, fitted, value_names });
+            return Ok(Trained { trainer, data, rows: Rows::Test, weights, fitted, columns });
         }
         match (spec.fit.validation.clone(), rows) {
             (Some(data), None | Some(Rows::HeldOut)) => {
                 // The plan covers the rows that are read.
                 let fit = FitSpec { validation: None, ..spec.fit };
                 let trainer = Trainer::from(RunSpec { data: data.clone(), fit, ..spec });
-                Ok(Trained { trainer, data, rows: Rows::HeldOut, weights, fitted, value_names })
+                Ok(Trained { trainer, data, rows: Rows::HeldOut, weights, fitted, columns })
             }
             (None, Some(Rows::HeldOut)) => {
                 Err(Error::Config("the run has no validation data: name some as `data.validation`, or use the training data".to_string()))
@@ -84,7 +85,7 @@ impl Trained {
                 // Predictions are in the order of the source.
                 config.set_source_order()?;
                 let trainer = Trainer::from(config.build()?);
-                Ok(Trained { data: trainer.data().clone(), trainer, rows: Rows::Training, weights, fitted, value_names })
+                Ok(Trained { data: trainer.data().clone(), trainer, rows: Rows::Training, weights, fitted, columns })
             }
         }
     }
@@ -94,9 +95,9 @@ impl Trained {
         &self.fitted
     }
 
-    /// The names of the values of a row, if the model predicts columns of a table: those of a forecast end in the rows ahead.
-    pub fn value_names(&self) -> &[String] {
-        &self.value_names
+    /// The columns that the outputs of the model predict.
+    pub fn columns(&self) -> &ModelColumns {
+        &self.columns
     }
 
     /// Which rows are used.
@@ -116,11 +117,6 @@ impl Trained {
         self.trainer.class_report(&self.data)
     }
 
-    /// The class names of labels 0, 1, 2 …, if the data has them.
-    pub fn class_names(&self) -> Vec<String> {
-        if self.fitted.classes.is_empty() { self.data.class_names() } else { self.fitted.classes.clone() }
-    }
-
     /// Passes the predictions to `sink`, one micro-batch at a time, in the order of the rows. Memory does not grow with their number. Where labels
     /// were standardized, predictions are in their original units.
     /// `sink` also gets what the outputs mean.
@@ -128,6 +124,6 @@ impl Trained {
         let mut trainer = self.trainer.for_prediction();
         trainer.load_weights(&self.weights)?;
         let kinds = trainer.output_kinds()?;
-        trainer.predict_rescaled(&self.data, self.fitted.target_scales(), |prediction| sink(prediction, &kinds))
+        trainer.predict_rescaled(&self.data, &self.columns, |prediction| sink(prediction, &kinds))
     }
 }

@@ -84,6 +84,16 @@ fn images_are_predicted_as_they_are_evaluated() {
     assert!(child.wait().unwrap().success());
     let piped = std::fs::read_to_string(sandbox.path("piped.csv")).unwrap();
     assert!(piped.contains("\nphotos/light/03.png,light,") && piped.contains("\nphotos/dark/04.png,dark,"), "{piped}");
+    let mut child = command()
+        .args(["predict", "run", "-"])
+        .current_dir(sandbox.path("."))
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"photos/none.png\n").unwrap();
+    let refused = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+    assert!(refused.starts_with("error: no file matches photos/none.png"), "{refused}");
     sandbox.write("none.npy", npy("|u1", "(0, 16, 16, 1)", &[]));
     let (_, error) = sandbox.fail(&["predict", "run", "--input", "none.npy", "--out", "p.csv"]);
     assert!(error.starts_with("error: there is nothing to predict: npy none.npy"), "{error}");
@@ -138,6 +148,20 @@ fn tables_are_predicted_in_their_units_from_files_and_standard_input() {
     let (found, wanted) = (numbers(&read("tflite.csv")), numbers(&read("same.csv")));
     assert_eq!((read("tflite.csv").lines().next(), found.len()), (Some("row,price"), wanted.len()));
     assert!(found.iter().zip(&wanted).all(|(found, wanted)| (found - wanted).abs() < 1e-3), "{found:?}, {wanted:?}");
+    // Several files are one table.
+    let lines: Vec<String> = read("v.csv").lines().map(str::to_string).collect();
+    sandbox.write("part-0.csv", format!("{}\n", lines[..20].join("\n")));
+    sandbox.write("part-1.csv", format!("{}\n{}\n", lines[0], lines[20..].join("\n")));
+    for parts in [&["part-0.csv", "part-1.csv"][..], &["part-*.csv"]] {
+        sandbox.succeed(&[&["predict", "run"], parts, &["--out", "parts.csv"]].concat());
+        assert_eq!(read("parts.csv"), read("same.csv"));
+    }
+    let (_, error) = sandbox.fail(&["predict", "run", "part-7.csv"]);
+    assert_eq!(error, "error: cannot open part-7.csv: there is no such file");
+    // A reader of standard output may have seen enough.
+    let mut child = command().args(["predict", "run", "v.csv"]).current_dir(sandbox.path(".")).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
     // The columns may come without the label, in any order, and from a pipe.
     std::fs::remove_file(sandbox.path("t.csv")).unwrap();
     let mut child = command()
@@ -157,7 +181,102 @@ fn tables_are_predicted_in_their_units_from_files_and_standard_input() {
     let (_, error) = sandbox.fail(&["predict", "run", "wrong.csv", "--out", "p.csv"]);
     assert!(error.contains("`b`") && error.contains("wrong.csv"), "{error}");
     let (_, error) = sandbox.fail(&["predict", "run", "run", "--out", "p.csv"]);
-    assert_eq!(error, "error: run is a folder, and this model was trained on a table; give it one file");
+    assert_eq!(error, "error: run is a folder, and this model was trained on a table; give it files");
+}
+
+#[test]
+fn every_output_has_the_units_and_classes_of_its_labels() {
+    let sandbox = Sandbox::new("new-outputs");
+    let row = |n: i32| {
+        let a = n % 17;
+        let (kind, price) = (if a > 8 { "house" } else { "flat" }, 500.0 + 30.0 * f64::from(a));
+        format!("{a},{price},{},{kind}\n", price / 10.0)
+    };
+    sandbox.write("t.csv", format!("a,price,tax,kind\n{}", (0..300).map(row).collect::<String>()));
+    sandbox.write(
+        "run.toml",
+        "[data]\nsource = 'csv'\npath = 't.csv'\nstandardize = true\nselect = ['a']\noutputs = { cost = ['price', 'tax'], what = 'kind' }\nholdout = 0.2\n\
+         [model]\nlayers = [{ name = 'h', type = 'dense', units = 4 }, { name = 'cost', type = 'dense', units = 2, inputs = ['h'] }, \
+         { name = 'what', type = 'dense', units = 2, inputs = ['h'] }]\noutputs = ['cost', 'what']\n\
+         [train]\nloss = { cost = 'mse', what = 'softmax_cross_entropy' }\nbatch = 16\nepochs = 60\noptimizer = { type = 'adam', lr = 0.05 }\n",
+    );
+    sandbox.succeed(&["train", "run.toml", "--quiet", "--out", "run"]);
+    let read = |name: &str| std::fs::read_to_string(sandbox.path(name)).unwrap();
+    sandbox.succeed(&["predict", "run", "t.csv", "--out", "p.csv"]);
+    let (cost, what) = (read("p-cost.csv"), read("p-what.csv"));
+    let fields = |line: &str| -> Vec<f64> { line.split(',').map(|field| field.parse().unwrap()).collect() };
+    let third = fields(cost.lines().nth(4).unwrap());
+    assert_eq!(cost.lines().next(), Some("row,price,tax"));
+    assert!((third[1] - 590.0).abs() < 15.0 && (third[2] - 59.0).abs() < 1.5, "{cost}");
+    assert!(what.contains("\n0,flat,0.") && what.contains("\n16,house,0."), "{what}");
+    // The same for rows of the run, and in Rust.
+    sandbox.succeed(&["predict", "run", "--rows", "training", "--out", "rows.csv"]);
+    assert!(read("rows-cost.csv").starts_with("row,price,tax\n0,") && read("rows-what.csv").contains(",flat,"));
+    let mut model = plimsoll::nn::Model::load(sandbox.path("run")).unwrap();
+    let predictions = model.predict(&sandbox.path("t.csv")).unwrap();
+    assert!((f64::from(predictions.row(3)[0]) - third[1]).abs() < 1e-3);
+    assert_eq!(model.columns().of("what").classes, ["flat", "house"]);
+    let inspected = sandbox.succeed(&["data", "inspect", "run.toml"]);
+    assert!(inspected.contains("reads     a → price, tax, kind"), "{inspected}");
+}
+
+#[test]
+fn targets_with_an_encoding_of_their_own_come_in_their_units() {
+    let sandbox = Sandbox::new("new-encoded");
+    let rows: String = (0..200).map(|n| format!("{},{}\n", n % 17, 900 + 3 * (n % 17))).collect();
+    sandbox.write("t.csv", format!("a,price\n{rows}"));
+    for (run, encoding) in [("a", "encode = 'normalize'"), ("b", "encode = 'rescale', scale = 0.01, offset = -9")] {
+        let columns = format!("a = {{ encode = 'normalize' }}, price = {{ {encoding} }}");
+        sandbox.write(
+            "run.toml",
+            format!(
+                "[data]\nsource = 'csv'\npath = 't.csv'\ntarget = 'price'\ncolumns = {{ {columns} }}\n\
+                 [model]\nlayers = [{{ type = 'dense', units = 1 }}]\n\
+                 [train]\nloss = 'mse'\nbatch = 16\nepochs = 40\noptimizer = {{ type = 'adam', lr = 0.05 }}\n"
+            ),
+        );
+        sandbox.succeed(&["train", "run.toml", "--quiet", "--out", run]);
+        sandbox.succeed(&["predict", run, "t.csv", "--out", "p.csv"]);
+        let table = std::fs::read_to_string(sandbox.path("p.csv")).unwrap();
+        let price: f64 = table.lines().nth(11).unwrap().split(',').nth(1).unwrap().parse().unwrap();
+        assert!((price - 930.0).abs() < 2.0, "{encoding}: {table}");
+    }
+}
+
+#[test]
+fn classes_of_a_lookup_are_named_with_that_of_unknown_values() {
+    let sandbox = Sandbox::new("new-unknown");
+    let rows: String = (0..200).map(|n| format!("{},{}\n", n % 17, if n % 17 > 8 { "house" } else { "flat" })).collect();
+    sandbox.write("t.csv", format!("a,kind\n{rows}"));
+    sandbox.write(
+        "run.toml",
+        "[data]\nsource = 'csv'\npath = 't.csv'\ntarget = 'kind'\nstandardize = true\ncolumns = { kind = { encode = 'lookup', output = 'int' } }\n\
+         [model]\nlayers = [{ type = 'dense', units = 3 }]\n[train]\nbatch = 16\nepochs = 40\noptimizer = { type = 'adam', lr = 0.05 }\n",
+    );
+    sandbox.succeed(&["train", "run.toml", "--quiet", "--out", "run"]);
+    sandbox.succeed(&["predict", "run", "t.csv", "--out", "p.csv"]);
+    let table = std::fs::read_to_string(sandbox.path("p.csv")).unwrap();
+    assert!(table.contains("\n0,flat,0.") && table.contains("\n16,house,0."), "{table}");
+}
+
+#[test]
+fn numbers_are_not_trained_on_as_classes() {
+    let sandbox = Sandbox::new("new-numbers");
+    sandbox.write("t.csv", "a,b,price\n1,2,3.5\n2,4,1\n3,1,2.5\n");
+    let refused = |target: &str, units: usize, train: &str| {
+        let text = format!(
+            "[data]\nsource = 'csv'\npath = 't.csv'\ntarget = {target}\n[model]\nlayers = [{{ type = 'dense', units = {units} }}]\n{train}"
+        );
+        sandbox.write("run.toml", text);
+        sandbox.fail(&["plan", "run.toml"]).1
+    };
+    let numbers = "error: the target `price` has numbers, and the default loss is for classes; set `train.loss`, such as \"mse\"";
+    assert_eq!(refused("'price'", 1, ""), numbers);
+    assert_eq!(refused("['price', 'a']", 2, ""), numbers);
+    let single = "error: layer `loss`: the loss is a softmax over classes, which is always 1 for a single output; for numbers, choose a loss \
+                  such as \"mse\"; for two classes, \"binary_cross_entropy\" or two outputs";
+    assert_eq!(refused("'price'", 1, "[train]\nloss = 'softmax_cross_entropy'\n"), single);
+    assert_eq!(refused("'a'", 1, ""), single);
 }
 
 #[test]
@@ -395,6 +514,15 @@ fn masks_are_trained_on_and_written() {
     assert_eq!(reader.info().color_type, png::ColorType::Indexed);
     reader.next_frame(&mut pixels).unwrap();
     assert_eq!(pixels, (0..256).map(|i| u8::from(in_square(i, (2, 9)))).collect::<Vec<u8>>());
+    // Images of subfolders have masks in subfolders; no mask replaces another.
+    for name in ["more/a/1.png", "more/b/1.png"] {
+        std::fs::create_dir_all(sandbox.path(name).parent().unwrap()).unwrap();
+        picture(&sandbox.path(name), 40, (2, 9));
+    }
+    sandbox.succeed(&["predict", "run", "more/", "--out", "below"]);
+    assert!(sandbox.path("below/a/1.png").exists() && sandbox.path("below/b/1.png").exists() && !sandbox.path("below/1.png").exists());
+    let (_, error) = sandbox.fail(&["predict", "run", "more/a/1.png", "more/b/1.png", "--out", "same"]);
+    assert_eq!(error, "error: more/b/1.png and another image have the mask same/1.png; predict them into folders of their own");
     // Other images instead of those that were held out.
     let all = ["data.validation.images=images", "data.validation.masks=masks"].map(|set| ["--set", set]).concat();
     let scores = sandbox.json(&[&["evaluate", "run", "--json"], &all[..]].concat());
@@ -418,6 +546,15 @@ fn folds_and_groups_and_labels_of_a_flat_folder() {
         labels += &format!("p{n},{},cam{}\n", ["dark", "light"][usize::from(n % 2)], n / 5);
     }
     sandbox.write("labels.csv", labels);
+    sandbox.write("numbers.csv", (0..30).fold("id,weight\n".to_string(), |all, n| all + &format!("p{n},{n}\n")));
+    sandbox.write(
+        "numbers.toml",
+        "[data]\nsource = 'image_folder'\npath = 'photos'\nlabels = { path = 'numbers.csv', type = 'number' }\n\
+         map = [{ op = 'decode', channels = 1 }, { op = 'resize', size = 4 }]\n\
+         [model]\nlayers = [{ type = 'flatten' }, { type = 'dense', units = 1 }]\n[train]\nloss = 'mse'\n",
+    );
+    sandbox.succeed(&["train", "numbers.toml", "--quiet", "--epochs", "1", "--out", "numbers"]);
+    assert!(sandbox.succeed(&["predict", "numbers", "photos"]).starts_with("file,weight\nphotos/p0.png,"));
     sandbox.write(
         "run.toml",
         "[data]\nsource = 'image_folder'\npath = 'photos'\nlabels = { path = 'labels.csv', label = 'shade' }\n\

@@ -10,6 +10,7 @@ use crate::meter::{Meter, StageTimer};
 use crate::plan::Geometry;
 use crate::source::referenced_row;
 use plimsoll_core::Ledger;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -54,9 +55,7 @@ impl Mapper {
             } else {
                 let bytes = path.row_bytes();
                 let out = path.input(rows, slot);
-                for (row, out) in block.chunks_exact(self.row_bytes).zip(out.chunks_exact_mut(bytes)) {
-                    out.copy_from_slice(&row[column..column + bytes]);
-                }
+                copy_column(block, self.row_bytes, column..column + bytes, out);
                 column += bytes;
             }
             path.run(Rows::From(place), rows, slot)?;
@@ -67,6 +66,30 @@ impl Mapper {
     /// Like `write`, for rows whose maps may fail.
     pub fn try_write(&mut self, from: usize, place: u64, target: &mut impl Target, at: usize, rows: usize) -> Result<(), DataError> {
         guarded(|| self.write(from, place, target, at, rows)).flatten()
+    }
+}
+
+/// Copies the bytes of a column from each row.
+fn copy_column(rows: &[u8], row_bytes: usize, column: Range<usize>, out: &mut [u8]) {
+    fn small<const BYTES: usize>(rows: &[u8], row_bytes: usize, at: usize, out: &mut [u8]) {
+        for (row, out) in rows.chunks_exact(row_bytes).zip(out.as_chunks_mut::<BYTES>().0) {
+            if let Some(bytes) = row[at..].first_chunk::<BYTES>() {
+                *out = *bytes;
+            }
+        }
+    }
+    match column.len() {
+        all if all == row_bytes => out.copy_from_slice(&rows[..out.len()]),
+        // Without a call for each row.
+        1 => small::<1>(rows, row_bytes, column.start, out),
+        4 => small::<4>(rows, row_bytes, column.start, out),
+        8 => small::<8>(rows, row_bytes, column.start, out),
+        16 => small::<16>(rows, row_bytes, column.start, out),
+        bytes => {
+            for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(bytes)) {
+                out.copy_from_slice(&row[column.clone()]);
+            }
+        }
     }
 }
 

@@ -48,6 +48,7 @@ pub(crate) fn merge_use(uses: impl Iterator<Item = FileUse>) -> FileUse {
     uses.fold(FileUse::default(), |mut all, read| {
         add(&mut all.used, read.used);
         add(&mut all.targets, read.targets);
+        add(&mut all.outputs, read.outputs);
         add(&mut all.encoded, read.encoded);
         add(&mut all.unused, read.unused);
         all

@@ -16,6 +16,9 @@ pub struct FileUse {
     pub used: Vec<String>,
     /// The names of the labels.
     pub targets: Vec<String>,
+    /// The labels of a model with several outputs, each with the names of its columns.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<(String, Vec<String>)>,
     /// How columns are encoded, for those that are not read as the numbers they are.
     #[serde(default)]
     pub encoded: Vec<(String, String)>,
@@ -54,7 +57,8 @@ impl FileUse {
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = Vec::new();
         if !self.used.is_empty() {
-            let targets = if self.targets.is_empty() { String::new() } else { format!(" → {}", list(&self.targets, |name| short(name))) };
+            let targets: Vec<&String> = self.targets.iter().chain(self.outputs.iter().flat_map(|(_, columns)| columns)).collect();
+            let targets = if targets.is_empty() { String::new() } else { format!(" → {}", list(&targets, |name| short(name))) };
             lines.push(("reads", list(&self.used, |name| short(name)) + &targets));
         }
         if !self.encoded.is_empty() {

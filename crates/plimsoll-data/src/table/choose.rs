@@ -6,6 +6,7 @@ use super::fit::Fitting;
 use super::infer::{Inference, Inferred};
 use super::layout::{Columns, Group};
 use super::names::{ColumnNames, is_index_name};
+use super::parse;
 use super::rows::RowBuffer;
 use super::spec::{Encode, Missing, Standardize, TableSpec, VocabularySpec};
 use crate::DataError;
@@ -37,7 +38,8 @@ pub(crate) struct Chosen {
     pub targets: Vec<u32>,
     weight: Option<u32>,
     inputs: Vec<(String, Vec<u32>)>,
-    outputs: Vec<(String, Vec<u32>)>,
+    /// The labels of a model with several outputs.
+    pub outputs: Vec<(String, Vec<u32>)>,
     /// What the used columns hold.
     inferred: Vec<Option<Inferred>>,
     /// The columns that are not read, with the reason.
@@ -52,6 +54,12 @@ fn is_index(name: &str, position: usize) -> bool {
 
 /// The names of columns after renaming.
 fn renamed(spec: &TableSpec, names: &ColumnNames) -> Result<ColumnNames, String> {
+    // New data need not have all columns of the data that was trained on.
+    let missing = spec.rename.iter().find(|(old, _)| spec.fitted.is_empty() && !names.iter().any(|name| name == old));
+    if let Some((old, new)) = missing {
+        let known = names.sorted().only(old).unwrap_err();
+        return Err(format!("`rename` gives `{old}` the name `{new}`, but {known}"));
+    }
     let mut new = ColumnNames::default();
     for name in names.iter() {
         new.push(spec.renamed(name))?;
@@ -72,8 +80,14 @@ pub(crate) fn candidates(spec: &TableSpec, names: &ColumnNames) -> Result<Vec<Op
         mark(name, false)?;
     }
     spec.target_names().iter().try_for_each(|name| mark(name, true))?;
+    let read = spec.features.iter().flatten().chain(spec.inputs.iter().flat_map(|(_, names)| names)).chain(&spec.weight);
+    let read: HashSet<&String> = read.collect();
+    let targets = spec.target_names();
     for name in &spec.drop {
         wanted[sorted.only(name)? as usize] = None;
+        if read.contains(name) || targets.contains(name) {
+            return Err(format!("column `{name}` is dropped, and it is also named to be read; remove it from one of the two"));
+        }
     }
     spec.columns.iter().try_for_each(|(name, _)| sorted.only(name).map(drop))?;
     Ok(wanted)
@@ -133,7 +147,7 @@ impl Chosen {
             }
         };
         if features.is_empty() {
-            return Err("no column is left to train on; name some as features".into());
+            return Err(nothing_left(&names, &unused));
         }
         let (mut used, mut map) = (Vec::new(), vec![UNUSED; names.len()]);
         let mut place = |column: &u32| {
@@ -182,7 +196,7 @@ impl Chosen {
             let options = spec.options(name);
             let label = labels[index];
             let missing = options.missing.clone().unwrap_or_else(|| if label { Missing::Error } else { spec.missing.clone() });
-            let integer = options.integer == Some(true) && integers[index];
+            let integer = options.integer == Some(true) && (integers[index] || !label);
             let (line, problem) = seen[*at as usize].as_ref()?.first_problem(options.kind, missing == Missing::Error, integer)?;
             Some((line, format!("column `{name}` {problem}")))
         });
@@ -306,10 +320,14 @@ impl Chosen {
     ) -> Result<Result<FittedColumn, Fitting>, ColumnsError> {
         let options = spec.options(name);
         let kind = options.kind.or(found.kind).unwrap_or(ColumnKind::Number);
+        if let Some(problem) = options.format.as_deref().and_then(parse::format_problem) {
+            return Err(ColumnsError::Problem(format!("column `{name}` {problem}")));
+        }
         let mut column = FittedColumn { kind, format: options.format.clone(), ..FittedColumn::number(name) };
         let missing = options.missing.clone().unwrap_or_else(|| if label { Missing::Error } else { spec.missing.clone() });
         let is_number = matches!(kind, ColumnKind::Number | ColumnKind::Boolean | ColumnKind::Date);
         let filled = found.missing > 0 && missing != Missing::Error;
+        column.integers = options.integer == Some(true) && kind == ColumnKind::Number && !(label && integer);
         column.indicator = is_number && !label && options.indicator.unwrap_or(spec.indicator && filled);
         let standardized = match spec.standardize {
             Some(Standardize::All) => !weight,
@@ -352,6 +370,22 @@ impl Chosen {
         let sorted = label && matches!(encode, Encode::Lookup(..));
         let lists = (found.shortest_list, found.longest_list);
         Ok(Err(Fitting::new(column, encode, missing, sorted, lists, format).map_err(ColumnsError::Data)?))
+    }
+}
+
+/// Why there are no features.
+fn nothing_left(names: &ColumnNames, unused: &[(u32, &'static str)]) -> String {
+    match unused {
+        [] => "no column is left to train on; name some as features".to_string(),
+        [(at, reason)] if names.len() == 1 => {
+            let name = names.get(*at as usize);
+            format!("its only column is `{name}` ({reason}); name it in `columns`, or if it is several, set `delimiter`")
+        }
+        [(at, reason), more @ ..] => {
+            let others = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+            let name = names.get(*at as usize);
+            format!("no column is left to train on, without `{name}` ({reason}){others}; name columns in `columns` or as features")
+        }
     }
 }
 

@@ -6,6 +6,9 @@ use super::text::Tokenization;
 use plimsoll_core::DType;
 use serde::{Deserialize, Serialize};
 
+/// The name of the class of unknown values.
+const UNKNOWN: &str = "[UNK]";
+
 /// What the cells of a column hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -187,6 +190,9 @@ pub struct FittedColumn {
     /// Whether another feature says that the cell was missing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub indicator: bool,
+    /// Whether its numbers are declared to be integers; others are bad rows.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub integers: bool,
     /// How a cell becomes numbers.
     pub encoding: Encoding,
 }
@@ -195,7 +201,7 @@ impl FittedColumn {
     /// A column of numbers as they are.
     pub fn number(name: impl Into<String>) -> FittedColumn {
         let encoding = Encoding::Normalize { mean: 0.0, std: 1.0 };
-        FittedColumn { name: name.into(), kind: ColumnKind::Number, format: None, fill: None, indicator: false, encoding }
+        FittedColumn { name: name.into(), kind: ColumnKind::Number, format: None, fill: None, indicator: false, integers: false, encoding }
     }
 
     /// Whether something was fitted to rows, such as a mean or a vocabulary.
@@ -235,6 +241,26 @@ impl FittedColumn {
             Encoding::BytePair { pairs, .. } => pairs.len(),
             _ => return None,
         })
+    }
+
+    /// The names of its classes by index, if it is a label of classes; unknown values and the mask have indices too.
+    pub fn class_names(&self) -> Vec<String> {
+        match &self.encoding {
+            Encoding::Lookup { vocabulary, mask, oov, .. } => {
+                mask.iter().cloned().chain((0..*oov).map(|_| UNKNOWN.to_string())).chain(vocabulary.iter().cloned()).collect()
+            }
+            Encoding::Integer if self.kind == ColumnKind::Boolean => vec!["false".to_string(), "true".to_string()],
+            _ => Vec::new(),
+        }
+    }
+
+    /// What maps its encoded numbers back: they are `value · scale + offset` of these, as `(offset, scale)`.
+    pub fn inverse(&self) -> (f64, f64) {
+        match self.encoding {
+            Encoding::Normalize { mean, std } => (mean, std),
+            Encoding::Rescale { scale, offset } if scale != 0.0 => (-offset / scale, 1.0 / scale),
+            _ => (0.0, 1.0),
+        }
     }
 
     /// The encoding in a few words, if it is more than the number itself.

@@ -206,7 +206,7 @@ impl Encoder {
     /// How numbers become words, if each becomes one and none is filled.
     pub fn direct(&self) -> Option<Direct> {
         match self.column.encoding {
-            _ if self.words != 1 || self.column.fill.is_some() => None,
+            _ if self.words != 1 || self.column.fill.is_some() || self.column.integers || self.column.kind == ColumnKind::Boolean => None,
             Encoding::Normalize { mean: 0.0, std: 1.0 } => Some(Direct::Number),
             Encoding::Normalize { mean, std } => Some(Direct::Standardized(mean, std)),
             Encoding::Integer => Some(Direct::Integer),
@@ -325,6 +325,18 @@ impl Encoder {
 
     /// The number of a cell; `None` if it is missing and filled.
     fn number(&self, cell: Cell<'_>) -> Result<Option<f64>, String> {
+        match self.any_number(cell)? {
+            Some(value) if self.column.integers && value.fract() != 0.0 => {
+                Err(format!("is {value}, which is no integer; read it as float"))
+            }
+            Some(value) if self.column.kind == ColumnKind::Boolean && value != 0.0 && value != 1.0 => {
+                Err(self.no_number(&value.to_string()))
+            }
+            value => Ok(value),
+        }
+    }
+
+    fn any_number(&self, cell: Cell<'_>) -> Result<Option<f64>, String> {
         let text = match cell {
             Cell::Number(value) if value.is_finite() => return Ok(Some(value)),
             Cell::Number(value) if value.is_nan() && self.column.fill.is_some() => return Ok(None),
@@ -569,8 +581,11 @@ impl Encoder {
     }
 }
 
-fn not_finite(text: &str) -> String {
-    format!("is {text}, which nothing can be trained on; leave the row out")
+/// What is wrong with a number.
+pub(crate) fn not_finite(text: &str) -> String {
+    let remedy =
+        if text.eq_ignore_ascii_case("nan") { "fill missing values (`missing`), or leave the row out" } else { "leave the row out" };
+    format!("is {text}, which nothing can be trained on; {remedy}")
 }
 
 /// An integer as text.

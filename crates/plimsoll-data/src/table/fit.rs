@@ -331,6 +331,10 @@ impl Fitting {
             return self.add_number(cell);
         }
         match &self.encode {
+            // Where unknown values have an index, that is theirs.
+            Encode::Lookup(wanted, _) if wanted.oov == 0 && self.is_missing(&cell) && matches!(self.missing, Missing::Constant(_)) => {
+                self.add_constant(row)
+            }
             Encode::Lookup(..) | Encode::Hash { .. } if self.missing != Missing::Error && self.is_missing(&cell) => Ok(()),
             Encode::Hash { .. } if !self.wants_most_frequent() => Ok(()),
             Encode::Lookup(..) | Encode::Hash { .. } => self.add_category(cell, row),
@@ -394,6 +398,23 @@ impl Fitting {
         }
     }
 
+    /// Counts the constant of a missing category, as if it had been there.
+    fn add_constant(&mut self, row: u64) -> Result<(), String> {
+        let Missing::Constant(fill) = &self.missing else { return Ok(()) };
+        match self.constant(fill) {
+            Fill::Text(text) => self.add_category(Cell::Text(text.as_bytes()), row),
+            Fill::Number(_) => Ok(()),
+        }
+    }
+
+    /// The constant that fills a cell, as a text where the column is one of texts or categories.
+    fn constant(&self, fill: &Fill) -> Fill {
+        match fill {
+            Fill::Number(number) if !self.is_number() => Fill::Text(number.to_string()),
+            fill => fill.clone(),
+        }
+    }
+
     fn is_integers(&self) -> bool {
         self.parser.column.kind == ColumnKind::Number
     }
@@ -419,7 +440,7 @@ impl Fitting {
         let mut column = self.parser.column.clone();
         column.fill = match &self.missing {
             Missing::Error => None,
-            Missing::Constant(fill) => Some(fill.clone()),
+            Missing::Constant(fill) => Some(self.constant(fill)),
             Missing::Mean if self.is_number() => Some(Fill::Number(if self.count > 0.0 { self.mean } else { 0.0 })),
             Missing::Mean | Missing::MostFrequent => {
                 let most = self.values.by_count(false).first().map(|&at| self.values.tokens.get(at).to_vec());
@@ -450,6 +471,13 @@ impl Fitting {
                         false if wanted.given.is_none() => vocabulary.sort_by(by_number),
                         false => vocabulary.sort_unstable(),
                     }
+                }
+                if vocabulary.is_empty() && !self.values.counts.is_empty() {
+                    let most = wanted.max_tokens.unwrap_or(special);
+                    return Err(format!(
+                        "column `{name}` has no index left for categories: {special} of `max_tokens = {most}` are for unknown values and \
+                         the mask; raise it"
+                    ));
                 }
                 if vocabulary.is_empty() {
                     return Err(format!("column `{name}` has no values to make categories of; leave it out"));

@@ -1,7 +1,7 @@
 //! What the columns of a table hold, inferred over all rows.
 
 use super::column::ColumnKind;
-use super::encode::{Cell, CellFormat, utf8};
+use super::encode::{Cell, CellFormat, not_finite, utf8};
 use super::parse;
 use super::tokens::TokenSet;
 use plimsoll_core::Bytes;
@@ -22,6 +22,8 @@ pub(crate) struct Inference {
     present: u64,
     pub missing: u64,
     numbers: u64,
+    /// Numbers that are NaN, which are filled as missing ones are.
+    undefined: u64,
     /// Numbers with a decimal comma.
     commas: u64,
     booleans: u64,
@@ -94,6 +96,11 @@ impl Inference {
     /// Adds a cell of a line. `known` if the format has types, so that texts are no numbers.
     pub fn add(&mut self, cell: Cell<'_>, format: &CellFormat, known: bool, line: u64) {
         self.line = line;
+        if self.known.is_some() {
+            // The type says the rest.
+            self.missing += u64::from(matches!(cell, Cell::Missing) || matches!(cell, Cell::Number(value) if value.is_nan()));
+            return;
+        }
         match cell {
             Cell::Missing => self.add_missing(),
             Cell::Number(value) => self.add_number(value, b""),
@@ -134,6 +141,7 @@ impl Inference {
         self.present += 1;
         self.numbers += 1;
         self.first_is_number.get_or_insert(true);
+        self.undefined += u64::from(value.is_nan());
         if f64::from(value as i32) != value {
             // NaN and infinity do not make labels fractions: such a label is a bad row.
             self.fractions |= value.is_finite();
@@ -197,7 +205,7 @@ impl Inference {
             || Some((self.first_missing?, "is empty; fill missing values (`missing`), or leave the row or the column out".to_string()));
         let infinite = || {
             let (line, text) = self.first_infinite.as_ref().filter(|(_, text)| strict || !text.eq_ignore_ascii_case("nan"))?;
-            Some((*line, format!("is {text}, which nothing can be trained on; leave the row out")))
+            Some((*line, not_finite(text)))
         };
         let no_number = || {
             let (line, text) = self.first_text.as_ref()?;
@@ -267,7 +275,7 @@ impl Inference {
         Inferred {
             kind,
             whole: !self.fractions,
-            missing: self.missing,
+            missing: self.missing + self.undefined,
             by_default,
             reason,
             texts: (!self.many).then_some(texts),

@@ -1,6 +1,6 @@
 //! The columns of a row: which encoded columns form which inputs and labels.
 
-use super::column::{ColumnKind, ColumnScale, Encoding};
+use super::column::{ColumnScale, Encoding};
 use super::encode::{Encoder, WORD};
 use crate::{Column, DataError, Schema};
 use plimsoll_core::DType;
@@ -27,6 +27,14 @@ struct Piece {
     to: u32,
     /// Words to copy; `None` for the index of a one-hot category.
     copied: Option<u32>,
+}
+
+/// Copies so many words, without a call.
+#[inline(always)]
+fn copy<const WORDS: usize>(from: &[[u8; WORD]], to: &mut [[u8; WORD]]) {
+    if let (Some(from), Some(to)) = (from.first_chunk::<WORDS>(), to.first_chunk_mut::<WORDS>()) {
+        *to = *from;
+    }
 }
 
 /// Rows that are expanded at a time, while they are in the processor's nearest cache.
@@ -241,6 +249,9 @@ impl Columns {
                 let rows = words.chunks_exact(self.words).zip(out.chunks_exact_mut(width));
                 match piece.copied {
                     Some(1) => rows.for_each(|(words, out)| out[to] = words[from]),
+                    Some(2) => rows.for_each(|(words, out)| copy::<2>(&words[from..], &mut out[to..])),
+                    Some(3) => rows.for_each(|(words, out)| copy::<3>(&words[from..], &mut out[to..])),
+                    Some(4) => rows.for_each(|(words, out)| copy::<4>(&words[from..], &mut out[to..])),
                     Some(count) => {
                         rows.for_each(|(words, out)| out[to..][..count as usize].copy_from_slice(&words[from..][..count as usize]))
                     }
@@ -269,12 +280,7 @@ impl Columns {
         let labels: Vec<&OutputColumn> = self.outputs[self.inputs..].iter().filter(|output| output.name != "weight").collect();
         let [label] = &labels[..] else { return Vec::new() };
         let [column] = label.columns[..] else { return Vec::new() };
-        let column = &self.encoders[column as usize].column;
-        match &column.encoding {
-            Encoding::Lookup { vocabulary, .. } => vocabulary.clone(),
-            Encoding::Integer if column.kind == ColumnKind::Boolean => vec!["false".to_string(), "true".to_string()],
-            _ => Vec::new(),
-        }
+        self.encoders[column as usize].column.class_names()
     }
 }
 

@@ -77,6 +77,12 @@ impl SortedNames<'_> {
     pub fn only(&self, name: &str) -> Result<u32, String> {
         match self.of(name) {
             [at] => Ok(*at),
+            [] if self.names.len() == 1
+                && self.names.get(0).contains(|letter: char| letter.is_ascii_punctuation() && letter != '_' || letter == ' ') =>
+            {
+                let only = self.names.listed();
+                Err(format!("there is no column `{name}`; the only column is {only}; if that is several, set `delimiter`"))
+            }
             [] => Err(format!("there is no column `{name}`; the columns are {}", self.names.listed())),
             _ => Err(format!("there is more than one column `{name}`; give each its own name")),
         }

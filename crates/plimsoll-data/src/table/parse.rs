@@ -153,11 +153,41 @@ fn time(rest: &mut DigitReader<'_>) -> Option<f64> {
     valid.then(|| f64::from(hour * 3600 + minute * 60) + seconds - offset)
 }
 
-/// A date in a format of `strptime`: `%Y`, `%y`, `%m`, `%d`, `%H`, `%M`, `%S`, `%b`, and other characters as they are.
+/// The directives of date formats.
+const DIRECTIVES: &str = "%Y, %y, %m, %b, %B, %d, %j, %H, %I, %p, %M, %S, %f and %%";
+
+/// What is wrong with a date format.
+pub(crate) fn format_problem(format: &str) -> Option<String> {
+    let mut letters = format.chars();
+    while letters.by_ref().any(|letter| letter == '%') {
+        let directive = letters.next();
+        if !directive.is_some_and(|letter| "YymbBdjHIpMSf%".contains(letter)) {
+            let unknown: String = directive.into_iter().collect();
+            return Some(format!("has the date format {format:?} with %{unknown}; the directives are {DIRECTIVES}"));
+        }
+    }
+    None
+}
+
+/// A date in a format of `strptime`, with [`DIRECTIVES`], and other characters as they are.
 pub(crate) fn formatted_date(text: &[u8], format: &str) -> Option<f64> {
-    const MONTHS: &[u8] = b"janfebmaraprmayjunjulaugsepoctnovdec";
+    const MONTHS: [&[u8]; 12] = [
+        b"January",
+        b"February",
+        b"March",
+        b"April",
+        b"May",
+        b"June",
+        b"July",
+        b"August",
+        b"September",
+        b"October",
+        b"November",
+        b"December",
+    ];
     let (mut rest, mut pattern) = (DigitReader(text), format.bytes());
-    let (mut year, mut month, mut day, mut seconds) = (1970, 1, 1, 0);
+    let (mut year, mut month, mut day, mut seconds, mut fraction) = (1970, 1, 1, 0, 0.0);
+    let (mut hour, mut afternoon, mut of_year) = (None, None, None);
     while let Some(byte) = pattern.next() {
         if byte != b'%' {
             rest.mark(&[byte])?;
@@ -171,19 +201,51 @@ pub(crate) fn formatted_date(text: &[u8], format: &str) -> Option<f64> {
             }
             b'm' => month = rest.take(1, 2)?,
             b'd' => day = rest.take(1, 2)?,
+            b'j' => of_year = Some(rest.take(1, 3)?),
             b'H' => seconds += 3600 * rest.take(1, 2).filter(|hour| *hour < 24)?,
+            b'I' => hour = Some(rest.take(1, 2).filter(|hour| (1..=12).contains(hour))?),
             b'M' => seconds += 60 * rest.take(1, 2).filter(|minute| *minute < 60)?,
             b'S' => seconds += rest.take(1, 2).filter(|second| *second < 61)?,
-            b'b' => {
-                let (name, after) = rest.0.split_first_chunk::<3>()?;
-                month = 1 + MONTHS.chunks(3).position(|known| name.eq_ignore_ascii_case(known))? as u32;
+            b'f' => {
+                let digits = rest.0.iter().take_while(|byte| byte.is_ascii_digit()).count();
+                let (digits, after) = rest.0.split_at(digits);
+                fraction = str::from_utf8(digits).ok().filter(|_| (1..=9).contains(&digits.len()))?.parse::<u32>().ok()? as f64
+                    / 10f64.powi(digits.len() as i32);
                 rest.0 = after;
             }
+            b'p' => {
+                let (word, after) = rest.0.split_first_chunk::<2>()?;
+                afternoon = Some(match word.to_ascii_lowercase()[..] {
+                    [b'a', b'm'] => false,
+                    [b'p', b'm'] => true,
+                    _ => return None,
+                });
+                rest.0 = after;
+            }
+            directive @ (b'b' | b'B') => {
+                let starts = |month: &&[u8]| {
+                    let name = if directive == b'b' { &month[..3] } else { month };
+                    rest.0.get(..name.len()).filter(|start| start.eq_ignore_ascii_case(name)).map(|start| start.len())
+                };
+                let (at, length) = MONTHS.iter().enumerate().find_map(|(at, month)| Some((at, starts(month)?)))?;
+                (month, rest.0) = (1 + at as u32, &rest.0[length..]);
+            }
+            b'%' => _ = rest.mark(b"%")?,
             _ => return None,
         }
     }
     rest.0.is_empty().then_some(())?;
-    Some(days(i64::from(year), month, day)? as f64 + f64::from(seconds) / 86_400.0)
+    if let Some(hour) = hour {
+        seconds += 3600 * (hour % 12 + if afternoon == Some(true) { 12 } else { 0 });
+    }
+    let date = match of_year {
+        Some(of_year) => {
+            let length = if days(i64::from(year), 2, 29).is_some() { 366 } else { 365 };
+            days(i64::from(year), 1, 1)? + i64::from(of_year).checked_sub(1).filter(|day| (0..length).contains(day))?
+        }
+        None => days(i64::from(year), month, day)?,
+    };
+    Some(date as f64 + (f64::from(seconds) + fraction) / 86_400.0)
 }
 
 #[cfg(test)]
@@ -225,7 +287,23 @@ mod tests {
         }
         assert_eq!(formatted_date(b"29.02.2024", "%d.%m.%Y"), Some(19_782.0));
         assert_eq!(formatted_date(b"Feb 29 24, 12:00", "%b %d %y, %H:%M"), Some(19_782.5));
-        assert_eq!(formatted_date(b"29.02.2024 ", "%d.%m.%Y"), None);
+        for (text, format, expected) in [
+            ("29.02.2024 ", "%d.%m.%Y", None),
+            ("February 29, 2024", "%B %d, %Y", Some(19_782.0)),
+            ("may 1, 2024", "%B %d, %Y", Some(19_844.0)),
+            ("Febr 29, 2024", "%B %d, %Y", None),
+            ("02/29/2024 06:00:00 PM", "%m/%d/%Y %I:%M:%S %p", Some(19_782.75)),
+            ("02/29/2024 12:00 am", "%m/%d/%Y %I:%M %p", Some(19_782.0)),
+            ("02/29/2024 13:00 am", "%m/%d/%Y %I:%M %p", None),
+            ("2024-060 12:00:00.500", "%Y-%j %H:%M:%S.%f", Some(19_782.5 + 0.5 / 86_400.0)),
+            ("2023-366", "%Y-%j", None),
+            ("2024 100%", "%Y 100%%", Some(19_723.0)),
+        ] {
+            assert_eq!(formatted_date(text.as_bytes(), format), expected, "{text}");
+        }
+        assert_eq!(format_problem("%d. %B %Y, 100%%"), None);
+        let problem = format_problem("%d.%Q").unwrap();
+        assert!(problem.starts_with("has the date format \"%d.%Q\" with %Q; the directives are %Y, "), "{problem}");
     }
 
     #[test]

@@ -268,9 +268,18 @@ impl TableSpec {
         self
     }
 
-    /// The options of a column.
+    /// The options of a column; of those that are set twice, the last.
     pub(crate) fn options(&self, name: &str) -> ColumnOptions {
-        self.columns.iter().rev().find(|(known, _)| known == name).map(|(_, options)| options.clone()).unwrap_or_default()
+        let all = self.columns.iter().filter(|(known, _)| known == name).map(|(_, options)| options.clone());
+        all.reduce(|earlier, later| ColumnOptions {
+            kind: later.kind.or(earlier.kind),
+            integer: later.integer.or(earlier.integer),
+            format: later.format.or(earlier.format),
+            missing: later.missing.or(earlier.missing),
+            indicator: later.indicator.or(earlier.indicator),
+            encode: later.encode.or(earlier.encode),
+        })
+        .unwrap_or_default()
     }
 
     /// The name of a column after renaming.

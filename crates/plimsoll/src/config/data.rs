@@ -4,13 +4,16 @@ use super::short::ShortKeys;
 use super::sources::{Opened, SourceKind};
 use super::stages::{self, Defaults, Stage};
 use crate::error::{Error, Result};
+use crate::loss::Loss;
 use crate::nn::Model;
+use crate::output_loss::{OutputLoss, OutputLosses};
 use crate::preprocessing::Preprocessing;
 use crate::reader::Reader;
 use crate::spec::HeldOut;
 use plimsoll_core::budget::give_back_memory_of_phase;
 use plimsoll_core::{Bytes, DType};
 use plimsoll_data::ops::finite;
+use plimsoll_data::source::{Encoding, FittedColumn};
 use plimsoll_data::{Cache, Column, Dataset, Extent, Parallelism, Prefetch, SplitMethod, SplitSpec, Splits, Vocabulary};
 use std::path::Path;
 use toml::Value;
@@ -128,6 +131,24 @@ pub(super) fn refuse_unread_inputs(root: &Reader<'_>, rows: &Dataset, model: &Mo
          (`output = \"one_hot\"`), or `drop` the columns",
         inputs.join(", ")
     )))
+}
+
+/// Refuses to train on numbers of a table as if they were probabilities of classes, which they are without a loss.
+pub(super) fn refuse_numbers_as_classes(rows: &Dataset, losses: &OutputLosses) -> Result<()> {
+    let OutputLosses::Only(OutputLoss { objective, labels: None, .. }) = losses else { return Ok(()) };
+    if objective.loss != Loss::SoftmaxCrossEntropy || !has_float_labels(rows) {
+        return Ok(());
+    }
+    let (columns, targets) = (rows.fitted_columns(), rows.file_use().targets);
+    let is_number = |column: &&FittedColumn| matches!(column.encoding, Encoding::Normalize { .. } | Encoding::Rescale { .. });
+    let number = columns.iter().filter(|column| targets.contains(&column.name)).find(is_number);
+    match number {
+        None => Ok(()),
+        Some(column) => Err(Error::Config(format!(
+            "the target `{}` has numbers, and the default loss is for classes; set `train.loss`, such as \"mse\"",
+            column.name
+        ))),
+    }
 }
 
 /// The pixel values of the classes of masks; empty if they are class indices.

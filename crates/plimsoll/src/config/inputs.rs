@@ -6,7 +6,9 @@ use super::sources::{InputKind, SourceKind, rows_ahead};
 use super::stages::{self, Defaults};
 use crate::devices::DeviceSpec;
 use crate::error::{Error, Result};
+use crate::output_columns::ModelColumns;
 use crate::output_loss::OutputLosses;
+use crate::preprocessing::Preprocessing;
 use crate::reader::Reader;
 use crate::spec::RunSpec;
 use plimsoll_core::Budget;
@@ -23,8 +25,8 @@ pub(crate) enum RawInputs {
     Images(Vec<PathBuf>),
     /// A file with one array, whose first dimension is the row.
     Array(PathBuf),
-    /// A file with a table.
-    Table(PathBuf),
+    /// The files of a table, at least one.
+    Table(Vec<PathBuf>),
     /// Rows with the columns of the data that the model was trained on.
     Rows(Dataset),
 }
@@ -100,15 +102,12 @@ impl Config {
         Ok(innermost(&data)?.map_or(InputKind::Arrays, |(kind, table)| kind.input_kind(&table)))
     }
 
-    /// The names of the values that a model predicts: its targets; of a forecast, each with the rows that it is ahead.
-    pub(crate) fn value_names(&self, targets: &[String]) -> Result<Vec<String>> {
+    /// The columns that the outputs of the model predict.
+    pub(crate) fn model_columns(&self, fitted: &Preprocessing, losses: &OutputLosses) -> Result<ModelColumns> {
         let root = Reader::root(&self.table);
         let found = root.section("data")?.map(|data| innermost(&data)).transpose()?.flatten();
         let ahead = found.map(|(_, table)| rows_ahead(&table)).transpose()?.unwrap_or_default();
-        Ok(match ahead[..] {
-            [] | [1] => targets.to_vec(),
-            _ => ahead.iter().flat_map(|ahead| targets.iter().map(move |target| format!("{target}+{ahead}"))).collect(),
-        })
+        Ok(ModelColumns::new(fitted, &ahead, losses))
     }
 
     /// Inputs with the preprocessing of the training data, batched.
@@ -125,7 +124,7 @@ impl Config {
             (RawInputs::Images(files), _) => ImageFiles::list(files)?.into(),
             (RawInputs::Array(path), _) => Dataset::npy(&[("x", path)])?,
             (RawInputs::Rows(rows), _) => rows,
-            (RawInputs::Table(path), Some((kind, table))) => self.open_table(kind, table, &path)?,
+            (RawInputs::Table(files), Some((kind, table))) => self.open_table(kind, table, &files)?,
             (RawInputs::Table(_), None) => return Err(Error::Config("this model was not trained on a table".to_string())),
         };
         // Parts of a composed source may have operations of their own, which come first.
@@ -140,10 +139,10 @@ impl Config {
         Ok(rows.parallelism(Parallelism::Auto).prefetch(Prefetch::Auto))
     }
 
-    /// The columns that the model was trained on, of another file, of any format of tables, and without labels.
-    fn open_table(&self, trained_on: &'static SourceKind, table: &Reader<'_>, path: &Path) -> Result<Dataset> {
+    /// The columns that the model was trained on, of other files, of any format of tables, and without labels.
+    fn open_table(&self, trained_on: &'static SourceKind, table: &Reader<'_>, files: &[PathBuf]) -> Result<Dataset> {
         let mut keys: Table = table.entries().map(|(key, value, _)| (key.to_string(), value.clone())).collect();
-        let kind = trained_on.of_table_file(path)?;
+        let kind = trained_on.of_table_file(&files[0])?;
         if kind.name != trained_on.name {
             keys.insert("source".into(), Value::String(kind.name.into()));
             ["delimiter", "decimal", "header", "names"].iter().for_each(|key| _ = keys.remove(*key));
@@ -158,7 +157,8 @@ impl Config {
                 }
             }
         }
-        keys.insert("path".into(), Value::String(path.to_string_lossy().into_owned()));
+        let path = |file: &PathBuf| Value::String(file.to_string_lossy().into_owned());
+        keys.insert("path".into(), if let [only] = files { path(only) } else { Value::Array(files.iter().map(path).collect()) });
         let whole = Table::from_iter([("data".to_string(), Value::Table(keys))]);
         let root = Reader::root(&whole);
         let data = root.section("data")?.expect("just made");

@@ -244,6 +244,9 @@ impl Config {
         };
         if synthetic.is_none() && self.input_kind()? == sources::InputKind::Table {
             data::refuse_unread_inputs(&root, &data, &model)?;
+            if !keys.loss_given {
+                data::refuse_numbers_as_classes(&data, &spec.losses)?;
+            }
         }
         root.finish()?;
         if let (Some(micro_batch), Some(batch)) = (spec.micro_batch, data.batch_size())

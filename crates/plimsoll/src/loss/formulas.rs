@@ -1,6 +1,6 @@
 //! The elementwise formulas of losses.
 
-use super::labels::{Labels, class_logits, label_format, labels_like, per_row, predictions_per_row};
+use super::labels::{Labels, class_logits, label_format, labels_like, per_row, predictions_per_row, several_classes};
 use super::{Loss, ModelOutput, Objective};
 use crate::nn::Activation;
 use plimsoll_core::expr::{Binary, Expr, ExprBuilder, TermId, Unary};
@@ -74,7 +74,7 @@ impl Objective {
         labels: ValueId,
         body: impl Fn(&ExprBuilder, &dyn Fn(&ExprBuilder) -> TermId, TermId) -> TermId,
     ) -> Result<ValueId, GraphError> {
-        let (scores, classes) = class_logits(g, prediction.logits(Activation::Softmax))?;
+        let (scores, classes) = several_classes(g, prediction.logits(Activation::Softmax))?;
         let share = 1.0 / predictions_per_row(g, scores) as f32;
         let log_sum = g.reduce(Reduction::LogSumExp, scores, &[1])?;
         let spread = self.smoothing / classes as f32;
@@ -130,7 +130,7 @@ fn binary_entropy(e: &ExprBuilder, score: TermId, label: TermId) -> TermId {
 
 fn kl_divergence(g: &mut Graph, prediction: ModelOutput, labels: ValueId) -> Result<ValueId, GraphError> {
     let from_scores = prediction.ends_in(Activation::Softmax);
-    let (scores, classes) = class_logits(g, prediction.logits(Activation::Softmax))?;
+    let (scores, classes) = several_classes(g, prediction.logits(Activation::Softmax))?;
     let share = 1.0 / predictions_per_row(g, scores) as f32;
     let Labels::Probabilities(labels) = label_format(g, labels, scores, classes)? else {
         return Err(g.error("KL divergence expects labels as a probability per class; apply one_hot to class IDs"));

@@ -43,6 +43,17 @@ pub(crate) fn class_logits(g: &mut Graph, scores: ValueId) -> Result<(ValueId, u
     Ok((g.reshape(scores, Shape::new([rows, classes.into()]))?, classes))
 }
 
+/// The same for losses of a softmax, which is 1 for a single output whatever the model predicts.
+pub(crate) fn several_classes(g: &mut Graph, scores: ValueId) -> Result<(ValueId, usize), GraphError> {
+    match class_logits(g, scores)? {
+        (_, 1) => Err(g.error(
+            "the loss is a softmax over classes, which is always 1 for a single output; for numbers, choose a loss such as \"mse\"; for \
+             two classes, \"binary_cross_entropy\" or two outputs",
+        )),
+        several => Ok(several),
+    }
+}
+
 pub(crate) fn label_format(g: &mut Graph, labels: ValueId, scores: ValueId, classes: usize) -> Result<Labels, GraphError> {
     let predictions = g.shape(scores).dims()[0];
     let ty = g.ty(labels).clone();

@@ -118,14 +118,7 @@ impl Inputs {
                 "this model was trained on arrays; give it one .npy file whose first dimension is the row, not {}",
                 listed(&paths)
             ))),
-            (InputKind::Table, [path]) if path.is_file() => Ok(RawInputs::Table(path.clone())),
-            (InputKind::Table, [path]) if path.is_dir() => {
-                Err(Error::Config(format!("{} is a folder, and this model was trained on a table; give it one file", path.display())))
-            }
-            (InputKind::Table, [path]) => Err(Error::Config(format!("cannot open {}: there is no such file", path.display()))),
-            (InputKind::Table, _) => {
-                Err(Error::Config(format!("this model was trained on a table; give it one file, not {}", listed(&paths))))
-            }
+            (InputKind::Table, _) => tables(&paths).map(RawInputs::Table),
             (InputKind::Images, _) => images(&paths).map(RawInputs::Images),
         }
     }
@@ -139,6 +132,24 @@ fn listed(paths: &[PathBuf]) -> String {
     let names: Vec<String> = paths.iter().take(3).map(|path| path.display().to_string()).collect();
     let more = if paths.len() > 3 { format!(" and {} more", paths.len() - 3) } else { String::new() };
     names.join(", ") + &more
+}
+
+/// The tables of files and patterns.
+fn tables(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for path in paths {
+        if path.is_file() {
+            found.push(path.clone());
+        } else if path.is_dir() {
+            let name = path.display();
+            return Err(Error::Config(format!("{name} is a folder, and this model was trained on a table; give it files")));
+        } else if path.as_os_str().as_encoded_bytes().iter().any(|byte| b"*?[{".contains(byte)) {
+            found.extend(files(path)?);
+        } else {
+            return Err(Error::Config(format!("cannot open {}: there is no such file", path.display())));
+        }
+    }
+    Ok(found)
 }
 
 /// The images of files, folders and patterns. Those of a folder and its subfolders are sorted by name.
@@ -166,9 +177,14 @@ fn collect(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
         let entry = entry.map_err(error)?;
         let path = entry.path();
         let hidden = entry.file_name().as_encoded_bytes().first() == Some(&b'.');
+        // What the listing says needs no look at each file.
+        let is_folder = match entry.file_type() {
+            Ok(kind) if !kind.is_symlink() => kind.is_dir(),
+            _ => path.is_dir(),
+        };
         match hidden {
             true => {}
-            false if path.is_dir() => collect(&path, found)?,
+            false if is_folder => collect(&path, found)?,
             false if is_image_file(&path) => found.push(path),
             false => {}
         }

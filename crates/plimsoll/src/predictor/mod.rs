@@ -13,7 +13,9 @@ use crate::config::{Config, InputKind, RawInputs};
 use crate::error::{Error, Result};
 use crate::import::ImportedInput;
 use crate::nn::Model;
+use crate::output_columns::{ModelColumns, OutputColumns};
 use crate::output_kind::{OutputKind, binary, top};
+use crate::output_loss::OutputLosses;
 use crate::preprocessing::Preprocessing;
 use crate::spec::RunSpec;
 use crate::trainer::{Predicted, Prediction, Trainer};
@@ -51,7 +53,9 @@ pub struct Predictor {
     kind: InputKind,
     prepare: Prepare,
     fitted: Preprocessing,
-    value_names: Vec<String>,
+    columns: ModelColumns,
+    /// Those of the first output.
+    first: OutputColumns,
 }
 
 /// What computes predictions.
@@ -143,16 +147,18 @@ impl Predictor {
         if !fitted.is_empty() {
             config.set_preprocessing(fitted.clone());
         }
-        let (spec, kind, value_names) = (config.model_spec()?, config.input_kind()?, config.value_names(&fitted.targets)?);
+        let (spec, kind) = (config.model_spec()?, config.input_kind()?);
+        let columns = config.model_columns(&fitted, &spec.losses)?;
         let load: LoadWeights = Box::new(move |trainer| trainer.load_weights(&weights));
         let prepare: Prepare = Box::new(move |raw| config.prepared(raw));
-        Ok(Predictor { value_names, ..Predictor::of_network(spec, load, kind, prepare, fitted) })
+        let first = spec.model.outputs().next().map(|name| columns.of(name)).unwrap_or_default();
+        Ok(Predictor { columns, first, ..Predictor::of_network(spec, load, kind, prepare, fitted) })
     }
 
     fn of_network(spec: RunSpec, load: LoadWeights, kind: InputKind, prepare: Prepare, fitted: Preprocessing) -> Predictor {
         let budget = spec.budget;
         let engine = Engine::Network { spec: Box::new(spec), load, opened: None };
-        Predictor { engine, budget, kind, prepare, fitted, value_names: Vec::new() }
+        Predictor { engine, budget, kind, prepare, fitted, columns: ModelColumns::default(), first: OutputColumns::default() }
     }
 
     /// Opens a TFLite file. Where it was exported from a run, inputs are prepared as for the run.
@@ -162,7 +168,7 @@ impl Predictor {
         change(&mut config)?;
         let budget = config.cpu_budget("TFLite files")?;
         let fitted = file.fitted();
-        let value_names = config.value_names(&fitted.targets)?;
+        let columns = config.model_columns(&fitted, &OutputLosses::Named(Vec::new()))?;
         let (kind, prepare): (InputKind, Prepare) = match file.preparation()? {
             Some(_) => (config.input_kind()?, Box::new(move |raw| config.prepared(raw))),
             None => {
@@ -170,7 +176,7 @@ impl Predictor {
                 (file.input_kind(), Box::new(move |raw| raw_rows(raw, image)))
             }
         };
-        Ok(Predictor { engine: Engine::Tflite(Box::new(file)), budget, kind, prepare, fitted, value_names })
+        Ok(Predictor { engine: Engine::Tflite(Box::new(file)), budget, kind, prepare, fitted, first: columns.first(), columns })
     }
 
     /// Opens a model of another program. Rows are arrays of the shape of its input; images are decoded and resized to it, and their
@@ -212,19 +218,19 @@ impl Predictor {
         self
     }
 
-    /// The names of the classes; empty if the data had none.
+    /// The names of the classes of the first output; empty if the data had none.
     pub fn classes(&self) -> &[String] {
-        &self.fitted.classes
+        &self.first.classes
     }
 
-    /// The name of a class, or its number.
+    /// The name of a class of the first output, or its number.
     pub fn class_name(&self, class: usize) -> String {
-        self.fitted.classes.get(class).cloned().unwrap_or_else(|| class.to_string())
+        self.classes().get(class).cloned().unwrap_or_else(|| class.to_string())
     }
 
-    /// The names of the values of a row, if the model predicts columns of a table: those of a forecast end in the rows ahead.
-    pub fn value_names(&self) -> &[String] {
-        &self.value_names
+    /// The columns that the outputs of the model predict.
+    pub fn columns(&self) -> &ModelColumns {
+        &self.columns
     }
 
     /// The preprocessing that was stored with the weights.
@@ -282,21 +288,22 @@ impl Predictor {
         if data.size() == Some(0) {
             return Err(Error::Config(format!("there is nothing to predict: {} has no rows", data.describe())));
         }
-        let (scales, named) = (self.fitted.target_scales(), self.kind == InputKind::Images);
+        let named = self.kind == InputKind::Images;
         let names = data.clone();
         let name = move |row: u64| names.row_name(row).filter(|_| named).unwrap_or_else(|| row.to_string());
         if let Engine::Tflite(file) = &self.engine {
-            let kinds = file.kinds();
+            let (kinds, columns) = (file.kinds(), &self.columns);
             return file.predict(&data, self.budget.host, |first_row, rows, outputs| {
                 let mut outputs = outputs.to_vec();
-                rescale(&mut outputs, &scales);
+                outputs.iter_mut().for_each(|output| columns.of(&output.name).rescale(&mut output.values));
                 let (shape, values) = (&outputs[0].shape[..], &outputs[0].values[..]);
                 sink(&Prediction { first_row, rows, shape, values, outputs: &outputs }, &name, &kinds);
             });
         }
+        let columns = self.columns.clone();
         let trainer = self.trainer(&data)?;
         let kinds = trainer.output_kinds()?;
-        trainer.predict_rescaled(&data, scales, |prediction| sink(prediction, &name, &kinds))
+        trainer.predict_rescaled(&data, &columns, |prediction| sink(prediction, &name, &kinds))
     }
 
     /// The model in memory, for rows of this data.
@@ -343,15 +350,6 @@ fn raw_rows(raw: RawInputs, image: Option<(usize, usize, usize)>) -> Result<Data
         }
     };
     Ok(if rows.batch_size().is_some() { rows } else { rows.batch(32) })
-}
-
-/// Standardized labels back in their units.
-fn rescale(outputs: &mut [Predicted], scales: &[(f64, f64)]) {
-    for output in outputs {
-        // Labels of several time steps repeat the same columns.
-        let scales = scales.iter().cycle();
-        output.values.iter_mut().zip(scales).for_each(|(value, (mean, std))| *value = (f64::from(*value) * std + mean) as f32);
-    }
 }
 
 /// That rows have the shapes that a model of another program was saved with; images may have their channels last.

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::fit::Validation;
 use crate::graphs::ValueKind;
 use crate::image_scan::scan_images;
+use crate::output_columns::{ModelColumns, OutputColumns};
 use crate::output_kind::OutputKind;
 use crate::plan::prediction_bytes;
 use crate::report::{Classes, PredictedRows, rows_to_count};
@@ -52,8 +53,8 @@ pub struct Predicted {
 /// Buffers for the outputs of a number of rows, reserved before they are allocated.
 pub(super) struct Results {
     outputs: Vec<Predicted>,
-    /// Mean and standard deviation of each label, to rescale predictions with; empty if they stay as they are.
-    scales: Vec<(f64, f64)>,
+    /// The units of each output, if predictions are mapped to them.
+    columns: Vec<OutputColumns>,
     _reservation: Reservation,
 }
 
@@ -66,7 +67,7 @@ impl Results {
             shape: shape.clone(),
             values: Vec::with_capacity(rows * shape.iter().product::<usize>()),
         };
-        Ok(Results { outputs: outputs.iter().map(make).collect(), scales: Vec::new(), _reservation: reservation })
+        Ok(Results { outputs: outputs.iter().map(make).collect(), columns: Vec::new(), _reservation: reservation })
     }
 
     pub fn clear(&mut self) {
@@ -75,17 +76,12 @@ impl Results {
 
     /// Adds the outputs of the last run.
     pub fn take(&mut self, session: &Session, rows: usize) -> Result<()> {
-        for output in &mut self.outputs {
+        for (at, output) in self.outputs.iter_mut().enumerate() {
             let known = output.values.len();
             output.values.resize(known + rows * output.shape.iter().product::<usize>(), 0.0);
             session.read_predictions(&output.name, &mut output.values[known..])?;
-            if !self.scales.is_empty() {
-                // Labels of several time steps repeat the same columns.
-                let scales = self.scales.iter().cycle();
-                output.values[known..]
-                    .iter_mut()
-                    .zip(scales)
-                    .for_each(|(value, (mean, std))| *value = (f64::from(*value) * std + mean) as f32);
+            if let Some(columns) = self.columns.get(at) {
+                columns.rescale(&mut output.values[known..]);
             }
         }
         Ok(())
@@ -98,32 +94,30 @@ impl Results {
 
 impl Trainer {
     /// Passes the predictions for all rows to `sink`, one micro-batch at a time. Memory does not grow with the number of rows.
-    pub fn predict_with(&mut self, data: &Dataset, sink: impl FnMut(&Prediction<'_>)) -> Result<()> {
-        self.predict_rescaled(data, Vec::new(), sink)
+    pub fn predict_with(&mut self, data: &Dataset, mut sink: impl FnMut(&Prediction<'_>)) -> Result<()> {
+        self.predict_pieces(data, None, &StopHandle::new(), |prediction, _| sink(prediction))
     }
 
-    /// Like [`predict_with`](Trainer::predict_with), for standardized labels: predictions are in their original units.
-    pub(crate) fn predict_rescaled(
-        &mut self,
-        data: &Dataset,
-        scales: Vec<(f64, f64)>,
-        mut sink: impl FnMut(&Prediction<'_>),
-    ) -> Result<()> {
-        self.predict_pieces(data, scales, &StopHandle::new(), |prediction, _| sink(prediction))
+    /// Like [`predict_with`](Trainer::predict_with), in the units of the columns that outputs predict.
+    pub(crate) fn predict_rescaled(&mut self, data: &Dataset, columns: &ModelColumns, mut sink: impl FnMut(&Prediction<'_>)) -> Result<()> {
+        self.predict_pieces(data, Some(columns), &StopHandle::new(), |prediction, _| sink(prediction))
     }
 
     /// Passes predictions on with the rows they are for.
     fn predict_pieces(
         &mut self,
         data: &Dataset,
-        scales: Vec<(f64, f64)>,
+        columns: Option<&ModelColumns>,
         stop: &StopHandle,
         mut sink: impl FnMut(&Prediction<'_>, &Piece<'_>),
     ) -> Result<()> {
         scan_images(data)?;
         let session = self.opened()?;
         session.check_predicts()?;
-        let mut results = Results { scales, ..Results::new(session, session.plan.micro_batch)? };
+        let mut results = Results::new(session, session.plan.micro_batch)?;
+        if let Some(columns) = columns {
+            results.columns = results.outputs.iter().map(|output| columns.of(&output.name)).collect();
+        }
         let pipeline = data.clone().rebatch(session.plan.feed_rows).plan(session.ledger.available())?;
         let mut rows_before = 0;
         let mut pieces = Validation::start(Role::Predict, data, &pipeline, session, 1)?;
@@ -161,7 +155,7 @@ impl Trainer {
         classes.every = if sample.is_some() { every } else { 1 };
         let data = sample.as_ref().unwrap_or(data);
         let sizes: Vec<usize> = schema.columns().iter().map(|column| column.row_bytes().get()).collect();
-        let counted = self.predict_pieces(data, Vec::new(), &stop, |prediction, piece| {
+        let counted = self.predict_pieces(data, None, &stop, |prediction, piece| {
             let predicted = PredictedRows { first_row: prediction.first_row, rows: prediction.rows, values: prediction.values };
             classes.add(&schema, &predicted, |index| &piece.batch.column(index)[piece.at * sizes[index]..]);
             if prediction.first_row + prediction.rows as u64 >= rows {
@@ -190,7 +184,7 @@ impl Trainer {
         let Some(mut report) = ClassReport::new(data.class_names(), *kind, shape, column) else { return Ok(None) };
         let Ok(_reserved) = session.ledger.reserve(Owner::Predictions, report.footprint()) else { return Ok(None) };
         let bytes = column.row_bytes().get();
-        let counted = self.predict_pieces(data, Vec::new(), &StopHandle::new(), |prediction, piece| {
+        let counted = self.predict_pieces(data, None, &StopHandle::new(), |prediction, piece| {
             report.add(prediction.rows, prediction.values, &piece.batch.column(labels)[piece.at * bytes..]);
         });
         // Scores without a report are better than none.

@@ -99,10 +99,20 @@ impl Block {
         self.direct[column].is_none() && self.listed[column].is_some()
     }
 
-    /// Encodes the texts of a dictionary, unless it is the last one.
-    pub fn list_words<'t>(&mut self, column: usize, dictionary: u64, texts: usize, text: impl Fn(usize) -> &'t [u8]) {
+    /// Encodes the texts of a dictionary, unless it is the last one, and returns their words; `None` if one of them could not be
+    /// encoded, so that its rows have to be found.
+    pub fn list_words<'t>(
+        &mut self,
+        column: usize,
+        dictionary: u64,
+        texts: usize,
+        text: impl Fn(usize) -> &'t [u8],
+    ) -> Option<&[[u8; WORD]]> {
         let encoder = &self.table.encoders[column];
-        let Some(listed) = self.listed[column].as_mut().filter(|listed| listed.dictionary != dictionary) else { return };
+        let listed = self.listed[column].as_mut()?;
+        if listed.dictionary == dictionary {
+            return listed.refused.is_empty().then_some(&listed.words);
+        }
         listed.dictionary = dictionary;
         listed.refused.clear();
         resize_to(&mut listed.words, texts);
@@ -113,6 +123,7 @@ impl Block {
             }
             listed.words.push(word[0]);
         }
+        listed.refused.is_empty().then_some(&listed.words)
     }
 
     /// Encodes texts of consecutive rows by their indices in the dictionary of [`list_words`](Self::list_words).

@@ -64,10 +64,11 @@ impl std::fmt::Debug for FittedRows {
 pub(super) struct TableOpening<'s> {
     spec: &'s TableSpec,
     rows: &'s RowsSpec,
+    format: CellFormat,
     columns: Vec<ColumnInfo>,
     names: ColumnNames,
     seen: Vec<Option<Inference>>,
-    /// The columns whose type does not say all: texts may be categories, and lists have lengths.
+    /// The columns whose type does not say all: texts may be categories, lists have lengths, and numbers may be missing.
     pub inspected: Vec<usize>,
     /// Bytes of the longest text.
     pub longest_text: usize,
@@ -87,10 +88,16 @@ impl<'s> TableOpening<'s> {
                     seen[at] = Some(Inference::new(label));
                     inspected.push(at);
                 }
-                kind => seen[at] = Some(Inference::known(kind, column.whole)),
+                kind => {
+                    seen[at] = Some(Inference::known(kind, column.whole));
+                    if spec.indicator && !label {
+                        inspected.push(at);
+                    }
+                }
             }
         }
-        Ok(TableOpening { spec, rows, columns, names, seen, inspected, longest_text: 0 })
+        let format = CellFormat { missing: spec.missing_values.iter().cloned().collect(), ..CellFormat::default() };
+        Ok(TableOpening { spec, rows, format, columns, names, seen, inspected, longest_text: 0 })
     }
 
     /// The names of the inspected columns.
@@ -100,7 +107,7 @@ impl<'s> TableOpening<'s> {
 
     /// Looks at all rows of the inspected columns, which `reader` returns in their order.
     pub fn infer(&mut self, reader: &mut dyn CellReader, path: &Path, rows: u64) -> Result<(), DataError> {
-        let format = CellFormat::default();
+        let format = self.format.clone();
         self.each_cell(reader, path, rows, |opening, row, column, cell| {
             if let Some(seen) = &mut opening.seen[opening.inspected[column]] {
                 seen.add(cell, &format, true, row);
@@ -159,7 +166,7 @@ impl<'s> TableOpening<'s> {
     ) -> Result<(Columns, Bytes), ColumnsError> {
         let mut pass = |wanted: &[bool], sink: &mut dyn FnMut(u64, &RowBuffer) -> Result<(), String>| {
             let mut reporter = Reporter::rows("fitting", path, rows);
-            let (mut cells, mut row) = (RowBuffer::default(), 0);
+            let (mut cells, mut row, mut good, mut bad) = (RowBuffer::default(), 0, 0, None);
             while reader.row(Some(wanted), {
                 cells.clear();
                 &mut cells
@@ -167,14 +174,21 @@ impl<'s> TableOpening<'s> {
                 reporter.at(row);
                 if self.rows.fits(range, row) {
                     // A row that cannot be read is reported when it is.
-                    _ = sink(row, &cells);
+                    match sink(row, &cells) {
+                        Ok(()) => good += 1,
+                        Err(problem) => _ = bad.get_or_insert((row, problem)),
+                    }
                 }
                 row += 1;
             }
-            Ok(())
+            // Without any other, nothing can be fitted.
+            match bad.filter(|_| good == 0) {
+                Some((row, problem)) => Err(DataError::TableRow { path: path.to_path_buf(), row, problem }),
+                None => Ok(()),
+            }
         };
         let fit_rows = FitRows { pass: &mut pass, all: self.rows.fits_all(range, rows) };
-        chosen.columns(self.spec, &self.names, &CellFormat::default(), self.rows.window.is_some(), fit_rows)
+        chosen.columns(self.spec, &self.names, &self.format, self.rows.window.is_some(), fit_rows)
     }
 
     /// What is known about the files once the columns are fitted.
@@ -196,6 +210,7 @@ impl<'s> TableOpening<'s> {
         FileUse {
             used: chosen.features.iter().map(name).collect(),
             targets: chosen.targets.iter().map(name).collect(),
+            outputs: chosen.outputs.iter().map(|(output, columns)| (output.clone(), columns.iter().map(name).collect())).collect(),
             encoded: Vec::new(),
             unused: unused.collect(),
         }

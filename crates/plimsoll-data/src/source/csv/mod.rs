@@ -354,6 +354,7 @@ impl Source for Csv {
         let file_use = FileUse {
             used: self.names(&self.table.chosen.features),
             targets: self.names(&self.table.chosen.targets),
+            outputs: self.table.chosen.outputs.iter().map(|(name, columns)| (name.clone(), self.names(columns))).collect(),
             encoded: Vec::new(),
             unused: unused.collect(),
         };

@@ -38,6 +38,9 @@ impl Syntax {
         let mut start = Vec::new();
         let read = compression.open(&file).and_then(|bytes| bytes.take(DETECTED as u64).read_to_end(&mut start));
         read.map_err(|error| DataError::io("read", path, error))?;
+        if start.starts_with(b"{\"") {
+            return Err(DataError::csv(path, 1, "its lines are JSON objects; set source = \"json_lines\""));
+        }
         Ok(Syntax::Delimited(Delimiters::detect(&start)))
     }
 

@@ -4,7 +4,7 @@ use super::names::Names;
 use super::{entries, hidden, is_image, listed};
 use crate::block::{BlockMut, Rows};
 use crate::source::csv::each_record;
-use crate::source::{ImageScans, Source, identify_named};
+use crate::source::{FileUse, ImageScans, Source, identify_named};
 use crate::{Column, DataError, Schema};
 use plimsoll_core::{Bytes, DType};
 use std::collections::{BTreeSet, HashMap};
@@ -45,6 +45,8 @@ pub struct LabelledImages {
     names: Names,
     /// The bytes of each label.
     labels: Vec<[u8; 4]>,
+    /// The column that they come from.
+    label: String,
     classes: Vec<String>,
     schema: Schema,
     /// Images without a label.
@@ -61,14 +63,16 @@ impl LabelledImages {
         let refuse = |line: u64, problem: String| DataError::csv(&labels.path, line, problem);
         let files = FolderNames::list(root)?;
         let (mut columns, mut names, mut texts) = (None, Names::default(), Vec::<(u64, Box<str>)>::new());
+        let mut label_name = String::new();
         each_record(&labels.path, |line, fields| {
             let text = |at: usize| fields.get(at).map(|field| String::from_utf8_lossy(field));
             let Some((file, label)) = columns else {
                 let header: Vec<String> = (0..fields.len()).filter_map(|at| text(at).map(|name| name.into_owned())).collect();
                 let file = column(&header, labels.file.as_deref(), &FILE_NAMES, 0).map_err(|problem| refuse(line, problem))?;
                 let other = usize::from(file == 0);
-                columns =
-                    Some((file, column(&header, labels.label.as_deref(), &LABEL_NAMES, other).map_err(|problem| refuse(line, problem))?));
+                let label = column(&header, labels.label.as_deref(), &LABEL_NAMES, other).map_err(|problem| refuse(line, problem))?;
+                label_name = header.get(label).cloned().unwrap_or_default();
+                columns = Some((file, label));
                 return Ok(());
             };
             let (Some(name), Some(label)) = (fields.get(file), text(label)) else {
@@ -113,7 +117,17 @@ impl LabelledImages {
         let unlabelled = files.count.saturating_sub(names.len()) as u64;
         let (root, file) = (root.to_path_buf(), labels.path.clone());
         let schema = Schema::new(vec![Column::files("x"), y])?;
-        Ok(LabelledImages { root, file, names, labels: labels_of, classes, schema, unlabelled, scans: ImageScans::default() })
+        Ok(LabelledImages {
+            root,
+            file,
+            names,
+            labels: labels_of,
+            label: label_name,
+            classes,
+            schema,
+            unlabelled,
+            scans: ImageScans::default(),
+        })
     }
 }
 
@@ -221,6 +235,10 @@ impl Source for LabelledImages {
 
     fn class_names(&self) -> Vec<String> {
         self.classes.clone()
+    }
+
+    fn file_use(&self) -> FileUse {
+        FileUse { targets: vec![self.label.clone()], ..FileUse::default() }
     }
 
     fn row_name(&self, row: u64) -> String {

@@ -64,7 +64,9 @@ impl ImageFolder {
             }
         }
         if folders.is_empty() {
-            return Err(refuse("it has no folders in it; make one for each class and put its images there".into()));
+            return Err(refuse(
+                "it has no folders in it; make one for each class and put its images there, or name a table of labels as `labels`".into(),
+            ));
         }
         folders.sort_unstable();
         if let Some(known) = classes {

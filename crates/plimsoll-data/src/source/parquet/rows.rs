@@ -181,10 +181,16 @@ impl BlockReader for Reader {
                     break;
                 }
                 let run = reader.pages.left().min(rows - row);
-                if block.is_direct(at)
-                    && let Some((dictionary, numbers)) = reader.pages.listed_numbers()
-                    && let Some(listed) = block.list_numbers(at, dictionary, numbers)
-                {
+                let of_texts = block.is_category(at) && reader.pages.lists_texts();
+                let listed = match reader.pages.listed_numbers().filter(|_| block.is_direct(at)) {
+                    Some((dictionary, numbers)) => block.list_numbers(at, dictionary, numbers),
+                    None if of_texts => {
+                        let (dictionary, texts) = reader.pages.dictionary();
+                        block.list_words(at, dictionary, texts, |index| reader.pages.listed(index))
+                    }
+                    None => None,
+                };
+                if let Some(listed) = listed {
                     match reader.pages.words(run, listed) {
                         Ok(words) => {
                             block.put_words(at, row, words);
@@ -205,13 +211,20 @@ impl BlockReader for Reader {
                     row += numbers.len();
                     continue;
                 }
-                if block.is_category(at) && reader.pages.indices(0).is_some() {
-                    let (dictionary, texts) = reader.pages.dictionary();
-                    block.list_words(at, dictionary, texts, |index| reader.pages.listed(index));
-                    let indices = reader.pages.indices(run).unwrap_or_default();
-                    block.put_indices(at, row, indices, refuse);
-                    row += run;
-                    continue;
+                if of_texts {
+                    // Of some texts of the dictionary, the rows have to be found.
+                    match reader.pages.indices(run) {
+                        Ok(indices) => {
+                            block.put_indices(at, row, indices, refuse);
+                            row += run;
+                            continue;
+                        }
+                        Err(problem) => {
+                            let page = reader.page_at;
+                            (rows, block.damage) = (row, Some(file.broken(&column.leaf.name, page, problem)));
+                            break;
+                        }
+                    }
                 }
                 let cell = reader.cell(file, column, *group, unpacker, |cell| block.put_cell(at, row, cell, refuse));
                 if let Err(error) = cell {

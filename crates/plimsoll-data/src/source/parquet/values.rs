@@ -11,6 +11,9 @@ use crate::table::{Cell, WORD};
 /// processor's cache when it is used again; with more values at a time, that happens less often.
 pub(super) const AHEAD: usize = 20 * CHUNK;
 
+/// Entries of a dictionary of which the processor's nearest cache has several.
+const SMALL: usize = 1024;
+
 /// How the texts of the page are stored.
 #[derive(Clone, Copy, PartialEq)]
 enum Strings {
@@ -52,7 +55,7 @@ pub(super) struct Pages {
     decoded: usize,
     /// How further numbers are decoded, if not all were at once.
     later: Later,
-    /// Encoded numbers of the page, the next one.
+    /// Encoded numbers or texts of the page, the next one.
     words: Vec<[u8; WORD]>,
     next_word: usize,
     texts: Strings,
@@ -138,14 +141,16 @@ impl Pages {
         (is_plain && matches!(self.later, Later::Indices(_))).then_some((self.dictionaries, &self.dictionary))
     }
 
-    /// The same as [`numbers`](Self::numbers), where `listed` has the encoded numbers of the dictionary.
+    /// The same as [`numbers`](Self::numbers), where `listed` has the encoded numbers or texts of the dictionary.
     pub fn words(&mut self, count: usize, listed: &[[u8; WORD]]) -> Result<&[[u8; WORD]], String> {
         if self.next_word == self.words.len() {
             let Later::Indices(indices) = &mut self.later else { return Err(CUT.into()) };
+            // A small dictionary is in the cache whenever it is used; then what was looked up should be too.
+            let most = if listed.len() <= SMALL { 2 * CHUNK } else { AHEAD };
             resize_to(&mut self.words, AHEAD.min(self.entries));
             self.next_word = 0;
             let mut chunk = [0; CHUNK];
-            while self.words.len() + CHUNK.min(indices.left()) <= self.words.capacity() && indices.left() > 0 {
+            while self.words.len() + CHUNK.min(indices.left()) <= most.min(self.entries) && indices.left() > 0 {
                 look_up(indices.next(&self.unpacked, &mut chunk)?, listed, &mut self.words)?;
             }
         }
@@ -187,15 +192,37 @@ impl Pages {
         Ok(())
     }
 
-    /// Indices of texts in the dictionary, of a page without missing values: the next ones, which are consumed.
-    pub fn indices(&mut self, count: usize) -> Option<&[u32]> {
-        if self.repeated || !self.definitions.is_empty() || self.value != ValueType::Text || self.texts != Strings::Dictionary {
-            return None;
-        }
-        let indices = &self.first[self.next..self.next + count];
+    /// Whether the page has indices of texts in the dictionary, and no missing values.
+    pub fn lists_texts(&self) -> bool {
+        !self.repeated && self.definitions.is_empty() && self.value == ValueType::Text && self.texts == Strings::Dictionary
+    }
+
+    /// The indices of the next texts, which are consumed. Not on a page of which [`words`](Self::words) were taken.
+    pub fn indices(&mut self, count: usize) -> Result<&[u32], String> {
+        self.decode_indices()?;
+        let indices = self.first.get(self.next..self.next + count).ok_or(CUT)?;
         self.entry += count;
         self.next += count;
-        Some(indices)
+        Ok(indices)
+    }
+
+    /// Decodes the indices of all texts of the page, unless they are.
+    fn decode_indices(&mut self) -> Result<(), String> {
+        let Later::Indices(mut indices) = self.later else { return Ok(()) };
+        resize_to(&mut self.first, indices.left());
+        let mut chunk = [0; CHUNK];
+        while indices.left() > 0 {
+            match indices.next(&self.unpacked, &mut chunk)? {
+                Run::Same(index, times) => self.first.extend(std::iter::repeat_n(index, times)),
+                Run::Each(indices) => self.first.extend_from_slice(indices),
+            }
+        }
+        let known = self.ends.len();
+        if self.first.iter().any(|index| *index as usize >= known) {
+            return Err(UNLISTED.into());
+        }
+        self.later = Later::Nothing;
+        Ok(())
     }
 
     /// Which dictionary the indices are of, counted from the first, and the number of its texts.
@@ -240,6 +267,9 @@ impl Pages {
             self.decode()?;
             self.next += 1;
             return Ok(self.value.cell(self.values[self.next - 1 - self.decoded]));
+        }
+        if self.texts == Strings::Dictionary {
+            self.decode_indices()?;
         }
         let at = self.next;
         self.next += 1;
@@ -380,20 +410,8 @@ impl Pages {
             0 => self.texts = Strings::Plain,
             2 | 8 => {
                 self.texts = Strings::Dictionary;
-                let (&width, bytes) = bytes.split_first().ok_or(CUT)?;
-                resize_to(&mut self.first, count);
-                let first = &mut self.first;
-                hybrid(bytes, u32::from(width), count, |run| {
-                    match run {
-                        Run::Same(index, times) => first.extend(std::iter::repeat_n(index, times)),
-                        Run::Each(indices) => first.extend_from_slice(indices),
-                    }
-                    Ok(())
-                })?;
-                let known = self.ends.len();
-                if first.iter().any(|index| *index as usize >= known) {
-                    return Err(UNLISTED.into());
-                }
+                let (&width, _) = bytes.split_first().ok_or(CUT)?;
+                self.later = Later::Indices(Hybrid::new(u32::from(width), count, self.text_at + 1)?);
             }
             6 => {
                 self.texts = Strings::Lengths;
