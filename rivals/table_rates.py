@@ -68,7 +68,7 @@ def main():
                         add(file, program, os.path.getsize(path(file)) / 1e6 / seconds(lambda: read(path(file))))
         print("| file | size | Plimsoll | of polars | polars | pandas | opening in Plimsoll |\n|---|---|---|---|---|---|---|")
         for file in files:
-            rate = lambda what: f"{rates[file][what]:,.0f} MB/s" if what in rates[file] else "–"
+            rate = lambda what: f"{rates[file][what]:,.0f} MB/s" if rates[file].get(what, float("inf")) < float("inf") else "–"
             ratio = f"{rates[file]['Plimsoll'] / rates[file]['polars']:.2f}" if "polars" in rates[file] else "–"
             size = os.path.getsize(path(file)) / 1e6
             print(f"| {file} | {size:.0f} MB | {rate('Plimsoll')} | {ratio} | {rate('polars')} | {rate('pandas')} | {rate('opening')} |", flush=True)
