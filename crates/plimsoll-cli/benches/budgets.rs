@@ -1,12 +1,14 @@
-//! Six networks trained under smaller and smaller budgets, each enforced by the operating system: what that costs, and whether it was foreseen.
+//! Six networks trained under smaller and smaller budgets, each enforced by the operating system: what that costs, and
+//! whether it was foreseen.
 //!
 //! ```text
 //! cargo bench -p plimsoll-cli --bench budgets [-- [--threads N] [--rounds N] [NETWORK…]]
 //! ```
 //!
-//! A line is a share of what the run takes when it may take all it likes. Runs under different lines take turns, and the fastest step of
-//! all rounds counts, because a busy machine only ever adds to it. On one that is very busy, `--threads 1` gives steadier numbers: what a
-//! thread waits for its processor can be left out of its time, what threads wait for each other cannot.
+//! A line is a share of what the run takes when it may take all it likes. Runs under different lines take turns, and
+//! the fastest step of all rounds counts, because a busy machine only ever adds to it. On one that is very busy,
+//! `--threads 1` gives steadier numbers: what a thread waits for its processor can be left out of its time, what
+//! threads wait for each other cannot.
 
 #[path = "../tests/it/cgroup.rs"]
 mod cgroup;
@@ -18,8 +20,8 @@ use std::process::Command;
 /// In hundredths of the unconstrained run.
 const SHARES: [u64; 4] = [100, 60, 40, 25];
 
-/// The networks, with batches for which a step takes about a second on one core and a quarter of the memory is more than the process, its
-/// parameters and its optimizer's state.
+/// The networks, with batches for which a step takes about a second on one core and a quarter of the memory is more
+/// than the process, its parameters and its optimizer's state.
 const NETWORKS: [(&str, u64, &[&str]); 6] = [
     ("cifar-cnn", 384, &[]),
     ("resnet18", 256, &["model.input=[128, 128, 3]", "model.width=0.25"]),

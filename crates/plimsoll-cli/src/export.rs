@@ -64,7 +64,8 @@ struct Written {
     #[arg(long, conflicts_with = "int8")]
     dynamic: bool,
 
-    /// TFLite: weights and activations in int8, with the ranges of a run that was trained with [quantize], or with --calibrate
+    /// TFLite: weights and activations in int8, with the ranges of a run that was trained with [quantize], or with
+    /// --calibrate
     #[arg(long)]
     int8: bool,
 
@@ -84,7 +85,8 @@ struct Written {
     #[arg(long, value_name = "PATTERN")]
     keep_float: Vec<String>,
 
-    /// TFLite: configuration on whose labelled rows the network and the file are scored [default: the run's validation rows]
+    /// TFLite: configuration on whose labelled rows the network and the file are scored [default: the run's validation
+    /// rows]
     #[arg(long, value_name = "CONFIG")]
     evaluate: Option<PathBuf>,
 

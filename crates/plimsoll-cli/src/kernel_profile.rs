@@ -1,4 +1,5 @@
-//! `plimsoll profile --kernels`: the time of every op of a training step alone, by the clock of a GPU, and the sources of its kernels.
+//! `plimsoll profile --kernels`: the time of every op of a training step alone, by the clock of a GPU, and the sources
+//! of its kernels.
 
 use crate::output::{print, say};
 use anyhow::{Result, bail};

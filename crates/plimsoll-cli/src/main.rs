@@ -152,7 +152,8 @@ fn run<C: Command>(matches: &ArgMatches) -> ExitCode {
     command.run().unwrap_or_else(|error| fail(&error, command.json()))
 }
 
-/// One line that says what is wrong; with `--json` a document too. A refused budget is an answer: its document has the numbers.
+/// One line that says what is wrong; with `--json` a document too. A refused budget is an answer: its document has the
+/// numbers.
 fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
     if let Some(line) = ranks::error_line(error) {
         complain(&line);
@@ -171,8 +172,8 @@ fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
     status
 }
 
-/// A file that grows past what the user may write is an error where it is written, like a disk without space; unless somebody asks for that, the
-/// system ends the process.
+/// A file that grows past what the user may write is an error where it is written, like a disk without space; unless
+/// somebody asks for that, the system ends the process.
 fn refuse_long_files() {
     #[cfg(target_os = "linux")]
     {
@@ -181,7 +182,8 @@ fn refuse_long_files() {
         unsafe extern "C" {
             fn signal(number: i32, handler: usize) -> usize;
         }
-        // SAFETY: part of the C library that the program is linked to, called before there are other threads; to ignore a signal runs no code.
+        // SAFETY: part of the C library that the program is linked to, called before there are other threads; to ignore
+        // a signal runs no code.
         unsafe { signal(SIGXFSZ, IGNORE) };
     }
 }

@@ -1,5 +1,5 @@
-//! Standard output and files. What is asked for must arrive: a full disk is an error. A reader that has closed the pipe has seen enough. A
-//! terminal gets text only: bytes that would change its state are replaced.
+//! Standard output and files. What is asked for must arrive: a full disk is an error. A reader that has closed the pipe
+//! has seen enough. A terminal gets text only: bytes that would change its state are replaced.
 
 use anyhow::{Result, bail};
 use serde_json::Value;
@@ -72,7 +72,8 @@ pub fn create_binary(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Whether colours are wanted on a stream that may be a terminal: not if NO_COLOR is set, and not on a terminal without them.
+/// Whether colours are wanted on a stream that may be a terminal: not if NO_COLOR is set, and not on a terminal without
+/// them.
 pub fn colours(terminal: bool) -> bool {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")

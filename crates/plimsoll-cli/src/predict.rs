@@ -19,8 +19,8 @@ pub struct Predict {
     #[command(flatten)]
     trained: TrainedArgs,
 
-    /// New data without labels: images, folders of images, a table, a .npy array, or - for standard input (a table, an array, an
-    /// image, or names of images) [default: the run's validation rows]
+    /// New data without labels: images, folders of images, a table, a .npy array, or - for standard input (a table, an
+    /// array, an image, or names of images) [default: the run's validation rows]
     #[arg(value_name = "INPUT")]
     inputs: Vec<PathBuf>,
 
@@ -28,8 +28,8 @@ pub struct Predict {
     #[arg(long, value_name = "FILE")]
     input: Vec<PathBuf>,
 
-    /// Output: .csv with class and probability of every row, .npy with all outputs, or a folder for masks as PNG [default: the table
-    /// on standard output]
+    /// Output: .csv with class and probability of every row, .npy with all outputs, or a folder for masks as PNG
+    /// [default: the table on standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 

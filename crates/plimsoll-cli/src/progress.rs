@@ -1,4 +1,5 @@
-//! Progress on standard error: a live line per epoch on a terminal; elsewhere a line per epoch, and some within long ones.
+//! Progress on standard error: a live line per epoch on a terminal; elsewhere a line per epoch, and some within long
+//! ones.
 
 use crate::output::{colours, printable};
 use crate::progress_line::{Line, ended};
@@ -8,7 +9,8 @@ use std::io::{IsTerminal, Write, stderr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where the output is not a terminal, a line within an epoch follows the last after this long, or after a tenth of the epoch.
+/// Where the output is not a terminal, a line within an epoch follows the last after this long, or after a tenth of the
+/// epoch.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// Lines within an epoch are at least this far apart: short epochs have none.

@@ -1,4 +1,5 @@
-//! What a command prints as one of several ranks: rank 0 prints for all of them, and the others only what is theirs alone.
+//! What a command prints as one of several ranks: rank 0 prints for all of them, and the others only what is theirs
+//! alone.
 
 use crate::output::message;
 use anyhow::Result;

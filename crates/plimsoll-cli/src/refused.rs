@@ -7,7 +7,8 @@ use anyhow::Result;
 use plimsoll::{Count, Error, Infeasible, Report, cheapest_changes};
 use std::path::Path;
 
-/// The result of a command; if its budget was refused and a report is wanted, that is written first. `count` is what the budget was for.
+/// The result of a command; if its budget was refused and a report is wanted, that is written first. `count` is what
+/// the budget was for.
 pub fn explained<T>(args: &RunArgs, count: Count, result: Result<T>) -> Result<T> {
     let Some(path) = &args.report else { return result };
     result.inspect_err(|error| {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct RunArgs {
-    /// Configuration of the run (TOML), the folder of a run, or a model (.keras, .h5, .onnx) on synthetic data [default: the embedded
-    /// digits]
+    /// Configuration of the run (TOML), the folder of a run, or a model (.keras, .h5, .onnx) on synthetic data
+    /// [default: the embedded digits]
     pub config: Option<PathBuf>,
 
     /// Network of the zoo on synthetic data, instead of a configuration (see `plimsoll zoo`)
@@ -20,8 +20,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "HxW", requires = "zoo")]
     pub input: Option<String>,
 
-    /// Strategies the planner may use to fit the budget, separated by commas: recompute, split, microbatch, offload, mixed_precision,
-    /// state_8bit, microbatch_batchnorm, or none [default: all that leave results unchanged]
+    /// Strategies the planner may use to fit the budget, separated by commas: recompute, split, microbatch, offload,
+    /// mixed_precision, state_8bit, microbatch_batchnorm, or none [default: all that leave results unchanged]
     #[arg(long, value_name = "LIST")]
     pub allow: Option<String>,
 
@@ -73,7 +73,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH")]
     pub out: Option<PathBuf>,
 
-    /// Resume from the newest checkpoint in the run folder, bit for bit; with a configuration, start the run if it has not begun
+    /// Resume from the newest checkpoint in the run folder, bit for bit; with a configuration, start the run if it has
+    /// not begun
     #[arg(long)]
     pub resume: bool,
 
@@ -85,7 +86,8 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_calibrate: bool,
 
-    /// Write the report of the plan to this HTML file; of a refused budget, what holds the peak and the cheapest changes
+    /// Write the report of the plan to this HTML file; of a refused budget, what holds the peak and the cheapest
+    /// changes
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
 

@@ -38,13 +38,15 @@ impl Command for Selftest {
 /// One device per thread, and what is special about them.
 type DeviceSet = (&'static str, Vec<Arc<dyn Device>>);
 
-/// Prints one line per op and a summary; gives whether everything holds. Only ops whose names begin with one of `only` are run, if there are any.
+/// Prints one line per op and a summary; gives whether everything holds. Only ops whose names begin with one of `only`
+/// are run, if there are any.
 fn run(device: DeviceSpec, seed: u64, only: &[String]) -> Result<bool> {
     let ops: Vec<&str> = selftest::ops().filter(|op| only.is_empty() || only.iter().any(|name| op.starts_with(name.as_str()))).collect();
     if ops.is_empty() {
         bail!("no op begins with `{}`; there are: {}", only.join("`, `"), selftest::ops().collect::<Vec<_>>().join(", "));
     }
-    // A GPU waits for the compiler of its kernels, so each thread opens it for itself; the CPU device has threads of its own.
+    // A GPU waits for the compiler of its kernels, so each thread opens it for itself; the CPU device has threads of
+    // its own.
     let threads = if device == DeviceSpec::Cpu { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
     // Convolutions and attention are checked every way they can go.
     let has_ways = |op: &str| op.starts_with("conv2d") || op.starts_with("attention");

@@ -1,4 +1,5 @@
-//! Ctrl-C and other requests to end: the first lets training stop with a checkpoint, the second ends the process at once.
+//! Ctrl-C and other requests to end: the first lets training stop with a checkpoint, the second ends the process at
+//! once.
 
 use plimsoll::StopHandle;
 use std::sync::OnceLock;

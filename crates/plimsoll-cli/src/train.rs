@@ -56,7 +56,8 @@ impl Train {
         let quiet = args.quiet || !prints;
         let resumed = folder.as_deref().filter(|_| args.resume);
         let (trainer, rates) = Rates::stored(trainer, args, resumed)?;
-        // Planned before the folder is created: a run that does not fit leaves none behind. A resumed run is planned as its checkpoint requires.
+        // Planned before the folder is created: a run that does not fit leaves none behind. A resumed run is planned as
+        // its checkpoint requires.
         let (trainer, folder, plan) = if existing == Existing::Resume {
             let folder = RunFolder::on_all_ranks(ranks, existing, || open(folder.as_deref(), existing, &trainer))?;
             let (trainer, plan) = rates.plan(trainer, &|trainer| folder.fit(trainer))?;
@@ -136,7 +137,8 @@ impl Train {
         Ok((folder, existing, trainer))
     }
 
-    /// The run folder, if it is named or to be resumed, and what happens to a run that is in it. Refused before anything is planned.
+    /// The run folder, if it is named or to be resumed, and what happens to a run that is in it. Refused before
+    /// anything is planned.
     fn folder(&self) -> Result<(Option<PathBuf>, Existing)> {
         let args = &self.run;
         let folder = match (&args.out, args.resume) {
@@ -154,7 +156,8 @@ impl Train {
         Ok((Some(path), existing))
     }
 
-    /// With a configuration, `--resume` starts the run if it has not begun, so that one command serves every start of a job.
+    /// With a configuration, `--resume` starts the run if it has not begun, so that one command serves every start of a
+    /// job.
     fn resumed(&self, path: &Path) -> Result<Existing> {
         let configured = self.run.config.is_some() || self.run.zoo.is_some();
         match (RunFolder::config_in(path), configured) {

@@ -5,8 +5,8 @@ use crate::group::Group;
 use crate::numbers::{Numbers, NumbersMut};
 use std::ops::AddAssign;
 
-/// Adds numbers of some ranks in the order of `pairs`: the right rank of each sends what it has so far, and the left one
-/// adds that to its own. All ranks then get what `root` has. `spare` has as many numbers.
+/// Adds numbers of some ranks in the order of `pairs`: the right rank of each sends what it has so far, and the left
+/// one adds that to its own. All ranks then get what `root` has. `spare` has as many numbers.
 ///
 /// ```
 /// use plimsoll_comm::{Alone, sum_in_order};

@@ -1,4 +1,5 @@
-//! What an allocation costs, and ten million random ones under a limit: `cargo bench -p plimsoll-core --bench allocator`.
+//! What an allocation costs, and ten million random ones under a limit:
+//! `cargo bench -p plimsoll-core --bench allocator`.
 
 use plimsoll_core::Bytes;
 use plimsoll_core::allocator::{Allocator, AllocatorError, BestFit, BestFitOptions, Block, Limit, OwnerId, Request, VirtualSegments};

@@ -121,7 +121,8 @@ impl Executor {
         Ok(())
     }
 
-    /// As [`initialize`](Executor::initialize), with the same bits, in chunks that `map` computes, from several threads if it likes.
+    /// As [`initialize`](Executor::initialize), with the same bits, in chunks that `map` computes, from several threads
+    /// if it likes.
     pub fn initialize_by(&mut self, seed: u64, map: &ChunkMap<'_>) -> Result<(), DeviceError> {
         const CHUNK: u64 = 1 << 17;
         let plan = self.plan.clone();
@@ -175,8 +176,8 @@ impl Executor {
         }
     }
 
-    /// What loads a program without this executor, on another thread for example, if the device supports that. What it loads is given to
-    /// [`adopt`](Executor::adopt).
+    /// What loads a program without this executor, on another thread for example, if the device supports that. What it
+    /// loads is given to [`adopt`](Executor::adopt).
     pub fn loader(&self, role: Role, rows: usize) -> Option<ProgramLoader> {
         Some(ProgramLoader {
             plan: self.plan.clone(),
@@ -197,8 +198,8 @@ impl Executor {
         }
     }
 
-    /// Keeps no more than this many programs of a role loaded, two at least: where batches have ever different numbers of rows, the program that
-    /// was not used for longest is unloaded. Without a limit they add up.
+    /// Keeps no more than this many programs of a role loaded, two at least: where batches have ever different numbers
+    /// of rows, the program that was not used for longest is unloaded. Without a limit they add up.
     pub fn limit_loaded(&mut self, programs_per_role: usize) {
         self.programs_per_role = programs_per_role.max(2);
     }
@@ -318,8 +319,8 @@ impl Executor {
         Ok(place.unwrap_or(self.loaded.len() - 1))
     }
 
-    /// The place of a program that is unloaded for another one of its role. Tickets name places, so the others stay where they are; the program
-    /// that ran last, whose numbers may not have been read yet, is not unloaded.
+    /// The place of a program that is unloaded for another one of its role. Tickets name places, so the others stay
+    /// where they are; the program that ran last, whose numbers may not have been read yet, is not unloaded.
     fn place_for(&mut self, role: Role) -> Option<usize> {
         let of_role = || self.loaded.iter().enumerate().filter(|(_, entry)| entry.role == role);
         let oldest = of_role().min_by_key(|(_, entry)| (entry.program.is_some(), entry.used)).map(|(place, _)| place)?;
@@ -331,7 +332,8 @@ impl Executor {
     }
 }
 
-/// Applies the first function to the numbers below a count, and the second to each number and its result, in their order.
+/// Applies the first function to the numbers below a count, and the second to each number and its result, in their
+/// order.
 pub type ChunkMap<'a> = dyn Fn(usize, &(dyn Fn(usize) -> Vec<u8> + Sync), &mut dyn FnMut(usize, Vec<u8>) -> Result<(), DeviceError>) -> Result<(), DeviceError>
     + 'a;
 

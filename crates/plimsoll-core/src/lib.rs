@@ -1,6 +1,7 @@
 //! Graphs, plans and budgets: everything about a training step that can be known before it runs.
 //!
-//! The modules form layers. Each one depends only on those above it in this table, which is also the order in which a model passes through them:
+//! The modules form layers. Each one depends only on those above it in this table, which is also the order in which a
+//! model passes through them:
 //!
 //! | layer | folder | contents |
 //! |---|---|---|

@@ -1,4 +1,5 @@
-//! `cargo bench -p plimsoll-cpu --bench kernels [-- filter]` prints the rate of each kernel at the shapes models meet, on one and on two threads.
+//! `cargo bench -p plimsoll-cpu --bench kernels [-- filter]` prints the rate of each kernel at the shapes models meet,
+//! on one and on two threads.
 //!
 //! The time is the minimum of several rounds: other load on the machine can only add to it.
 

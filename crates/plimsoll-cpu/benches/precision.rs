@@ -1,6 +1,6 @@
-//! `cargo bench -p plimsoll-cpu --bench precision` prints how long products and convolutions take when activations are stored in bf16, relative to single
-//! precision: parameters in f32, sums in f32. Both are measured in turns, in short runs on one thread, and the minimum
-//! time of each counts, so that other load on the machine matters little.
+//! `cargo bench -p plimsoll-cpu --bench precision` prints how long products and convolutions take when activations are
+//! stored in bf16, relative to single precision: parameters in f32, sums in f32. Both are measured in turns, in short
+//! runs on one thread, and the minimum time of each counts, so that other load on the machine matters little.
 
 use plimsoll_core::DType;
 use plimsoll_cpu::kernels::conv::{

@@ -1,6 +1,7 @@
 //! The CPU as a device: kernels, a thread pool, and programs resolved into flat lists of instructions.
 //!
-//! [`CpuDevice`] is what the rest of the system sees. Nothing is allocated while a program runs, and results do not depend on the number of threads.
+//! [`CpuDevice`] is what the rest of the system sees. Nothing is allocated while a program runs, and results do not
+//! depend on the number of threads.
 //!
 //! The modules are layers; each depends only on those above it in this list:
 //!

@@ -1,5 +1,5 @@
-//! Attention and its gradient against plain loops in double precision: every instruction set, every type, any number of threads, lengths past
-//! every tile and chunk.
+//! Attention and its gradient against plain loops in double precision: every instruction set, every type, any number of
+//! threads, lengths past every tile and chunk.
 
 use plimsoll_core::DType;
 use plimsoll_cpu::kernels::attention::{

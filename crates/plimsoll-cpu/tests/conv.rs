@@ -303,7 +303,8 @@ fn extents_that_overflow_are_refused() {
     }
 }
 
-/// Rows with a stride must all lie in the output and not overlap, also if the output has as many elements as the result.
+/// Rows with a stride must all lie in the output and not overlap, also if the output has as many elements as the
+/// result.
 #[test]
 fn strides_that_leave_the_output_are_refused() {
     let pool = ThreadPool::new(2).unwrap();

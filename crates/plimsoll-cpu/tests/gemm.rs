@@ -99,7 +99,8 @@ fn check(case: Case) {
     }
 }
 
-/// The case with operands in two bytes on either side or both, stored as floats and taken in blocks; the result must not depend on the threads.
+/// The case with operands in two bytes on either side or both, stored as floats and taken in blocks; the result must
+/// not depend on the threads.
 fn check_halves(case: Case) {
     let Case { m, n, k, .. } = case;
     let narrow = |matrix: Matrix, data: &mut Vec<f32>| {

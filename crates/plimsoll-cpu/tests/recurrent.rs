@@ -1,4 +1,5 @@
-//! Recurrent layers against the float64 reference: every cell, type and instruction set, any number of threads, in place and apart.
+//! Recurrent layers against the float64 reference: every cell, type and instruction set, any number of threads, in
+//! place and apart.
 
 use plimsoll_core::ops::{Activation, Cell, Recurrent, RecurrentGrad};
 use plimsoll_core::random::StepRandom;
@@ -145,7 +146,8 @@ fn run(setup: &Setup, isa: Isa, threads: usize, in_place: Option<(usize, usize)>
     outputs
 }
 
-/// Every instruction set is close enough to the reference, and gives the same bits at any number of threads and in place.
+/// Every instruction set is close enough to the reference, and gives the same bits at any number of threads and in
+/// place.
 fn check(setup: &Setup, in_place: (usize, usize)) {
     for isa in Isa::available() {
         let first = run(setup, isa, 1, None);

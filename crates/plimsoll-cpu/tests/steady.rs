@@ -1,5 +1,5 @@
-//! After a program's first run, running it allocates nothing. The allocator counts for the whole process, so there is no test harness in it,
-//! whose threads take memory whenever they are let.
+//! After a program's first run, running it allocates nothing. The allocator counts for the whole process, so there is
+//! no test harness in it, whose threads take memory whenever they are let.
 
 #[path = "device/model.rs"]
 #[allow(dead_code, reason = "the other tests use the rest")]

@@ -1,5 +1,6 @@
-//! Pointwise kernels, reductions and normalizations beside a copy of the driver: `cargo bench -p plimsoll-cuda --bench bandwidth`. Every row
-//! states the bytes that a kernel must read and write once, over its time, and the share of the copy's rate. Without a GPU it says so.
+//! Pointwise kernels, reductions and normalizations beside a copy of the driver:
+//! `cargo bench -p plimsoll-cuda --bench bandwidth`. Every row states the bytes that a kernel must read and write once,
+//! over its time, and the share of the copy's rate. Without a GPU it says so.
 
 use cudarc::driver::{result, sys};
 use plimsoll_core::device::{StepInputs, StepMemory};
@@ -138,7 +139,8 @@ fn time(device: &CudaDevice, graph: &Graph, value: ValueId) -> (f64, f64) {
 
 /// Bytes read and written per second by a copy of the driver, the fastest of some.
 fn copy_rate() -> f64 {
-    // SAFETY: the context is current since the GPU was opened; both buffers have the copied size, and are freed once, after the stream is idle.
+    // SAFETY: the context is current since the GPU was opened; both buffers have the copied size, and are freed once,
+    // after the stream is idle.
     unsafe {
         let buffers = [0, 1].map(|_| result::malloc_sync(COPIED).expect("there is memory"));
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking).expect("there is a stream");

@@ -1,5 +1,6 @@
-//! Layers of a residual network, there and back, in generated kernels and through the libraries, beside each other: `cargo bench -p plimsoll-cuda --bench
-//! convolutions`. Each layer stands between the same few kernels both times, so that it has an image's gradient too; where there is no GPU it says so.
+//! Layers of a residual network, there and back, in generated kernels and through the libraries, beside each other:
+//! `cargo bench -p plimsoll-cuda --bench convolutions`. Each layer stands between the same few kernels both times, so
+//! that it has an image's gradient too; where there is no GPU it says so.
 
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::Expr;
@@ -109,7 +110,8 @@ impl Measured {
     }
 }
 
-/// Images that stay on the GPU, scaled channel by channel, convolved, and the sum of squares. The scales make the image's gradient needed.
+/// Images that stay on the GPU, scaled channel by channel, convolved, and the sum of squares. The scales make the
+/// image's gradient needed.
 fn graph((side, size, stride, channels, filters): Layer, dtype: DType) -> Result<(Graph, ValueId), GraphError> {
     let mut g = Graph::new();
     let shape = Shape::fixed([BATCH, side, side, channels]);

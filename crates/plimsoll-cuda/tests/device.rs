@@ -1,4 +1,5 @@
-//! The device as the rest of the system sees it. Where there is no GPU the tests that need one say so and check that opening it is refused well.
+//! The device as the rest of the system sees it. Where there is no GPU the tests that need one say so and check that
+//! opening it is refused well.
 
 use plimsoll_core::allocator::{Allocator, BestFit, BestFitOptions, Block, DeviceSegments, Limit, OwnerId, Request};
 use plimsoll_core::device::{DeviceError, StepInputs, StepMemory};

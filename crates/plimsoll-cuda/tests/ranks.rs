@@ -1,5 +1,5 @@
-//! Data-parallel training on a GPU: through NCCL with one rank, and with two ranks that share the GPU through host memory. Where there is no GPU, the
-//! tests say so.
+//! Data-parallel training on a GPU: through NCCL with one rank, and with two ranks that share the GPU through host
+//! memory. Where there is no GPU, the tests say so.
 
 #[path = "../../plimsoll-cpu/tests/device/model.rs"]
 #[allow(dead_code, reason = "the tests of the CPU use the rest")]

@@ -4,7 +4,8 @@
 //! cargo bench -p plimsoll-data --bench kept
 //! ```
 //!
-//! Writes 200,000 rows of ten numbers and a class as text (17 MiB, into a temporary directory) and reads them in batches of 32.
+//! Writes 200,000 rows of ten numbers and a class as text (17 MiB, into a temporary directory) and reads them in
+//! batches of 32.
 
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::source::CsvSpec;

@@ -70,7 +70,8 @@ fn epochs(name: &str, data: &Dataset) {
     println!("{name:28} {rate:7.2} million rows/s   {core:6.3} µs of a core a row   plan {}", plan.total());
 }
 
-/// Seconds of all cores that this process has used. Other programs on the machine change it less than they change the clock.
+/// Seconds of all cores that this process has used. Other programs on the machine change it less than they change the
+/// clock.
 fn core_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();

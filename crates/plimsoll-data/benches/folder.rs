@@ -4,8 +4,8 @@
 //! cargo bench -p plimsoll-data --bench folder [-- DIRECTORY]
 //! ```
 //!
-//! Makes 1,000 folders of 1,000 empty files each (in a temporary directory, or in DIRECTORY where they are kept and found again), then lists
-//! them, plans a pipeline and starts it, as training would.
+//! Makes 1,000 folders of 1,000 empty files each (in a temporary directory, or in DIRECTORY where they are kept and
+//! found again), then lists them, plans a pipeline and starts it, as training would.
 
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{Method, decode, resize};

@@ -4,8 +4,8 @@
 //! cargo bench -p plimsoll-data --bench images -- FOLDER [THREADS]
 //! ```
 //!
-//! FOLDER has one folder of JPEGs per class. Both sides read, decode, resize to 224×224 and divide by 255; the bare loop throws the
-//! result away, the pipeline shuffles and hands out batches of 64.
+//! FOLDER has one folder of JPEGs per class. Both sides read, decode, resize to 224×224 and divide by 255; the bare
+//! loop throws the result away, the pipeline shuffles and hands out batches of 64.
 
 use plimsoll_core::{Bytes, DType, Ledger};
 use plimsoll_data::ops::{Method, decode, resize, scale};

@@ -1,9 +1,9 @@
 //! The rate of reading tables with one thread within 64 MiB, in seconds of CPU time: the pass that infers and fits
 //! columns when a table is opened, and an epoch.
 //!
-//! `cargo bench -p plimsoll-data --bench tables -- numbers.csv table.parquet text.csv:line table.parquet:int=c0,c1`, where
-//! `:line` names a column of text, and `:int=` names categories that become indices instead of vectors with a one.
-//! `rivals/table_rates.py` writes such tables.
+//! `cargo bench -p plimsoll-data --bench tables -- numbers.csv table.parquet text.csv:line table.parquet:int=c0,c1`,
+//! where `:line` names a column of text, and `:int=` names categories that become indices instead of vectors with a
+//! one. `rivals/table_rates.py` writes such tables.
 
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::source::{

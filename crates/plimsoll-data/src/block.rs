@@ -66,7 +66,8 @@ impl BlockLayout {
         assert!(first <= self.rows && rows <= self.rows - first, "a block has {} rows", self.rows);
         self.regions.iter().map(move |region| {
             // SAFETY: the rows are inside the column's region, and that is inside the block (just checked). Sizes
-            // saturate, so a block that exists has regions that neither wrap nor overlap; the caller guarantees the rest.
+            // saturate, so a block that exists has regions that neither wrap nor overlap; the caller guarantees the
+            // rest.
             unsafe { std::slice::from_raw_parts_mut(memory.add(region.offset + first * region.row_bytes), rows * region.row_bytes) }
         })
     }

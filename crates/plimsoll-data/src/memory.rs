@@ -50,7 +50,8 @@ unsafe impl SlotMemory for AlignedBuf {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; any byte pattern is a valid `Line`, and the exclusive borrow of `self` covers the slice.
+        // SAFETY: as in `bytes`; any byte pattern is a valid `Line`, and the exclusive borrow of `self` covers the
+        // slice.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.lines.len() * ALIGNMENT) }
     }
 }

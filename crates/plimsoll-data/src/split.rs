@@ -31,8 +31,8 @@ pub enum SplitMethod {
     Random,
     /// All rows with the same value in this column.
     Group(String),
-    /// The last rows, by the values of this column, or else in the order of the source. Folds validate on one of the last
-    /// parts each, and train on what comes before it.
+    /// The last rows, by the values of this column, or else in the order of the source. Folds validate on one of the
+    /// last parts each, and train on what comes before it.
     Time(Option<String>),
 }
 
@@ -143,8 +143,8 @@ fn by_class(rows: u64, spec: &SplitSpec, classes: &VisitClasses<'_>, bits: &mut 
 }
 
 impl SplitSpec {
-    /// The part of the row at a random rank of its class, which has `count` rows after `before` rows of other classes. Shares
-    /// are rounded over all classes together.
+    /// The part of the row at a random rank of its class, which has `count` rows after `before` rows of other classes.
+    /// Shares are rounded over all classes together.
     fn ranked(&self, rank: u64, count: u64, before: u64) -> Part {
         let of = |share: f64| {
             let upto = |rows: u64| (rows as f64 * share).round() as u64;
@@ -242,8 +242,8 @@ fn check_column(column: &str, found: bool, values: u64, rows: u64) -> Result<(),
     }
 }
 
-/// Groups in random order: the first ones are tested on, the next ones validated on. Folds are balanced, the largest groups
-/// first.
+/// Groups in random order: the first ones are tested on, the next ones validated on. Folds are balanced, the largest
+/// groups first.
 fn by_group(rows: u64, spec: &SplitSpec, groups: &[u64], bits: &mut SplitBits) {
     let mut counts: HashMap<u64, u64> = HashMap::new();
     groups.iter().for_each(|group| *counts.entry(*group).or_default() += 1);

@@ -136,7 +136,8 @@ fn what_was_read_to_its_end_gives_back_its_threads_before_the_next_begins() {
         let data = Dataset::interleave_parallel([0; 4].map(|_| stage(threads())), 2, 1).batch(4);
         let plan = data.plan(None).unwrap();
         let (least, more) = (plan.minimum().0, plan.total().0 - plan.minimum().0);
-        // When threads further up give back what they hold is for them to say: at the end of what they make, which may be before another begins.
+        // When threads further up give back what they hold is for them to say: at the end of what they make, which may
+        // be before another begins.
         let rows = |limit: Option<Bytes>| {
             let (rows, peak, planned) = column_and_peak(&data, 0, 0, limit).unwrap();
             assert!(peak <= planned, "{peak} of {planned}: {} in {limit:?}", data.describe());

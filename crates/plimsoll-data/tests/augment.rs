@@ -1,4 +1,5 @@
-//! Operations that change images at random, and images brought to size in other ways: on files, on rows, at any number of threads.
+//! Operations that change images at random, and images brought to size in other ways: on files, on rows, at any number
+//! of threads.
 
 mod collect;
 mod image_files;

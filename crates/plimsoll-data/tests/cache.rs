@@ -42,7 +42,8 @@ fn a_cache_that_may_choose_keeps_what_is_the_same_in_each_epoch_and_fits() {
     // As many rows as there is space for.
     let rest = auto.plan(None).unwrap().minimum() + Bytes(5 * 193);
     assert_eq!(auto.plan(Some(rest)).unwrap().cached_rows(), 5);
-    // Random numbers that are drawn before all are of one size, numbers, and streams: nothing is kept, and nothing is wrong.
+    // Random numbers that are drawn before all are of one size, numbers, and streams: nothing is kept, and nothing is
+    // wrong.
     let turned = folder.data().map("x", [decode(), flip_left_right(1), resize(8, 8, Method::Area)]).cache(Cache::Auto).batch(4);
     let numbers = Dataset::range(0, 9, 1).unwrap().cache(Cache::Auto).batch(4);
     for data in [turned, numbers, sized().cache(Cache::Auto).ignore_errors(2).batch(4)] {

@@ -88,7 +88,8 @@ fn rows_that_differ_in_length_are_kept_with_their_lengths() {
     assert_eq!(epochs(&filled, None, 2), epochs(&words().padded_batch(4, PadTo::Declared, 0.0), None, 2));
 }
 
-/// Every epoch behind the cache of a stream is the first before it, whether there was space or not, and wherever it begins.
+/// Every epoch behind the cache of a stream is the first before it, whether there was space or not, and wherever it
+/// begins.
 #[test]
 fn a_shuffle_before_the_cache_of_a_stream_is_frozen() {
     let folder = folder();

@@ -1,4 +1,5 @@
-//! Everything at once: stages in any order, joins, caches, bad rows, threads, limits and positions, against a plain list.
+//! Everything at once: stages in any order, joins, caches, bad rows, threads, limits and positions, against a plain
+//! list.
 
 mod case_count;
 mod plain_list;

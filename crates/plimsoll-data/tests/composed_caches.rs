@@ -1,4 +1,5 @@
-//! Caches at places drawn at random: the same rows with and without, by number and one after the other, in any space, and resumed anywhere.
+//! Caches at places drawn at random: the same rows with and without, by number and one after the other, in any space,
+//! and resumed anywhere.
 
 mod cache_files;
 mod case_count;

@@ -1,4 +1,5 @@
-//! Numbers that are none, one, or as large as numbers get, in any stage: refused with words or carried out, and never a panic.
+//! Numbers that are none, one, or as large as numbers get, in any stage: refused with words or carried out, and never a
+//! panic.
 
 mod case_count;
 use case_count::cases;

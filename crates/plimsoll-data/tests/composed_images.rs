@@ -1,5 +1,5 @@
-//! Images on any way: decoded, cut, kept, left out, joined and mixed, by any number of threads, under any limit and from any position
-//! they are the bits of the same pipeline in its plainest form.
+//! Images on any way: decoded, cut, kept, left out, joined and mixed, by any number of threads, under any limit and
+//! from any position they are the bits of the same pipeline in its plainest form.
 
 mod case_count;
 mod image_files;
@@ -317,7 +317,8 @@ fn read(data: &Dataset, limit: Option<Bytes>, options: Options) -> Result<(Vec<F
     came.map(|()| (states, all))
 }
 
-/// Reads this many batches, whatever comes, and no more: everything is given back, and what was kept of half an epoch does no harm.
+/// Reads this many batches, whatever comes, and no more: everything is given back, and what was kept of half an epoch
+/// does no harm.
 fn leave_early(data: &Dataset, limit: Bytes, batches: usize) {
     let ledger = Ledger::new("host", Some(limit));
     if let Ok(mut feed) = Feed::start(data, &data.plan(Some(limit)).unwrap(), &ledger, Options::default()) {

@@ -1,4 +1,5 @@
-//! Whatever stages stand behind each other, what they take on the heap is what the plan counts, in any limit down to the minimum.
+//! Whatever stages stand behind each other, what they take on the heap is what the plan counts, in any limit down to
+//! the minimum.
 
 mod case_count;
 mod heap;
@@ -93,7 +94,8 @@ fn step(data: Dataset, kind: u8, by: u8, folder: &Path, number: usize) -> Datase
     }
 }
 
-/// All rows of two epochs under a limit: what was planned for the heap, and what was taken there. A row that fails ends it early.
+/// All rows of two epochs under a limit: what was planned for the heap, and what was taken there. A row that fails ends
+/// it early.
 fn taken(data: &Dataset, limit: Option<Bytes>) -> (Bytes, Bytes) {
     let plan = data.plan(limit).unwrap();
     let ledger = Ledger::new("host", limit);

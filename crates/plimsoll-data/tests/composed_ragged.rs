@@ -1,5 +1,5 @@
-//! Rows of several columns, some of which vary in length: joins, buckets, windows and padding in any order, under any limit, against a
-//! plain list.
+//! Rows of several columns, some of which vary in length: joins, buckets, windows and padding in any order, under any
+//! limit, against a plain list.
 
 mod case_count;
 mod plain_list;
@@ -411,7 +411,8 @@ proptest! {
         for limit in [Some(some), Some(some), Some(least), None] {
             let came = read(&data, limit, Options::default(), 3);
             if places.iter().flatten().any(Option::is_none) {
-                // What is dropped at the end may be all that is bad, and where it is known that nothing comes, nothing is read.
+                // What is dropped at the end may be all that is bad, and where it is known that nothing comes, nothing
+                // is read.
                 let never_read = drops || case.data.size() == Some(0);
                 prop_assert!(came.is_err() || never_read, "a bad row is an error in {}", data.describe());
                 continue;

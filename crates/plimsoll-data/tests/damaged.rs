@@ -1,4 +1,5 @@
-//! Files that are read as a stream and are damaged in some places: what is left out of them, and where they are read on.
+//! Files that are read as a stream and are damaged in some places: what is left out of them, and where they are read
+//! on.
 
 use collect::{column, complaint, ints, numbers};
 use plimsoll_core::{Bytes, Ledger};
@@ -53,7 +54,8 @@ fn records(path: impl AsRef<Path>) -> Dataset {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// A record with a wrong checksum or a wrong value is left out by itself, whatever the limit, also where files are read by threads.
+    /// A record with a wrong checksum or a wrong value is left out by itself, whatever the limit, also where files are
+    /// read by threads.
     #[test]
     fn bad_records_of_packed_files_are_left_out_by_themselves(kinds in prop::collection::vec(prop::collection::vec(0u8..10, 0..30), 1..4)) {
         let files = Files::new();
@@ -96,7 +98,8 @@ proptest! {
         prop_assert_eq!((threads.ignored(), threads.ignored().0), (alone.ignored(), missing));
     }
 
-    /// Values that are missing or do not fit are rows by themselves; a page that cannot be unpacked takes the rest of its group.
+    /// Values that are missing or do not fit are rows by themselves; a page that cannot be unpacked takes the rest of
+    /// its group.
     #[test]
     fn bad_rows_and_broken_groups_of_parquet_are_left_out(
         kinds in prop::collection::vec(prop::collection::vec(0u8..8, 1..25), 1..5),

@@ -1,4 +1,5 @@
-//! Files and the cache share what there is: an image larger than usual is decoded where the cache was, and never is more taken than planned.
+//! Files and the cache share what there is: an image larger than usual is decoded where the cache was, and never is
+//! more taken than planned.
 
 mod image_files;
 

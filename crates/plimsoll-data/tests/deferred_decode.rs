@@ -1,4 +1,5 @@
-//! Stages that look at rows before their images are decoded: the same rows as if they stood behind, and only those they keep are opened.
+//! Stages that look at rows before their images are decoded: the same rows as if they stood behind, and only those they
+//! keep are opened.
 
 mod case_count;
 mod collect;

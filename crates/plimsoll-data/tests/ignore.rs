@@ -1,4 +1,5 @@
-//! Streams whose rows cannot all be made: which are left out, how they are counted and named, and what comes after them.
+//! Streams whose rows cannot all be made: which are left out, how they are counted and named, and what comes after
+//! them.
 
 use collect::{column, complaint, ints, numbers};
 use plimsoll_core::{Bytes, DType, Ledger};

@@ -1,6 +1,6 @@
-//! Every parser under damaged files: a fixed number of mutations of good ones, the same each time. `fuzz/` has the same ways in for
-//! cargo-fuzz, which looks further. With `PLIMSOLL_MUTATE_SECONDS=60` each parser gets mutations for that long, others each time; `PLIMSOLL_SEEDS=FOLDER`
-//! writes the good files there.
+//! Every parser under damaged files: a fixed number of mutations of good ones, the same each time. `fuzz/` has the same
+//! ways in for cargo-fuzz, which looks further. With `PLIMSOLL_MUTATE_SECONDS=60` each parser gets mutations for that
+//! long, others each time; `PLIMSOLL_SEEDS=FOLDER` writes the good files there.
 
 mod entries;
 

@@ -171,7 +171,8 @@ fn no_rows_are_no_batches() {
     assert_eq!(epoch(&data.shuffle(Shuffle::seed(1)).batch(32)).unwrap(), [[0u8; 0]]);
 }
 
-/// Elements of a row are spread over the file: whatever the order and the budget, rows are those of the same array in C order.
+/// Elements of a row are spread over the file: whatever the order and the budget, rows are those of the same array in C
+/// order.
 #[test]
 fn rows_in_fortran_order_are_collected_under_any_budget() {
     let dir = tempfile::tempdir().unwrap();

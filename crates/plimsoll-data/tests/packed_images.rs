@@ -1,4 +1,5 @@
-//! Images inside packed records: the same rows as from unpacked ones, wherever what makes them alike is written, in planned bytes.
+//! Images inside packed records: the same rows as from unpacked ones, wherever what makes them alike is written, in
+//! planned bytes.
 
 use collect::{column, column_and_peak, complaint, floats, numbers};
 use image_files::{picture, png};
@@ -218,7 +219,8 @@ fn what_is_wrong_with_a_packed_picture_is_told_with_its_record_or_left_out() {
     insta::assert_snapshot!(told.replace(&format!("at byte {at}"), "at byte AT"), @"a.tfrecord.gz, the record at byte AT: its image is 1400 × 1200 pixels and takes 5.28 MiB to read and decode, but the plan reserves 4.00 MiB for a single item: its header was not read before planning, or the file has changed since; raise the limit, or drop such rows with ignore_errors");
 }
 
-/// One image of a record is decoded before there is space for the next, so that nobody waits for space while holding some.
+/// One image of a record is decoded before there is space for the next, so that nobody waits for space while holding
+/// some.
 #[test]
 fn records_with_several_pictures_pass_through_a_room_for_one() {
     let folder = tempfile::tempdir().unwrap();

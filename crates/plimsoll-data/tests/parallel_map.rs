@@ -1,4 +1,5 @@
-//! Maps behind a stage that takes rows one after the other: several threads do them side by side, and nobody can tell from the rows.
+//! Maps behind a stage that takes rows one after the other: several threads do them side by side, and nobody can tell
+//! from the rows.
 
 mod collect;
 
@@ -177,7 +178,8 @@ fn rows_that_were_promised_are_counted_whoever_takes_them() {
     }
 }
 
-/// Threads make rows ahead of those that are wanted, and whatever is wrong with a later one is of no concern until its turn comes.
+/// Threads make rows ahead of those that are wanted, and whatever is wrong with a later one is of no concern until its
+/// turn comes.
 #[test]
 fn what_ends_a_stream_is_told_in_its_place() {
     let too_many = || with_bad_rows_of_a_generator().ignore_errors(2).map("x", [halved()]);
@@ -294,7 +296,8 @@ fn no_epoch_is_begun_ahead_by_the_threads_of_a_stage() {
     assert_eq!(begun.load(Ordering::Relaxed), 3);
 }
 
-/// A cache that is not whole begins the first epoch of what it reads each time, which may be before anybody wanted a row of it.
+/// A cache that is not whole begins the first epoch of what it reads each time, which may be before anybody wanted a
+/// row of it.
 #[test]
 fn an_epoch_that_is_asked_for_twice_is_one() {
     let begun = Arc::new(AtomicUsize::new(0));
@@ -372,7 +375,8 @@ fn rows_of_a_stage_keep_their_order_behind_others() {
     assert!(x.eq((0..900).filter(|n| n % 3 != 0).skip(5)));
 }
 
-/// Each stage is planned with all before it. If that were done from scratch whenever one of them gives way to the limit, a dozen would take days.
+/// Each stage is planned with all before it. If that were done from scratch whenever one of them gives way to the
+/// limit, a dozen would take days.
 #[test]
 fn many_stages_with_threads_of_their_own_are_planned_in_any_limit() {
     let stage = |data: Dataset, _| data.filter(|_| true).map("x", [halved()]).parallelism(Parallelism::Threads(16));

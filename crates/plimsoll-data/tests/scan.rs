@@ -1,5 +1,5 @@
-//! Headers of images are read before planning: the decode pool has the size of the largest images, and an image that was not
-//! scanned or has grown since is decoded alone, or is a bad row.
+//! Headers of images are read before planning: the decode pool has the size of the largest images, and an image that
+//! was not scanned or has grown since is decoded alone, or is a bad row.
 
 mod image_files;
 mod sample_files;

@@ -1,4 +1,5 @@
-//! What a stream's stages take is what the plan counts for them: every kind of stage, in as much as there is and in the minimum.
+//! What a stream's stages take is what the plan counts for them: every kind of stage, in as much as there is and in the
+//! minimum.
 
 use heap::HEAP;
 use plimsoll_core::{Bytes, DType, Ledger};

@@ -1,5 +1,5 @@
-//! After a feed has started, nothing is allocated: neither by the threads that make batches nor by the consumer. The count is of the whole
-//! process, so there is no test harness in it, whose threads take memory whenever they are let.
+//! After a feed has started, nothing is allocated: neither by the threads that make batches nor by the consumer. The
+//! count is of the whole process, so there is no test harness in it, whose threads take memory whenever they are let.
 
 use plimsoll_core::{Bytes, Ledger};
 use plimsoll_data::ops::{Method, decode, one_hot, resize, scale};

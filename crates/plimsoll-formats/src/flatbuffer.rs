@@ -92,7 +92,8 @@ pub(crate) struct FlatFile {
 const LARGEST: u64 = (1 << 31) - 1;
 
 impl FlatFile {
-    /// Lays out all tables. Streamed vectors follow in the order of their fields; their elements begin at multiples of `alignment`.
+    /// Lays out all tables. Streamed vectors follow in the order of their fields; their elements begin at multiples of
+    /// `alignment`.
     pub fn new(identifier: [u8; 4], root: &Table, alignment: u64) -> io::Result<FlatFile> {
         let mut file = FlatFile::default();
         file.bytes.extend([0; 4]);

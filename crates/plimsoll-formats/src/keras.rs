@@ -1,6 +1,6 @@
-//! Models as Keras saves them: `.keras` archives, legacy `.h5` files and bare `config.json`. What comes out is the configuration as
-//! JSON and the weights by path, read later. No code in a file is ever run: `Lambda` layers and classes that are not Keras' own are
-//! refused by name.
+//! Models as Keras saves them: `.keras` archives, legacy `.h5` files and bare `config.json`. What comes out is the
+//! configuration as JSON and the weights by path, read later. No code in a file is ever run: `Lambda` layers and
+//! classes that are not Keras' own are refused by name.
 
 use crate::error::{Result, damaged, unsupported};
 use crate::hdf5::Hdf5;

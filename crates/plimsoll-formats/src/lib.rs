@@ -1,10 +1,11 @@
-//! Files that other tools read and write: models of Keras, ONNX and TFLite, safetensors, TensorBoard events, Chrome and Perfetto traces,
-//! snapshots for PyTorch's memory viewer.
+//! Files that other tools read and write: models of Keras, ONNX and TFLite, safetensors, TensorBoard events, Chrome and
+//! Perfetto traces, snapshots for PyTorch's memory viewer.
 //!
-//! Writers stream: they hold at most one record in memory, whatever the length of the file. Readers hold metadata, at most a small
-//! multiple of [`source::MAX_METADATA`], one compressed chunk of at most 16 MiB, and no weights: a [`tensor::Tensor`] knows where its
-//! elements are and reads them piece by piece. No byte of a file makes a reader panic or allocate beyond that. The crate knows
-//! neither devices nor threads nor the rest of Plimsoll; callers hand over plain numbers and names.
+//! Writers stream: they hold at most one record in memory, whatever the length of the file. Readers hold metadata, at
+//! most a small multiple of [`source::MAX_METADATA`], one compressed chunk of at most 16 MiB, and no weights: a
+//! [`tensor::Tensor`] knows where its elements are and reads them piece by piece. No byte of a file makes a reader
+//! panic or allocate beyond that. The crate knows neither devices nor threads nor the rest of Plimsoll; callers hand
+//! over plain numbers and names.
 //!
 //! | module | is |
 //! |---|---|

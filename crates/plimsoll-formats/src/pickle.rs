@@ -1,4 +1,5 @@
-//! Pickles, as far as snapshots need them: plain containers, numbers and strings, written as they come. Nothing is ever read from one.
+//! Pickles, as far as snapshots need them: plain containers, numbers and strings, written as they come. Nothing is ever
+//! read from one.
 
 use std::io::{self, Write};
 

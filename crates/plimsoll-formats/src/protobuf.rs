@@ -1,4 +1,5 @@
-//! Protocol buffers, as far as event files and ONNX models need them: fields appended to a buffer that is used again for every message.
+//! Protocol buffers, as far as event files and ONNX models need them: fields appended to a buffer that is used again
+//! for every message.
 
 const VARINT: u64 = 0;
 const FIXED64: u64 = 1;
@@ -46,7 +47,8 @@ impl Message {
         self.varint(length);
     }
 
-    /// A message inside this one. Its length stands before it and is known after it, so its bytes move by the size of the length.
+    /// A message inside this one. Its length stands before it and is known after it, so its bytes move by the size of
+    /// the length.
     pub fn message(&mut self, field: u64, build: impl FnOnce(&mut Message)) {
         self.key(field, BYTES);
         let start = self.0.len();

@@ -7,8 +7,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// The most metadata that a reader takes from one file: headers, directories, names and attributes. Everything that a reader holds is a
-/// small multiple of it at most, whatever the size of the file. The weights themselves are read piece by piece.
+/// The most metadata that a reader takes from one file: headers, directories, names and attributes. Everything that a
+/// reader holds is a small multiple of it at most, whatever the size of the file. The weights themselves are read piece
+/// by piece.
 pub const MAX_METADATA: u64 = 64 << 20;
 
 /// Bytes that can be read at any offset.

@@ -1,4 +1,5 @@
-//! TensorBoard event files: scalars, histograms, images and text, as tensors with plugin metadata, the form TensorFlow 2 writes.
+//! TensorBoard event files: scalars, histograms, images and text, as tensors with plugin metadata, the form TensorFlow
+//! 2 writes.
 
 use crate::protobuf::Message;
 use crate::tfrecord::write_record;

@@ -1,4 +1,5 @@
-//! Zip archives as Keras and NumPy write them: members that are stored without compression, with 64-bit sizes where needed.
+//! Zip archives as Keras and NumPy write them: members that are stored without compression, with 64-bit sizes where
+//! needed.
 
 use crate::error::{Result, damaged, unsupported};
 use crate::source::{FieldReader, Metadata, Region};

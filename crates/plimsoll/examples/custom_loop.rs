@@ -1,7 +1,8 @@
 //! A custom training loop: the plan first, then single steps.
 //!
-//! Trains on the embedded digits from the pipeline, lowers the learning rate when the loss stops falling, and continues with rows that the
-//! program generates, passed as slices. The whole run stays within the budget that was planned before the first step.
+//! Trains on the embedded digits from the pipeline, lowers the learning rate when the loss stops falling, and continues
+//! with rows that the program generates, passed as slices. The whole run stays within the budget that was planned
+//! before the first step.
 //!
 //! ```text
 //! cargo run --release -p plimsoll --example custom_loop [-- EPOCHS]

@@ -1,8 +1,8 @@
 //! A dense layer over a million rows, in a few megabytes.
 //!
-//! The program behind many reports of running out of memory: 100 numbers in, 10 out, Adam, mean squared error, batches of 32,
-//! two passes over 1,000,000 rows. Here the rows are synthetic; give a folder with `x.npy` and `y.npy`
-//! to read them from files instead.
+//! The program behind many reports of running out of memory: 100 numbers in, 10 out, Adam, mean squared error, batches
+//! of 32, two passes over 1,000,000 rows. Here the rows are synthetic; give a folder with `x.npy` and `y.npy` to read
+//! them from files instead.
 //!
 //! ```text
 //! cargo run --release -p plimsoll --example dense_million [-- ROWS [FOLDER]]

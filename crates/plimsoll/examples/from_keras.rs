@@ -1,7 +1,7 @@
 //! The Rust programs of docs/coming-from-keras.md and docs/coming-from-pytorch.md.
 //!
-//! Each is a function of the folder with the data, which `tools/book_data.py FOLDER` writes. The documents show the functions as they are
-//! here; a test compares them, and `tests/from_keras.rs` runs them on a few rows.
+//! Each is a function of the folder with the data, which `tools/book_data.py FOLDER` writes. The documents show the
+//! functions as they are here; a test compares them, and `tests/from_keras.rs` runs them on a few rows.
 //!
 //! ```text
 //! cargo run --release -p plimsoll --example from_keras -- FOLDER arrays

@@ -56,8 +56,8 @@ const HALF_PRECISION_NETWORKS: usize = 7;
 /// The part of the time in which the graphs of networks are built.
 const BUILDING: f64 = 0.25;
 
-/// Networks whose whole steps are timed on a device with memory of its own, with their precisions, the most telling first. The first ones are
-/// large: their tensors must not fit in the caches of a GPU, as those of real runs do not.
+/// Networks whose whole steps are timed on a device with memory of its own, with their precisions, the most telling
+/// first. The first ones are large: their tensors must not fit in the caches of a GPU, as those of real runs do not.
 const DISCRETE_NETWORKS: [(CalibrationNetwork, &str); 18] = [
     (("gpt2-124m", 8, &["train.optimizer=adamw"]), "mixed_bf16"),
     (("resnet50", 128, &[]), "mixed_bf16"),
@@ -85,8 +85,8 @@ const LAYERS: &str = "[data]\nsource = \"random\"\ny = [10]\n[model]\n[train]\nl
 /// The name of networks of [`LAYERS`].
 const OWN: &str = "layers";
 
-/// Images of one channel through a convolution and a dense layer with few units, and dense layers alone. Products of such shapes have little to run
-/// in parallel: those with long sums take ten times as long as moving their bytes.
+/// Images of one channel through a convolution and a dense layer with few units, and dense layers alone. Products of
+/// such shapes have little to run in parallel: those with long sums take ten times as long as moving their bytes.
 const NARROW_NETWORKS: [CalibrationNetwork; 6] = [
     (OWN, 32, &["data.x=[48, 48, 1]", narrow!(48)]),
     (OWN, 32, &["data.x=[96, 96, 1]", narrow!(24)]),

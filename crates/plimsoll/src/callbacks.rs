@@ -17,7 +17,8 @@ pub enum TrainingControl {
     Stop,
 }
 
-/// Called after every epoch. Its state is saved in checkpoints, so that a resumed run continues as if it had never stopped.
+/// Called after every epoch. Its state is saved in checkpoints, so that a resumed run continues as if it had never
+/// stopped.
 pub trait Callback {
     /// The name its state is saved under; unique in a run.
     fn name(&self) -> &str;

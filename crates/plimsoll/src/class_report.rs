@@ -169,8 +169,8 @@ impl ClassReport {
     }
 }
 
-/// The area under the ROC curve of two histograms: the chance that a row of the class has a higher score than another row. Rows in
-/// the same bin count half.
+/// The area under the ROC curve of two histograms: the chance that a row of the class has a higher score than another
+/// row. Rows in the same bin count half.
 fn area([of_class, others]: &[Vec<u32>; 2]) -> Option<f64> {
     let sum = |counts: &[u32]| counts.iter().map(|count| f64::from(*count)).sum::<f64>();
     let pairs = sum(of_class) * sum(others);

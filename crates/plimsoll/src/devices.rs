@@ -26,7 +26,8 @@ pub enum DeviceSpec {
     Cpu,
     /// A GPU, by its number.
     Cuda(usize),
-    /// A GPU of its own for each of several ranks: that with the number of the rank on its machine. The first one for a process that is alone.
+    /// A GPU of its own for each of several ranks: that with the number of the rank on its machine. The first one for a
+    /// process that is alone.
     CudaOfRank,
 }
 
@@ -50,8 +51,8 @@ pub enum Algorithms {
     /// The first of cuBLASLt's and cuDNN's own ranking, without measuring: the same for every run on a GPU.
     #[default]
     Rules,
-    /// The fastest of several, measured once per shape and GPU, and stored with the compiled kernels. Checkpoints record
-    /// them, so that a resumed run has the same results.
+    /// The fastest of several, measured once per shape and GPU, and stored with the compiled kernels. Checkpoints
+    /// record them, so that a resumed run has the same results.
     Measured,
 }
 
@@ -126,8 +127,8 @@ pub fn open_device(spec: DeviceSpec) -> Result<Arc<dyn Device>> {
     open(spec, None, None, Algorithms::Rules).map(|opened| opened.device)
 }
 
-/// Opens the same GPU once for each way that convolutions can go, with what that is called: by libraries wherever they can, and in generated kernels. The CPU has
-/// one way only.
+/// Opens the same GPU once for each way that convolutions can go, with what that is called: by libraries wherever they
+/// can, and in generated kernels. The CPU has one way only.
 pub fn open_each_way(spec: DeviceSpec) -> Result<Vec<(&'static str, Arc<dyn Device>)>> {
     match spec.ordinal(0) {
         None => Ok(vec![("", open_device(spec)?)]),

@@ -1,4 +1,5 @@
-//! Files that are complete or not there: written under another name, synced, then renamed. And the space that is left for them.
+//! Files that are complete or not there: written under another name, synced, then renamed. And the space that is left
+//! for them.
 
 use crate::error::{Error, Result};
 use plimsoll_core::Bytes;
@@ -62,8 +63,8 @@ pub(crate) fn is_disk_full(error: &Error) -> bool {
     matches!(error, Error::Io { source, .. } if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
 }
 
-/// How large a new file in a folder can become: what is free on its disk, or the largest file that the process may write. None where the
-/// system does not tell.
+/// How large a new file in a folder can become: what is free on its disk, or the largest file that the process may
+/// write. None where the system does not tell.
 pub(crate) fn free_space(folder: &Path) -> Option<Bytes> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.map(Bytes);
     let free = rustix::fs::statvfs(folder).ok().map(|disk| Bytes(disk.f_bavail.saturating_mul(disk.f_frsize)));

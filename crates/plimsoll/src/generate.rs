@@ -35,7 +35,8 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Opens the model of a run folder. The text it was trained on must still be there: its characters are the vocabulary.
+    /// Opens the model of a run folder. The text it was trained on must still be there: its characters are the
+    /// vocabulary.
     pub fn open(folder: &Path) -> Result<Generator> {
         let (config, weights) = (folder.join("config.toml"), folder.join("weights.safetensors"));
         let mut config = Config::read(&config)?;

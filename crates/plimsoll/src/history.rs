@@ -81,13 +81,14 @@ pub struct History {
     pub measured: Bytes,
     /// Predicted seconds of a whole batch.
     pub predicted_step_s: f64,
-    /// Measured seconds of a whole batch: the median of the last 511 steps, in which time spent waiting for rows or for a busy processor does
-    /// not count; and the fastest of all. Neither the first step nor batches that are not full count.
+    /// Measured seconds of a whole batch: the median of the last 511 steps, in which time spent waiting for rows or for
+    /// a busy processor does not count; and the fastest of all. Neither the first step nor batches that are not full
+    /// count.
     pub measured_step_s: Option<(f64, f64)>,
     /// The stages of the input pipeline, with their memory and the time they took.
     pub pipeline: Option<Explain>,
-    /// Seconds of training, without validation, that were spent waiting for the input pipeline; and all others. On a device that runs
-    /// asynchronously, it may compute while the host waits.
+    /// Seconds of training, without validation, that were spent waiting for the input pipeline; and all others. On a
+    /// device that runs asynchronously, it may compute while the host waits.
     pub waiting_s: f64,
     /// See [`waiting_s`](History::waiting_s).
     pub computing_s: f64,
@@ -131,8 +132,8 @@ impl WeightSparsity {
 /// How many epochs a history has at most: the memory of a run must not grow with its length.
 pub(crate) const MAX_EPOCHS: usize = 1000;
 
-/// Heap of an epoch, of each of its scalars, and of each of its values and counts per class: in memory, as JSON and as text. Counts are
-/// one text, in checkpoints only.
+/// Heap of an epoch, of each of its scalars, and of each of its values and counts per class: in memory, as JSON and as
+/// text. Counts are one text, in checkpoints only.
 const PER_EPOCH: u64 = 768;
 const PER_SCALAR: u64 = 320;
 const PER_CLASS_VALUE: u64 = 104;
@@ -142,8 +143,8 @@ const PER_CLASS_COUNT: u64 = 40;
 const REPORT_BUFFERS: u64 = 64 << 10;
 
 impl History {
-    /// Heap of the history of a run with this many scalars, values per class and counts per class in each epoch. Values per class are held for the last epoch
-    /// only.
+    /// Heap of the history of a run with this many scalars, values per class and counts per class in each epoch. Values
+    /// per class are held for the last epoch only.
     pub(crate) fn footprint(epochs: u64, scalars: usize, class_values: usize, class_counts: usize) -> Bytes {
         let epoch = PER_EPOCH + PER_SCALAR * scalars as u64;
         let counts = PER_CLASS_COUNT.saturating_mul(class_counts as u64);

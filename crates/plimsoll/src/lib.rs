@@ -1,7 +1,8 @@
 //! Plimsoll: train neural networks within a memory budget that is planned before the first step.
 //!
-//! Give a [`nn`] model, a [`Dataset`] and a [`Budget`] to a [`Trainer`]. [`Trainer::plan`] states the memory of the run, to the byte, or the
-//! minimum budget that works; [`Trainer::run`] trains as planned. See [`Trainer`] for a whole program.
+//! Give a [`nn`] model, a [`Dataset`] and a [`Budget`] to a [`Trainer`]. [`Trainer::plan`] states the memory of the
+//! run, to the byte, or the minimum budget that works; [`Trainer::run`] trains as planned. See [`Trainer`] for a whole
+//! program.
 //!
 //! # Layers
 //! Modules depend on modules above them in this table only; data passes them in this order.

@@ -1,7 +1,7 @@
 //! Names of enum variants, as configurations and reports write them.
 
-/// Gives an enum `NAMES`, all its values by name, and `name()`. Adding a variant without a name does not compile. Fields have their defaults in
-/// `NAMES`; aliases follow the name they stand for.
+/// Gives an enum `NAMES`, all its values by name, and `name()`. Adding a variant without a name does not compile.
+/// Fields have their defaults in `NAMES`; aliases follow the name they stand for.
 macro_rules! named {
     ($type:ident { $($variant:ident => $name:literal $(| $alias:literal)*),+ $(,)? }) => {
         impl $type {

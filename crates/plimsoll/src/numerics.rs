@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The planner's choices that result bits depend on. A checkpoint stores them, and a resumed run is planned with the same, so that it ends with
-/// the weights of a run without interruption. All other strategies (recomputation, splitting, offload) change no bit.
+/// The planner's choices that result bits depend on. A checkpoint stores them, and a resumed run is planned with the
+/// same, so that it ends with the weights of a run without interruption. All other strategies (recomputation,
+/// splitting, offload) change no bit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Numerics {
     /// Rows of a micro-batch.

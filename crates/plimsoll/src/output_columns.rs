@@ -10,7 +10,8 @@ pub struct OutputColumns {
     pub names: Vec<String>,
     /// The names of its classes, if the data has them.
     pub classes: Vec<String>,
-    /// What maps predictions to the units of the data, for each column: offset and factor. Empty if they stay as they are.
+    /// What maps predictions to the units of the data, for each column: offset and factor. Empty if they stay as they
+    /// are.
     pub(crate) scales: Vec<(f64, f64)>,
 }
 
@@ -36,8 +37,8 @@ pub struct ModelColumns {
 }
 
 impl ModelColumns {
-    /// Those of a model with these losses that was trained on data with this preprocessing; `ahead` are the rows ahead of a
-    /// forecast.
+    /// Those of a model with these losses that was trained on data with this preprocessing; `ahead` are the rows ahead
+    /// of a forecast.
     pub(crate) fn new(fitted: &Preprocessing, ahead: &[usize], losses: &OutputLosses) -> ModelColumns {
         let of = |columns: &[String]| {
             let names = match ahead {

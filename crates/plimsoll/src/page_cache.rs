@@ -1,9 +1,10 @@
 //! The page cache of files that a run writes and reads again, where a control group limits it.
 //!
-//! Pages that are on their way to or from the disk count towards the limit of a control group and cannot be given up. Version 1 does not slow down
-//! the writers of a group, and a read may be ahead by megabytes, so the kernel may kill a process that has only its files to blame. Version 2 slows
-//! writers down, but does not wait for the disk when a process then allocates the rest of its memory. Near the limit, with all that is planned, a
-//! run waits for the disk instead.
+//! Pages that are on their way to or from the disk count towards the limit of a control group and cannot be given up.
+//! Version 1 does not slow down the writers of a group, and a read may be ahead by megabytes, so the kernel may kill a
+//! process that has only its files to blame. Version 2 slows writers down, but does not wait for the disk when a
+//! process then allocates the rest of its memory. Near the limit, with all that is planned, a run waits for the disk
+//! instead.
 
 #![allow(unsafe_code, reason = "advice about the pages of a file, and writing them back to the disk")]
 
@@ -15,7 +16,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bytes after which a writer looks at the limit. As much can be on its way to the disk when the kernel looks for memory.
+/// Bytes after which a writer looks at the limit. As much can be on its way to the disk when the kernel looks for
+/// memory.
 pub(crate) const PIECE: usize = 256 << 10;
 
 /// Bytes read at a time near the limit.
@@ -38,16 +40,16 @@ pub(crate) fn plan(total: Bytes) {
     PLANNED.fetch_max(total.0, Relaxed);
 }
 
-/// Called after a part of a file was written: near the limit of a control group, waits until it is on the disk and drops it from the page cache.
-/// Allocates nothing after the first call.
+/// Called after a part of a file was written: near the limit of a control group, waits until it is on the disk and
+/// drops it from the page cache. Allocates nothing after the first call.
 pub(crate) fn written(file: &File, start: u64, length: usize) {
     if is_near_limit() {
         write_back(file, start, length as u64);
     }
 }
 
-/// Reads a part of a file: near the limit of a control group in small pieces that do not stay in the page cache. Allocates nothing after the first
-/// call.
+/// Reads a part of a file: near the limit of a control group in small pieces that do not stay in the page cache.
+/// Allocates nothing after the first call.
 pub(crate) fn read(file: &File, bytes: &mut [u8], start: u64) -> io::Result<()> {
     if !is_near_limit() {
         return file.read_exact_at(bytes, start);
@@ -113,7 +115,8 @@ fn write_back(file: &File, start: u64, length: u64) {
         unsafe extern "C" {
             fn sync_file_range(file: i32, start: i64, length: i64, flags: u32) -> i32;
         }
-        // SAFETY: the file is open; only its pages in the cache are concerned. Errors are those of the disk, which syncing the file reports.
+        // SAFETY: the file is open; only its pages in the cache are concerned. Errors are those of the disk, which
+        // syncing the file reports.
         unsafe { sync_file_range(file.as_raw_fd(), start as i64, length as i64, WAIT_BEFORE_WRITE_AND_AFTER) };
     }
     advise(file, start, length, DONT_NEED);

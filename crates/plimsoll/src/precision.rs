@@ -5,16 +5,16 @@ use plimsoll_core::passes::{Columns, mixed_with};
 use plimsoll_core::{DType, Graph, GraphError};
 use serde::{Deserialize, Serialize};
 
-/// The data type of activations and their gradients. Parameters and optimizer state stay in 32 bits, and so does all arithmetic, except
-/// products in TF32.
+/// The data type of activations and their gradients. Parameters and optimizer state stay in 32 bits, and so does all
+/// arithmetic, except products in TF32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
     /// 32 bits for everything.
     #[default]
     F32,
-    /// 32 bits for everything, but matrix products and convolutions may round their operands to TF32 (10 bits of mantissa): on the tensor
-    /// cores of a GPU. The CPU computes in f32.
+    /// 32 bits for everything, but matrix products and convolutions may round their operands to TF32 (10 bits of
+    /// mantissa): on the tensor cores of a GPU. The CPU computes in f32.
     Tf32,
     /// f16, with dynamic loss scaling.
     MixedF16,

@@ -47,8 +47,8 @@ impl Preprocessing {
         Preprocessing { features: read.used, targets: read.targets, outputs: read.outputs, scales, classes, columns }
     }
 
-    /// The memory of writing the names of a dataset with checkpoints, weights and reports: as they are, as JSON documents and as text. Zero where
-    /// they are so few that the heap's reserve has space for them.
+    /// The memory of writing the names of a dataset with checkpoints, weights and reports: as they are, as JSON
+    /// documents and as text. Zero where they are so few that the heap's reserve has space for them.
     pub(crate) fn footprint(data: &Dataset, validation: bool) -> Bytes {
         let fitted = Preprocessing::of(data);
         let copies_of = |documents: u64, name: &String| {
@@ -87,7 +87,8 @@ impl Preprocessing {
         Ok(tensors::metadata(weights, KEY)?.and_then(|text| serde_json::from_str(&text).ok()))
     }
 
-    /// What maps predictions of these columns to the units of the data, as offset and factor; empty if all stay as they are.
+    /// What maps predictions of these columns to the units of the data, as offset and factor; empty if all stay as they
+    /// are.
     pub(crate) fn inverses_of(&self, columns: &[String]) -> Vec<(f64, f64)> {
         let inverse = |name: &String| match self.columns.iter().find(|column| column.name == *name) {
             Some(column) => column.inverse(),

@@ -15,8 +15,8 @@ pub struct Parallel {
     pub data: DataParallelism,
     /// Whose rows the statistics of batch normalization are of.
     pub batch_norm: BatchNormStatistics,
-    /// Whether results have the same bits on any number of ranks: batches are divided into fixed micro-batches, whose gradients
-    /// are added in a fixed order. On one process too, with the same bits.
+    /// Whether results have the same bits on any number of ranks: batches are divided into fixed micro-batches, whose
+    /// gradients are added in a fixed order. On one process too, with the same bits.
     pub reproducible: bool,
     /// What each rank has a part of, instead of all.
     pub shard: Shard,
@@ -54,8 +54,8 @@ impl Shard {
 /// How ranks divide the batches of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DataParallelism {
-    /// Every rank trains on its rows of every batch, and gradients are summed over all of them. On one process, nothing is
-    /// divided.
+    /// Every rank trains on its rows of every batch, and gradients are summed over all of them. On one process, nothing
+    /// is divided.
     #[default]
     Auto,
     /// The run is one of a single process; several are refused.
@@ -73,7 +73,8 @@ pub enum BatchNormStatistics {
     /// Those of the rows of all ranks, as of one process.
     #[default]
     Synchronized,
-    /// Those of each rank's own rows. That changes results, and has to be [allowed](crate::Permission::MicrobatchBatchnorm).
+    /// Those of each rank's own rows. That changes results, and has to be
+    /// [allowed](crate::Permission::MicrobatchBatchnorm).
     Local,
 }
 
@@ -109,8 +110,8 @@ impl fmt::Debug for Ranks {
 }
 
 impl Ranks {
-    /// The ranks that `mpirun`, `srun` or another launcher started with this process, over MPI; none if it is alone. Called
-    /// before anything else takes memory, so that what MPI takes is measured.
+    /// The ranks that `mpirun`, `srun` or another launcher started with this process, over MPI; none if it is alone.
+    /// Called before anything else takes memory, so that what MPI takes is measured.
     ///
     /// # Errors
     /// If the variables of launchers contradict each other, or MPI cannot be started.
@@ -180,8 +181,8 @@ impl Ranks {
         &self.group
     }
 
-    /// The result of every rank's own work, if all of them have one. Otherwise all ranks return the error of the first that
-    /// failed, so that none waits for it.
+    /// The result of every rank's own work, if all of them have one. Otherwise all ranks return the error of the first
+    /// that failed, so that none waits for it.
     ///
     /// # Errors
     /// The first rank's error, or that of communication.

@@ -1,4 +1,5 @@
-//! Typed access to the tables of a configuration. Keys that nothing has read are errors, with the nearest known key as a suggestion.
+//! Typed access to the tables of a configuration. Keys that nothing has read are errors, with the nearest known key as
+//! a suggestion.
 
 use crate::error::{Error, Result};
 use crate::suggest::{did_you_mean, inner_key, nearest};

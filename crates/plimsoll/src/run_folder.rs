@@ -77,14 +77,15 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// The fit that the trainer's description states, with its files in this folder. A resumed run has to be planned with it.
+    /// The fit that the trainer's description states, with its files in this folder. A resumed run has to be planned
+    /// with it.
     pub fn fit(&self, trainer: &Trainer) -> Fit<'static> {
         fit_in(&self.path, self.existing, trainer)
     }
 
-    /// Trains as planned, reports what happens, and writes configuration, plan, log, checkpoints, weights and report to the folder. The plan is
-    /// one of [`fit`](RunFolder::fit). A run that is stopped leaves a checkpoint, but neither weights nor a report. Of several ranks, the first
-    /// reports and writes.
+    /// Trains as planned, reports what happens, and writes configuration, plan, log, checkpoints, weights and report to
+    /// the folder. The plan is one of [`fit`](RunFolder::fit). A run that is stopped leaves a checkpoint, but neither
+    /// weights nor a report. Of several ranks, the first reports and writes.
     ///
     /// # Errors
     /// When training fails, the folder cannot be written, or its disk has no space for the weights.
@@ -189,7 +190,8 @@ impl RunFolder {
         self.stream(report::MEMORY, |writer| report::write_map(writer, &plan.memory, &layers))
     }
 
-    /// Adds the measured algorithms of a GPU to the plan, once programs that use them are loaded; `recorded` is how many it has.
+    /// Adds the measured algorithms of a GPU to the plan, once programs that use them are loaded; `recorded` is how
+    /// many it has.
     fn record_algorithms(&self, device: &dyn Device, recorded: &mut usize) -> Result<()> {
         let Some(algorithms) = device.diagnostics().and_then(|device| device.algorithms()).filter(|found| found.len() > *recorded) else {
             return Ok(());
@@ -234,7 +236,8 @@ impl RunFolder {
         written.map_err(|source| Error::Io { action: "write", path, source })
     }
 
-    /// Removes what an earlier run left, unless this one continues it. Its weights and its report stay until this run has its own.
+    /// Removes what an earlier run left, unless this one continues it. Its weights and its report stay until this run
+    /// has its own.
     fn begin(&self, checkpoints: Option<&Checkpoints>, csv_log: bool) -> Result<()> {
         if self.existing == Existing::Resume {
             return Ok(());
@@ -267,8 +270,8 @@ impl RunFolder {
         }
     }
 
-    /// Checks that there is memory for the files of the run beside its plan, if the folder is in memory: whatever is written to a `tmpfs` counts
-    /// for the control group of the process.
+    /// Checks that there is memory for the files of the run beside its plan, if the folder is in memory: whatever is
+    /// written to a `tmpfs` counts for the control group of the process.
     fn check_memory(&self, plan: &RunPlan, averages: bool, checkpoints: Option<&Checkpoints>) -> Result<()> {
         if !files::is_in_memory(&self.path) {
             return Ok(());
@@ -392,8 +395,8 @@ impl RunFolder {
         Ok(RunFolder { path: path.to_path_buf(), existing, _lock: Some(lock) })
     }
 
-    /// The folder that rank 0 has opened, on all ranks: those after it read its checkpoints and write nothing. `open` is called by
-    /// rank 0.
+    /// The folder that rank 0 has opened, on all ranks: those after it read its checkpoints and write nothing. `open`
+    /// is called by rank 0.
     ///
     /// # Errors
     /// If it cannot be opened, or another rank does not take part.

@@ -1,4 +1,5 @@
-//! The state of a run as its folder tells, while it trains and afterwards: for those who watch it, and for lists of runs.
+//! The state of a run as its folder tells, while it trains and afterwards: for those who watch it, and for lists of
+//! runs.
 
 use crate::error::{Error, Result};
 use crate::metrics::lower_is_better;
@@ -61,7 +62,8 @@ impl RunStatus {
         paths.iter().filter_map(|path| RunStatus::read(path).ok()).collect()
     }
 
-    /// The best value of the score that matters most: of the validation data if there is any, accuracy before loss; with its name and epoch.
+    /// The best value of the score that matters most: of the validation data if there is any, accuracy before loss;
+    /// with its name and epoch.
     pub fn best(&self) -> Option<(&'static str, f64, u64)> {
         let has = |name: &&str| self.epochs.iter().any(|epoch| epoch[*name].is_f64());
         let name = ["val_accuracy", "val_loss", "accuracy", "loss"].into_iter().find(has)?;

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 /// A learning-rate schedule: the factor of the learning rate at every step.
 ///
-/// Every schedule but [`ReduceOnPlateau`] is a function of the step, so a resumed run continues exactly. A schedule with a length
-/// cannot be exceeded: training for more steps is an error. Over a
-/// stream of unknown length, the learning rate stays at the final value, with a warning.
+/// Every schedule but [`ReduceOnPlateau`] is a function of the step, so a resumed run continues exactly. A schedule
+/// with a length cannot be exceeded: training for more steps is an error. Over a stream of unknown length, the learning
+/// rate stays at the final value, with a warning.
 ///
 /// ```
 /// use plimsoll::Schedule;
@@ -35,7 +35,8 @@ enum Decay {
     OneCycle { steps: Option<u64>, rising: f64, start: f64, end: f64 },
 }
 
-/// Reduces the learning rate when a metric has stopped improving. The rule and its defaults are Keras' `ReduceLROnPlateau`.
+/// Reduces the learning rate when a metric has stopped improving. The rule and its defaults are Keras'
+/// `ReduceLROnPlateau`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReduceOnPlateau {
     /// The factor by which the learning rate is reduced.
@@ -133,7 +134,8 @@ impl Schedule {
         self
     }
 
-    /// For one cycle: the fraction of steps with increasing rate, and the first and last rate as fractions of the maximum.
+    /// For one cycle: the fraction of steps with increasing rate, and the first and last rate as fractions of the
+    /// maximum.
     pub fn cycle(mut self, up: f64, first: f64, last: f64) -> Schedule {
         if let Decay::OneCycle { rising, start, end, .. } = &mut self.decay {
             (*rising, *start, *end) = (up, first, last);
@@ -272,7 +274,8 @@ impl Schedule {
     }
 }
 
-/// How a configuration writes a schedule. The list of types, their keys and hints and the table in `docs/training.md` follow from it.
+/// How a configuration writes a schedule. The list of types, their keys and hints and the table in `docs/training.md`
+/// follow from it.
 #[derive(Clone, Copy)]
 pub(crate) struct ScheduleDef {
     /// The `type`.

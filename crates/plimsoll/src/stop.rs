@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Stops a [`Fit`](crate::Fit) from outside: another thread, a callback, or a signal handler. Clones stop the same fit.
 ///
-/// Training ends after the step that is running, with a checkpoint if the fit writes any, also while it waits for input. The run can then be
-/// resumed, bit for bit.
+/// Training ends after the step that is running, with a checkpoint if the fit writes any, also while it waits for
+/// input. The run can then be resumed, bit for bit.
 ///
 /// ```
 /// use plimsoll::prelude::*;

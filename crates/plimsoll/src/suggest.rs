@@ -1,4 +1,5 @@
-//! Suggestions for mistyped names: what Keras and PyTorch call the same thing, or else the known name at the smallest edit distance.
+//! Suggestions for mistyped names: what Keras and PyTorch call the same thing, or else the known name at the smallest
+//! edit distance.
 
 /// Names of Keras and PyTorch with ours. A suggestion is made only where ours is known.
 const SYNONYMS: &[(&str, &str)] = &[

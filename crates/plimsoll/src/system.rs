@@ -8,11 +8,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Untracked heap: names, the ledger itself, the C library, and the gaps that planning leaves between blocks that are still in use.
+/// Untracked heap: names, the ledger itself, the C library, and the gaps that planning leaves between blocks that are
+/// still in use.
 const HEAP_RESERVE: Bytes = Bytes::kib(768);
 
-/// Percent of the program file's pages that are not resident at once: code of other phases, commands, formats and processors, and tables for
-/// panics. Pages are given back between the phases of a run: arguments, configuration, data, graphs, planning, loading, first batch, checkpoints.
+/// Percent of the program file's pages that are not resident at once: code of other phases, commands, formats and
+/// processors, and tables for panics. Pages are given back between the phases of a run: arguments, configuration, data,
+/// graphs, planning, loading, first batch, checkpoints.
 const UNUSED: u64 = 95;
 
 /// The same for the code of libraries that were loaded with the program.
@@ -24,13 +26,14 @@ const PAGE: u64 = 4096;
 /// The main thread's stack as far as it is touched.
 const MAIN_STACK: Bytes = Bytes::kib(256);
 
-/// The memory this process can have in all: the limit of its control group minus what others in the group hold, or its resident memory plus
-/// what the system has available, whichever is less.
+/// The memory this process can have in all: the limit of its control group minus what others in the group hold, or its
+/// resident memory plus what the system has available, whichever is less.
 pub fn available_memory() -> Bytes {
     available_to_rank(1)
 }
 
-/// The same where `ranks` processes like this one share the machine, and every control group in which this one is not alone.
+/// The same where `ranks` processes like this one share the machine, and every control group in which this one is not
+/// alone.
 pub(crate) fn available_to_rank(ranks: u64) -> Bytes {
     let available = Bytes(meminfo("MemAvailable:").unwrap_or(Bytes::gib(1)).0 / ranks) + resident();
     match free_in_control_group(ranks) {
@@ -111,7 +114,8 @@ fn mapped_files(maps: impl BufRead) -> Bytes {
     maps.lines().map_while(Result::ok).filter_map(|line| size(&line)).sum()
 }
 
-/// How long threads were runnable while others had their processor. On an idle machine the work of a single thread takes that much less.
+/// How long threads were runnable while others had their processor. On an idle machine the work of a single thread
+/// takes that much less.
 pub struct Waiting(Vec<SchedulerStatistics>);
 
 impl Waiting {
@@ -210,8 +214,8 @@ fn kilobytes(text: &str, field: &str) -> Option<Bytes> {
     line.split_whitespace().nth(1)?.parse().ok().map(Bytes::kib)
 }
 
-/// What this process can have in its control group and its parents, in either version of the interface; `ranks` share those in which it is not
-/// alone.
+/// What this process can have in its control group and its parents, in either version of the interface; `ranks` share
+/// those in which it is not alone.
 fn free_in_control_group(ranks: u64) -> Option<Bytes> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let read = |path: &str| fs::read_to_string(path).ok();
@@ -230,8 +234,8 @@ struct Interface {
     held: &'static [&'static str],
 }
 
-/// Kernel memory (page tables, stacks, open files) of this process, for one line of `/proc/self/cgroup`, where it is alone in its group; otherwise
-/// nobody tells whose it is.
+/// Kernel memory (page tables, stacks, open files) of this process, for one line of `/proc/self/cgroup`, where it is
+/// alone in its group; otherwise nobody tells whose it is.
 fn own_kernel_memory(line: &str, own: u32, read: &dyn Fn(&str) -> Option<String>) -> Option<Bytes> {
     let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
     let group = group.trim_end_matches('/');
@@ -251,7 +255,8 @@ fn own_kernel_memory(line: &str, own: u32, read: &dyn Fn(&str) -> Option<String>
     stat.lines().find_map(|line| line.strip_prefix("kernel ")?.trim().parse().ok()).map(Bytes)
 }
 
-/// What there is for a process that holds `own` bytes itself and may be alone in its group, for one line of `/proc/self/cgroup`.
+/// What there is for a process that holds `own` bytes itself and may be alone in its group, for one line of
+/// `/proc/self/cgroup`.
 fn control_group_free(line: &str, own: Bytes, alone: bool, ranks: u64, read: &dyn Fn(&str) -> Option<String>) -> Option<Bytes> {
     let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
     let interface = match controllers {
@@ -275,7 +280,8 @@ fn control_group_free(line: &str, own: Bytes, alone: bool, ranks: u64, read: &dy
             let of = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap_or(0);
             // Not the usage: it includes files, which are given up first, and what each processor has charged ahead.
             let held: u64 = interface.held.iter().map(|name| of(name)).sum::<u64>() + number(interface.kernel).unwrap_or(0);
-            // Statistics lag behind; alone in its group, a process holds all of it. A limit was rounded down to whole pages.
+            // Statistics lag behind; alone in its group, a process holds all of it. A limit was rounded down to whole
+            // pages.
             let (others, ranks) = if alone && group == innermost { (0, 1) } else { (held.saturating_sub(own.0), ranks) };
             let free = (limit + PAGE - 1).saturating_sub(others) / ranks;
             least = Some(least.map_or(free, |least| least.min(free)));

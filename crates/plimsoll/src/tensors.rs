@@ -1,5 +1,5 @@
-//! Tensors in safetensors files, written and read in small chunks. The header's metadata has a checksum of the whole file, header and data;
-//! files of other programs have none and are read without.
+//! Tensors in safetensors files, written and read in small chunks. The header's metadata has a checksum of the whole
+//! file, header and data; files of other programs have none and are read without.
 
 mod header;
 
@@ -47,7 +47,8 @@ pub(crate) enum Which {
 }
 
 impl Which {
-    /// Accumulated gradients and metric counts are never saved: between two steps the former are empty, and the host has the latter.
+    /// Accumulated gradients and metric counts are never saved: between two steps the former are empty, and the host
+    /// has the latter.
     fn has(self, kind: StateKind) -> bool {
         match self {
             Which::Weights => matches!(kind, StateKind::Parameter | StateKind::Statistic),
@@ -220,7 +221,8 @@ fn write_tensors(executor: &Executor, tensors: &[Stored], file: &File, path: &Pa
     Ok(written)
 }
 
-/// Where a header has the digits of the checksum. A tensor's name cannot be taken for it: quotes inside names are escaped.
+/// Where a header has the digits of the checksum. A tensor's name cannot be taken for it: quotes inside names are
+/// escaped.
 fn checksum_digits(header: &[u8]) -> Option<Range<usize>> {
     let key = format!("\"{CHECKSUM}\":\"");
     let start = key.len() + header.windows(key.len()).position(|bytes| bytes == key.as_bytes())?;
@@ -249,7 +251,8 @@ pub(crate) fn load_weights(executor: &mut Executor, path: &Path) -> Result<()> {
     load(executor).map_err(|unusable: Unusable| unusable.about(path))
 }
 
-/// Loads the weights of a teacher, whose names begin with `prefix` in the run but not in the file; nothing if the run has none.
+/// Loads the weights of a teacher, whose names begin with `prefix` in the run but not in the file; nothing if the run
+/// has none.
 pub(crate) fn load_teacher(executor: &mut Executor, path: &Path, prefix: &str) -> Result<()> {
     let own = |state: State| {
         let name = state.name.strip_prefix(prefix).and_then(|name| name.strip_prefix('/')).map(str::to_string);

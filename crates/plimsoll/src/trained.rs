@@ -41,8 +41,8 @@ pub struct Trained {
 }
 
 impl Trained {
-    /// Opens the model of a run folder. Without a choice of rows, the validation data is used, or the training data if there is none. `change`
-    /// may edit the run's configuration first, to name other data or another budget.
+    /// Opens the model of a run folder. Without a choice of rows, the validation data is used, or the training data if
+    /// there is none. `change` may edit the run's configuration first, to name other data or another budget.
     pub fn open(folder: &Path, rows: Option<Rows>, change: impl FnOnce(&mut Config) -> Result<()>) -> Result<Trained> {
         let weights = folder.join("weights.safetensors");
         let mut config = Config::read(&folder.join("config.toml"))?;
@@ -111,15 +111,16 @@ impl Trained {
         self.trainer.evaluate(&self.data)
     }
 
-    /// How well classes are distinguished; none if the model is no classifier with one output, or the memory does not suffice.
+    /// How well classes are distinguished; none if the model is no classifier with one output, or the memory does not
+    /// suffice.
     pub fn class_report(&mut self) -> Result<Option<ClassReport>> {
         self.trainer.load_weights(&self.weights)?;
         self.trainer.class_report(&self.data)
     }
 
-    /// Passes the predictions to `sink`, one micro-batch at a time, in the order of the rows. Memory does not grow with their number. Where labels
-    /// were standardized, predictions are in their original units.
-    /// `sink` also gets what the outputs mean.
+    /// Passes the predictions to `sink`, one micro-batch at a time, in the order of the rows. Memory does not grow with
+    /// their number. Where labels were standardized, predictions are in their original units. `sink` also gets what the
+    /// outputs mean.
     pub fn predict(self, mut sink: impl FnMut(&Prediction<'_>, &[OutputKind])) -> Result<()> {
         let mut trainer = self.trainer.for_prediction();
         trainer.load_weights(&self.weights)?;

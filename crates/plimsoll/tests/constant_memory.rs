@@ -1,5 +1,5 @@
-//! Memory does not grow: steps allocate nothing and resident memory is flat. Alone in its process, so that the counters are its own, and
-//! without a test harness, whose threads allocate.
+//! Memory does not grow: steps allocate nothing and resident memory is flat. Alone in its process, so that the counters
+//! are its own, and without a test harness, whose threads allocate.
 
 use plimsoll::config::Config;
 use plimsoll::nn::{Conv2D, Dropout, Flatten, MaxPool2D};

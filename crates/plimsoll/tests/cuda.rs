@@ -74,7 +74,8 @@ fn micro_batches_match_the_full_batch_on_gpu() {
     }
 }
 
-/// The loss is read while the next step runs; the error still names the failing step, and the weights are those before it.
+/// The loss is read while the next step runs; the error still names the failing step, and the weights are those before
+/// it.
 #[test]
 fn a_non_finite_loss_reports_its_step() {
     if !has_gpu() {

@@ -1,5 +1,5 @@
-//! Several ranks train the weights of one process: any number of ranks, batches that cannot be divided equally, and runs
-//! that are resumed by another number of ranks.
+//! Several ranks train the weights of one process: any number of ranks, batches that cannot be divided equally, and
+//! runs that are resumed by another number of ranks.
 
 #[path = "data_parallel/batch_norm.rs"]
 mod batch_norm;

@@ -1,4 +1,5 @@
-//! The programs of `examples/from_keras.rs`, which docs/coming-from-keras.md and docs/coming-from-pytorch.md show, on a few rows.
+//! The programs of `examples/from_keras.rs`, which docs/coming-from-keras.md and docs/coming-from-pytorch.md show, on a
+//! few rows.
 
 #[path = "../examples/from_keras.rs"]
 #[allow(dead_code, reason = "a test calls the programs, not `main`")]

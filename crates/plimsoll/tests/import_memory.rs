@@ -1,5 +1,5 @@
-//! Reading a model of another program takes no more heap than its plan says, constants that ONNX graphs compute included, and so do the files
-//! of weights. Models of the folder `PLIMSOLL_MODELS` are measured too:
+//! Reading a model of another program takes no more heap than its plan says, constants that ONNX graphs compute
+//! included, and so do the files of weights. Models of the folder `PLIMSOLL_MODELS` are measured too:
 //! `PLIMSOLL_MODELS=zoo cargo test -p plimsoll --test import_memory -- --nocapture`.
 
 use plimsoll::config::Config;

@@ -1,4 +1,5 @@
-//! Op splitting: large layers computed in slices train bit-identically, for a language model and a convolutional network.
+//! Op splitting: large layers computed in slices train bit-identically, for a language model and a convolutional
+//! network.
 
 use plimsoll::nn::{Activation, BatchNorm, Conv2D, Dense, Flatten, MaxPool2D, Padding, Sequential};
 use plimsoll::optim::Adam;

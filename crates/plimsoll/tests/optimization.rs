@@ -1,4 +1,5 @@
-//! Optimizers, clipping, loss scaling, weight averages, schedules, sample weights and metrics, all independent of micro-batches.
+//! Optimizers, clipping, loss scaling, weight averages, schedules, sample weights and metrics, all independent of
+//! micro-batches.
 
 use plimsoll::config::Config;
 use plimsoll::nn::{Flatten, Model};

@@ -1,4 +1,5 @@
-//! Mixed precision, 8-bit state and other permissions: what the planner chooses, and that a run does what its plan states.
+//! Mixed precision, 8-bit state and other permissions: what the planner chooses, and that a run does what its plan
+//! states.
 
 use plimsoll::config::Config;
 use plimsoll::{Allow, Bytes, Error, Fit, Infeasible, Permission, RunPlan, Trainer};

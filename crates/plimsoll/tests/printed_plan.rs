@@ -7,7 +7,8 @@ fn digits(split: Split) -> Dataset {
     Dataset::digits(split).shuffle(Shuffle::seed(3)).map("x", [scale(1.0 / 16.0)]).batch(64)
 }
 
-/// Everything about a plan: the screen, the JSON document, and the certificate with every buffer's offset, size and lifetime.
+/// Everything about a plan: the screen, the JSON document, and the certificate with every buffer's offset, size and
+/// lifetime.
 fn everything(plan: &RunPlan) -> (String, String, String) {
     (plan.to_string(), plan.to_json().to_string(), serde_json::to_string(&plan.memory.certificate()).unwrap())
 }

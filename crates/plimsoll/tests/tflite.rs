@@ -1,4 +1,5 @@
-//! Files of TensorFlow's converter give what LiteRT's reference kernels compute. References: `references/tflite_vectors.py`.
+//! Files of TensorFlow's converter give what LiteRT's reference kernels compute. References:
+//! `references/tflite_vectors.py`.
 
 use plimsoll::prelude::*;
 use plimsoll::{Error, Predictions, TflitePlan};

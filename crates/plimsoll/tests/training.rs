@@ -33,7 +33,8 @@ fn numbers(file: &[u8]) -> Vec<f32> {
     file[8 + header..].chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect()
 }
 
-/// A branching model with dropout, pooling and residual connections, which could distinguish micro-batches from the full batch.
+/// A branching model with dropout, pooling and residual connections, which could distinguish micro-batches from the
+/// full batch.
 fn branching() -> Model {
     let mut net = Functional::new("branching");
     let x = net.input();

@@ -1,4 +1,5 @@
-//! Runs a command within a hard memory limit of the operating system: a control group where possible, else a limit on private memory.
+//! Runs a command within a hard memory limit of the operating system: a control group where possible, else a limit on
+//! private memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Documents stay true: links and paths exist, commands and flags are those of the program and run, TOML parses, programs in Rust are those of
-//! the examples, every error is explained, every page is in the book, pages stay short.
+//! Documents stay true: links and paths exist, commands and flags are those of the program and run, TOML parses,
+//! programs in Rust are those of the examples, every error is explained, every page is in the book, pages stay short.
 
 mod commands;
 

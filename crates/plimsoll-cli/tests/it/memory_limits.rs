@@ -55,7 +55,8 @@ fn a_budget_above_free_memory_is_replanned() {
     assert!(error.contains("(1.00 TiB was requested, but only this is free)") && error.contains("\n  saved          "), "{error}");
 }
 
-/// Another process holds most of the budget; the run is replanned for the rest, reports it, and trains the same weights.
+/// Another process holds most of the budget; the run is replanned for the rest, reports it, and trains the same
+/// weights.
 #[test]
 fn memory_taken_by_another_process_is_replanned() {
     let (sandbox, bytes, taken) = (Sandbox::new("taken"), 160u64 << 20, 120u64 << 20);
@@ -104,7 +105,8 @@ fn weights(sandbox: &Sandbox, out: &str) -> Vec<f32> {
     bytes[header..].chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
-/// Trains a network without a limit, then within fractions of that memory, enforced by the system. Returns the permissions used.
+/// Trains a network without a limit, then within fractions of that memory, enforced by the system. Returns the
+/// permissions used.
 fn in_shares(name: &str, network: &[&str], shares: &[u64]) -> Vec<String> {
     let sandbox = Sandbox::new(name);
     let free = sandbox.json(&[&["train", "--json", "--quiet", "--out", "free", "--host-memory", "64GiB"], network].concat());
@@ -159,11 +161,13 @@ fn planning_a_deep_network_stays_within_its_budget() {
     assert!(used.iter().all(|used| !used.is_empty()), "{used:?}");
 }
 
-/// Files in memory count for the control group: a run whose files do not fit beside its plan is refused before it starts.
+/// Files in memory count for the control group: a run whose files do not fit beside its plan is refused before it
+/// starts.
 #[test]
 fn a_run_folder_in_memory_needs_memory_for_its_files() {
     let sandbox = Sandbox::new("in-memory");
-    // 8 MiB of weights and 24 MiB with the states of Adam: two checkpoints and the one that replaces the first, and the weights.
+    // 8 MiB of weights and 24 MiB with the states of Adam: two checkpoints and the one that replaces the first, and the
+    // weights.
     sandbox.write(
         "run.toml",
         "[data]\nsource = \"random\"\nrows = 64\nx = [1024]\ny = [1]\nbatch = 32\n\

@@ -1,4 +1,5 @@
-//! A trained model on new data: without labels, without the data it was trained on, and with the preprocessing it was trained with.
+//! A trained model on new data: without labels, without the data it was trained on, and with the preprocessing it was
+//! trained with.
 
 use super::{Sandbox, command, npy};
 use std::io::Write;

@@ -62,7 +62,8 @@ fn a_plan_with_split_layers_reports_them_and_is_verified() {
     assert_eq!(sandbox.fail(&["check", "edited.json"]).0, 1);
 }
 
-/// The peak with copied concat inputs, and the fraction that is enough with in-place writes. Most of a dense block is one growing tensor.
+/// The peak with copied concat inputs, and the fraction that is enough with in-place writes. Most of a dense block is
+/// one growing tensor.
 #[test]
 fn concat_outputs_are_written_in_place_and_verified() {
     let sandbox = Sandbox::new("check-joins");

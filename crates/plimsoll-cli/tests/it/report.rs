@@ -198,7 +198,8 @@ fn axe() -> Option<String> {
     found.map(|source| source.replace("</script", "<\\/script"))
 }
 
-/// Collects what a browser makes of a page: errors, its width, the data of every chart, what axe-core finds, and what pointer and keys do.
+/// Collects what a browser makes of a page: errors, its width, the data of every chart, what axe-core finds, and what
+/// pointer and keys do.
 const PROBE: &str = r##"
 window.problems = [];
 addEventListener("error", event => problems.push(event.message));

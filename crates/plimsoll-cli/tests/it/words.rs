@@ -1,4 +1,5 @@
-//! One vocabulary: no phrase or identifier of `tools/words.txt` comes back, in documents, help, error texts, comments or the names of items.
+//! One vocabulary: no phrase or identifier of `tools/words.txt` comes back, in documents, help, error texts, comments
+//! or the names of items.
 
 use crate::{command, repository};
 use std::collections::{BTreeSet, HashMap};

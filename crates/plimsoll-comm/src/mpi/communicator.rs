@@ -178,7 +178,8 @@ impl<H: Handle> Communicator<H> {
         (state.staging.len().min(PART / 8) / blocks).max(1) * 8
     }
 
-    /// Runs the collectives of training steps once with as many bytes as they pass, for which libraries allocate memory.
+    /// Runs the collectives of training steps once with as many bytes as they pass, for which libraries allocate
+    /// memory.
     pub fn warm_up(&self) -> Result<()> {
         let constants = &self.library.constants;
         let (of, sum) = (constants.type_of(NumberType::F32), constants.operation(Reduction::Sum));

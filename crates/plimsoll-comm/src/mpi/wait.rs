@@ -35,7 +35,8 @@ pub(super) struct Expected {
     pub of: NumberType,
 }
 
-/// A buffer for the status of a message: larger and more aligned than that of any library, which has at most eight `int`.
+/// A buffer for the status of a message: larger and more aligned than that of any library, which has at most eight
+/// `int`.
 type Status = [u64; 8];
 
 /// What a rank is in: how many collectives of the group it has begun, the operation, and its other rank.

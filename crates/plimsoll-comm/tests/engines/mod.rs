@@ -20,7 +20,8 @@ pub struct Engine {
     pub library: Option<PathBuf>,
 }
 
-/// Whether this program is asked for the list of its tests, as `cargo test NAME` asks every one: as a list, it is empty.
+/// Whether this program is asked for the list of its tests, as `cargo test NAME` asks every one: as a list, it is
+/// empty.
 pub fn is_asked_for_list() -> bool {
     env::args().any(|argument| argument == "--list")
 }

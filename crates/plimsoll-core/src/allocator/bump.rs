@@ -7,8 +7,8 @@ use super::{Allocator, AllocatorError, AllocatorId, Block, BlockRange, MemorySta
 use crate::Bytes;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// An allocator of one segment of a fixed size, in which each block is put after the previous one. The last block can be
-/// replaced; other memory is used again when all blocks are freed.
+/// An allocator of one segment of a fixed size, in which each block is put after the previous one. The last block can
+/// be replaced; other memory is used again when all blocks are freed.
 ///
 /// ```
 /// use plimsoll_core::Bytes;

@@ -1,4 +1,5 @@
-//! Allocators: memory for blocks whose lifetimes are not known in advance, within a byte limit and with exact accounting.
+//! Allocators: memory for blocks whose lifetimes are not known in advance, within a byte limit and with exact
+//! accounting.
 //!
 //! An [`Allocator`] hands out address ranges, not pointers: a segment, an offset and a size. The same implementation
 //! therefore manages host, pinned and device memory. Where the memory comes from is a [`Segments`].
@@ -73,8 +74,8 @@ pub trait Allocator: Send + Sync {
         Ok(Bytes::ZERO)
     }
 
-    /// Moves blocks together, so that free memory is in one piece. `copy` copies the bytes of each move, in order; where
-    /// it returns false, the block stays. Ranges from before are invalid afterwards: no kernel may be using them.
+    /// Moves blocks together, so that free memory is in one piece. `copy` copies the bytes of each move, in order;
+    /// where it returns false, the block stays. Ranges from before are invalid afterwards: no kernel may be using them.
     ///
     /// Returns the bytes that were moved. An allocator that cannot move blocks does nothing.
     fn compact(&self, copy: &mut dyn FnMut(&Relocation) -> bool) -> Bytes {

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// An allocator for a sequence of requests that repeats: the steps of a training loop.
 ///
 /// It has one segment of the size of the arena, with no memory lost to fragmentation. The requests after
-/// [`begin`](Planned::begin) take the places of the trace, in its order. A request that differs from the trace, or whose
-/// place a block of an earlier pass still has, goes to the fallback if there is one, and is refused otherwise.
+/// [`begin`](Planned::begin) take the places of the trace, in its order. A request that differs from the trace, or
+/// whose place a block of an earlier pass still has, goes to the fallback if there is one, and is refused otherwise.
 ///
 /// ```
 /// use plimsoll_core::Bytes;

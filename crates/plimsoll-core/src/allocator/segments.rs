@@ -23,9 +23,9 @@ pub struct Opened {
 
 /// A source of memory in segments: one per allocator.
 ///
-/// A segment either has all of its memory from the start, or is an address range of which parts are committed on demand.
-/// The second kind grows in place, and pages of free blocks can be given back, so that little memory is reserved beyond
-/// the live blocks.
+/// A segment either has all of its memory from the start, or is an address range of which parts are committed on
+/// demand. The second kind grows in place, and pages of free blocks can be given back, so that little memory is
+/// reserved beyond the live blocks.
 pub trait Segments: Send {
     /// The memory space, such as `host` or `cuda:0`.
     fn space(&self) -> String;
@@ -38,8 +38,8 @@ pub trait Segments: Send {
         None
     }
 
-    /// If set, segments are addresses without memory, which is committed in multiples of this size, a power of two and a
-    /// multiple of the alignment. Otherwise, a segment has all of its memory from the start.
+    /// If set, segments are addresses without memory, which is committed in multiples of this size, a power of two and
+    /// a multiple of the alignment. Otherwise, a segment has all of its memory from the start.
     fn granule(&self) -> Option<Bytes> {
         None
     }

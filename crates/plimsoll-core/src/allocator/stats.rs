@@ -52,8 +52,8 @@ impl MemoryStats {
         self.reserved.saturating_sub(self.in_use)
     }
 
-    /// The fragmentation figure: the share of free reserved memory that is outside the largest free block. It is 0 if all
-    /// free memory is in one piece, and near 1 if it is in many small ones.
+    /// The fragmentation figure: the share of free reserved memory that is outside the largest free block. It is 0 if
+    /// all free memory is in one piece, and near 1 if it is in many small ones.
     ///
     /// ```
     /// use plimsoll_core::{Bytes, allocator::MemoryStats};

@@ -1,7 +1,7 @@
 //! Normally distributed random numbers, several at a time: Box–Muller over blocks of Philox.
 //!
-//! Logarithm and cosine are polynomials over lanes, so that compilers vectorize them. They use no fused multiplication, so that numbers have the same
-//! bits with every instruction set and on every system.
+//! Logarithm and cosine are polynomials over lanes, so that compilers vectorize them. They use no fused multiplication,
+//! so that numbers have the same bits with every instruction set and on every system.
 
 #![allow(unsafe_code, reason = "calls code for instruction sets after asking the processor for them")]
 
@@ -11,7 +11,8 @@ use std::f64::consts::{LN_2, TAU};
 /// Numbers that are computed at a time.
 pub const LANES: usize = 8;
 
-/// The numbers of draws `first … first + LANES − 1` of a stream. Each draw depends only on its number, the stream and the seed.
+/// The numbers of draws `first … first + LANES − 1` of a stream. Each draw depends only on its number, the stream and
+/// the seed.
 ///
 /// ```
 /// use plimsoll_core::normal::{LANES, normals};

@@ -1,8 +1,8 @@
 //! Pairwise summation of what the micro-batches of a batch contribute: a fixed tree, whatever the number of ranks.
 //!
-//! A node of the tree sums consecutive micro-batches: the larger half of them, and the rest. A rank has all micro-batches
-//! of one node, so that ranks exchange one sum each, and add these in the order of the tree. Micro-batches that a short
-//! batch does not have are left out of the sums.
+//! A node of the tree sums consecutive micro-batches: the larger half of them, and the rest. A rank has all
+//! micro-batches of one node, so that ranks exchange one sum each, and add these in the order of the tree.
+//! Micro-batches that a short batch does not have are left out of the sums.
 
 use std::ops::Range;
 
@@ -52,8 +52,8 @@ impl PairwiseTree {
         self.micro_batches
     }
 
-    /// What becomes of the micro-batch of this number. The last one of a batch is added to all partial sums that are held,
-    /// also if the batch is shorter than others.
+    /// What becomes of the micro-batch of this number. The last one of a batch is added to all partial sums that are
+    /// held, also if the batch is shorter than others.
     pub fn place(self, number: u32) -> PairwisePlace {
         let (mut count, mut number) = (self.micro_batches, number.min(self.micro_batches - 1));
         let mut place = PairwisePlace { before: 0, merged: 0 };
@@ -75,8 +75,8 @@ impl PairwiseTree {
         self.micro_batches.ilog2()
     }
 
-    /// The micro-batches of each rank: those of one node, the most on the first rank. They are divided until every rank has
-    /// some; ranks beyond the number of micro-batches have none.
+    /// The micro-batches of each rank: those of one node, the most on the first rank. They are divided until every rank
+    /// has some; ranks beyond the number of micro-batches have none.
     pub fn shares(self, ranks: u32) -> Vec<Range<u32>> {
         let all = self.micro_batches;
         let mut nodes: Vec<Range<u32>> = std::iter::once(0..all).collect();
@@ -95,7 +95,8 @@ impl PairwiseTree {
         nodes
     }
 
-    /// The order in which ranks add their sums; the last pair's left rank has the sum of the batch. None for a single rank.
+    /// The order in which ranks add their sums; the last pair's left rank has the sum of the batch. None for a single
+    /// rank.
     pub fn exchanges(self, ranks: u32) -> Vec<RankPair> {
         let mut pairs = Vec::new();
         join(&self.shares(ranks), 0..self.micro_batches, &mut pairs);

@@ -4,7 +4,8 @@
 pub(crate) const PHILOX_MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 pub(crate) const PHILOX_KEYS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
-/// One block of four random words for a counter under a key (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3").
+/// One block of four random words for a counter under a key (Salmon et al., "Parallel random numbers: as easy as 1, 2,
+/// 3").
 pub const fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     let mut round = 0;
     while round < 10 {

@@ -44,8 +44,8 @@ pub trait Device: Target {
         Ok(Arc::new(MemoryStore::new(size)))
     }
 
-    /// A hint, while a run is planned: it will probably load a program of this graph for `rows` rows. A device may begin to compile what does not
-    /// depend on the plan.
+    /// A hint, while a run is planned: it will probably load a program of this graph for `rows` rows. A device may
+    /// begin to compile what does not depend on the plan.
     fn prepare(&self, graph: &Graph, rows: usize) {
         let _ = (graph, rows);
     }
@@ -71,8 +71,8 @@ pub trait Device: Target {
     }
 }
 
-/// Checks what the kernels of a device rely on when a plan is loaded for `rows` rows: buffers do not overlap for at most
-/// the planned rows, and are aligned as the device asks. Devices call it in [`Device::load`].
+/// Checks what the kernels of a device rely on when a plan is loaded for `rows` rows: buffers do not overlap for at
+/// most the planned rows, and are aligned as the device asks. Devices call it in [`Device::load`].
 ///
 /// # Errors
 /// If the plan holds for fewer rows, or was made for a smaller alignment.
@@ -121,7 +121,8 @@ pub trait Diagnostics {
         drop(report);
     }
 
-    /// Seconds that opening the device and loading programs took so far, by what they were spent on. Some of it happens at the same time.
+    /// Seconds that opening the device and loading programs took so far, by what they were spent on. Some of it happens
+    /// at the same time.
     fn start_seconds(&self) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
@@ -230,7 +231,8 @@ pub trait Memory: Send {
         Ok(())
     }
 
-    /// A second handle to the same allocation, to load a program while this one is written to; none if the device has no use for that.
+    /// A second handle to the same allocation, to load a program while this one is written to; none if the device has
+    /// no use for that.
     fn share(&self) -> Option<Box<dyn Memory>> {
         None
     }

@@ -210,8 +210,8 @@ impl ConcatStrategy {
     }
 }
 
-/// A program over tensors in single-assignment form. Nodes are in topological order. Clones share nodes, values and states until one is changed: planning
-/// holds many plans of the same graph.
+/// A program over tensors in single-assignment form. Nodes are in topological order. Clones share nodes, values and
+/// states until one is changed: planning holds many plans of the same graph.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     pub(crate) nodes: Arc<Vec<Node>>,
@@ -279,8 +279,8 @@ impl Graph {
         Graph::default()
     }
 
-    /// Whether matrix products and convolutions of single-precision operands may round these to TF32 (10 bits of mantissa), on devices
-    /// whose tensor cores do. Sums are in single precision, and so is everything else.
+    /// Whether matrix products and convolutions of single-precision operands may round these to TF32 (10 bits of
+    /// mantissa), on devices whose tensor cores do. Sums are in single precision, and so is everything else.
     pub fn tf32(&self) -> bool {
         self.tf32
     }

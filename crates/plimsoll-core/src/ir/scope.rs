@@ -4,7 +4,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The layer that a node came from, such as `encoder/block3/conv1`. Clones share the text: the nodes of a layer, in all graphs of a run.
+/// The layer that a node came from, such as `encoder/block3/conv1`. Clones share the text: the nodes of a layer, in all
+/// graphs of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Scope(Arc<str>);
 

@@ -25,8 +25,8 @@ pub struct CheckError {
 /// run.
 ///
 /// Devices compute addresses from it without further checks, so it guarantees what they rely on, whatever the public
-/// fields of the plan hold: its graphs are [verified](crate::verify), every step accesses only ranges inside its memories,
-/// and no step overwrites what it or a later step reads.
+/// fields of the plan hold: its graphs are [verified](crate::verify), every step accesses only ranges inside its
+/// memories, and no step overwrites what it or a later step reads.
 ///
 /// Cheap to clone; derefs to [`Plan`].
 #[derive(Clone, Debug)]

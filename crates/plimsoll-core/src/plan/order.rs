@@ -50,8 +50,8 @@ pub(super) fn order(graph: &Graph, rows: usize, alignment: Bytes, workspace: &dy
 /// Largest parameter whose update is deferred, in elements: its gradient stays live until then.
 const SMALL: usize = 1 << 16;
 
-/// Moves the updates of small parameters to the end, those with equal expressions next to each other. Nothing reads a state
-/// after its update, so that any later position is legal.
+/// Moves the updates of small parameters to the end, those with equal expressions next to each other. Nothing reads a
+/// state after its update, so that any later position is legal.
 pub(super) fn small_updates_last(graph: &Graph, order: Vec<NodeId>) -> Vec<NodeId> {
     let copied = order.iter().any(|id| matches!(graph.node(*id).op, Op::Store(_) | Op::Load(_)));
     let new_values: HashSet<ValueId> = graph.updates.iter().map(|(_, value)| *value).collect();

@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 /// Tolerance of single precision, relative to the tensor's largest magnitude (at least 1).
 const SINGLE: f64 = 5e-5;
-/// Tolerance of TF32 products: operands have 10 bits of mantissa and may be truncated, and the largest result may be smaller
-/// than its summands.
+/// Tolerance of TF32 products: operands have 10 bits of mantissa and may be truncated, and the largest result may be
+/// smaller than its summands.
 const TF32: f64 = 5e-3;
 /// Tolerance of 16-bit values, in epsilons of the type. The reference rounds where the graph stores, so only values
 /// close to a rounding boundary may differ.

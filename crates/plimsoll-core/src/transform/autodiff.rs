@@ -27,8 +27,8 @@ pub fn gradients(graph: &mut Graph, loss: ValueId, wrt: &[ValueId]) -> Result<Ve
         .collect()
 }
 
-/// Adds the nodes that compute the vector-Jacobian product: from the gradient of each of some values, the gradient of each value
-/// of `wrt`. None for a value that none of them depends on.
+/// Adds the nodes that compute the vector-Jacobian product: from the gradient of each of some values, the gradient of
+/// each value of `wrt`. None for a value that none of them depends on.
 pub fn vector_jacobian(graph: &mut Graph, seeds: &[(ValueId, ValueId)], wrt: &[ValueId]) -> Result<Vec<Option<ValueId>>, GraphError> {
     let wanted = depends_on(graph, wrt);
     let mut gradient: Vec<Option<ValueId>> = vec![None; graph.values.len()];

@@ -35,7 +35,8 @@ impl FixedOrder {
         Ok((StateId(graph.states.len() as u32 - 1), value))
     }
 
-    /// Adds a complete value of a micro-batch to its partial sums: the new partial sums, or the sum after the `last` one.
+    /// Adds a complete value of a micro-batch to its partial sums: the new partial sums, or the sum after the `last`
+    /// one.
     pub(super) fn add(graph: &mut Graph, value: ValueId, sums: ValueId, last: bool) -> Result<ValueId, GraphError> {
         let scope = graph.producer(sums).scope.clone();
         graph.within(&scope, Phase::Update, |g| {

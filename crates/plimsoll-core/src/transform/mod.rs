@@ -1,4 +1,5 @@
-//! From a model's forward graph to the graphs of a training step: gradients, optimizer updates, loss scaling, optimization passes.
+//! From a model's forward graph to the graphs of a training step: gradients, optimizer updates, loss scaling,
+//! optimization passes.
 
 pub mod autodiff;
 pub mod data_parallel;

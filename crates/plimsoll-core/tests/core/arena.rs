@@ -6,8 +6,8 @@ use plimsoll_core::random::StepRandom;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-/// The smallest arena there is, by trying every order of placing blocks as low as they go. That finds the optimum: take an optimal
-/// layout and place its blocks by ascending offset; none ends up higher than it was.
+/// The smallest arena there is, by trying every order of placing blocks as low as they go. That finds the optimum: take
+/// an optimal layout and place its blocks by ascending offset; none ends up higher than it was.
 pub fn optimum(blocks: &[BufferInterval]) -> Bytes {
     let mut best = Bytes(u64::MAX);
     try_orders(blocks, &mut vec![None; blocks.len()], Bytes::ZERO, &mut best);
@@ -75,8 +75,9 @@ fn assert_apart(blocks: &[BufferInterval], layout: &Layout) {
     }
 }
 
-/// A square of time and offsets cut into pieces: by lines from side to side, and where `whirls` says so into four around a fifth, which
-/// no lines from side to side can give. The pieces fill the square, so the smallest arena is known: its height.
+/// A square of time and offsets cut into pieces: by lines from side to side, and where `whirls` says so into four
+/// around a fifth, which no lines from side to side can give. The pieces fill the square, so the smallest arena is
+/// known: its height.
 fn cut_square(side: u64, pieces: usize, seed: u32, whirls: bool) -> Vec<BufferInterval> {
     let random = StepRandom { seed: 5, step: seed, first_row: 0 };
     let mut drawn = 0;

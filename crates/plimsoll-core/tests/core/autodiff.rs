@@ -1,4 +1,5 @@
-//! Gradients as a graph pass. That every op's rule is right is checked in `op_table`; here stands what the walk itself promises.
+//! Gradients as a graph pass. That every op's rule is right is checked in `op_table`; here stands what the walk itself
+//! promises.
 
 use plimsoll_core::autodiff::gradients;
 use plimsoll_core::expr::{Binary, Expr};

@@ -352,8 +352,8 @@ fn plans_run_collectives_once_and_in_order() {
     }
 }
 
-/// A certificate with collectives in another order is refused, and so is a graph that sums other tensors together, or over
-/// other ranks.
+/// A certificate with collectives in another order is refused, and so is a graph that sums other tensors together, or
+/// over other ranks.
 #[test]
 fn the_checker_refuses_other_orders_and_other_sums() {
     let step = |ranks, bucket| vec![programs(Extras::default(), Some(DataParallel { ranks, bucket: Bytes(bucket) })).remove(0)];

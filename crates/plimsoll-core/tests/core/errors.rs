@@ -10,7 +10,8 @@ use plimsoll_core::ops::{
 };
 use plimsoll_core::{DType, Dim, Graph, GraphError, Op, Shape, TensorType, ValueId, verify};
 
-/// The message of building something wrong in the layer `encoder/dense`, from images `[B, 8, 8, 3]` and a matrix `[4, 5]`.
+/// The message of building something wrong in the layer `encoder/dense`, from images `[B, 8, 8, 3]` and a matrix
+/// `[4, 5]`.
 fn message<T>(build: impl FnOnce(&mut Graph, ValueId, ValueId) -> Result<T, GraphError>) -> String {
     let mut graph = Graph::new();
     let images = graph.input("images", TensorType::f32(Shape::batch_of([8, 8, 3])));

@@ -1,4 +1,5 @@
-//! Offload: what leaves the device's memory comes back in time, changes no bit, takes the bytes it says, and damaged plans are refused.
+//! Offload: what leaves the device's memory comes back in time, changes no bit, takes the bytes it says, and damaged
+//! plans are refused.
 
 use crate::device::{Late, Slow};
 use crate::recompute::step_graph;
@@ -109,7 +110,8 @@ fn copies_are_moved_ahead_only_where_there_is_room_and_change_no_bit() {
     assert!(moved > 20 && still > 0, "{moved} moved, {still} not");
 }
 
-/// A plan under which this leaves, and one in so many per cent of its arena, if there is one: sound, proven, and the same to the last bit.
+/// A plan under which this leaves, and one in so many per cent of its arena, if there is one: sound, proven, and the
+/// same to the last bit.
 fn fitted(graph: &Graph, choice: &Offloaded, per_cent: u64) -> Option<(Plan, Plan)> {
     let device = Slow { broken: None };
     let plan = planned(graph, choice, &device);

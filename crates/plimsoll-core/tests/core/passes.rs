@@ -168,7 +168,8 @@ fn run(graph: &Graph) -> Vec<Vec<f64>> {
     outcome.outputs().iter().map(|(_, elements)| elements.clone()).chain(outcome.states().to_vec()).collect()
 }
 
-/// Two convolutions with ReLU, the first pooled (windows that overlap) and also read as it is, as networks with skips do.
+/// Two convolutions with ReLU, the first pooled (windows that overlap) and also read as it is, as networks with skips
+/// do.
 fn pooled_step(skip: bool) -> Result<Graph, GraphError> {
     let mut g = Graph::new();
     let x = g.input("x", TensorType::f32(Shape::batch_of([6, 6, 2])));
@@ -309,8 +310,8 @@ fn passes_before_gradients_preserve_stopped_gradients() {
     assert_eq!(run(&step).last().unwrap(), &[0.0; 3], "{step}");
 }
 
-/// A step of a classifier of every position of a sequence, with a softmax cross-entropy, in mixed precision. With `smooth`, the
-/// loss reads all logits.
+/// A step of a classifier of every position of a sequence, with a softmax cross-entropy, in mixed precision. With
+/// `smooth`, the loss reads all logits.
 fn language_step(classes: usize, smooth: bool) -> Result<Graph, GraphError> {
     let mut graph = Graph::new();
     let x = graph.input("x", TensorType::f32(Shape::batch_of([8, 4])));

@@ -1,4 +1,5 @@
-//! The planner: every plan is sound for every number of rows, its bound is a bound, and small plans are close to the smallest there is.
+//! The planner: every plan is sound for every number of rows, its bound is a bound, and small plans are close to the
+//! smallest there is.
 
 use crate::arena::optimum;
 use crate::support::{PAPER, Paper, assert_sound, graph_from, recipes};
@@ -110,7 +111,8 @@ impl<'a> Oracle<'a> {
         order.iter().enumerate().all(|(time, id)| self.before[id].iter().all(|earlier| order[..time].contains(earlier)))
     }
 
-    /// The most bytes any step of the order holds: what is alive around it, what it makes, less what it may write over, and scratch.
+    /// The most bytes any step of the order holds: what is alive around it, what it makes, less what it may write over,
+    /// and scratch.
     fn peak(&self, order: &[NodeId]) -> Bytes {
         let in_state = |value: &ValueId| self.graph.updates().iter().any(|(_, new)| new == value);
         let size = |value: &ValueId| self.graph.ty(*value).bytes(ROWS);

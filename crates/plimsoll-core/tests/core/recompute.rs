@@ -1,4 +1,5 @@
-//! Recomputation: every limit that can be met is met, by plans that are sound, compute the same bits, and cost little more than they must.
+//! Recomputation: every limit that can be met is met, by plans that are sound, compute the same bits, and cost little
+//! more than they must.
 
 use crate::device::Slow;
 use crate::support::{assert_sound, numbers, parameter};
@@ -22,7 +23,8 @@ const ROWS: usize = 6;
 const EFFORT: Effort = Effort(30_000);
 const RATES: Rates = Rates { flops_per_s: 1e9, bytes_per_s: 1e9, step_s: 1e-9 };
 
-/// A training step drawn at random: branches, residuals, shared weights, long skips, dropout, and an optimizer with a memory.
+/// A training step drawn at random: branches, residuals, shared weights, long skips, dropout, and an optimizer with a
+/// memory.
 pub fn step_graph(seed: u32, layers: usize) -> Graph {
     let build = || -> Result<Graph, GraphError> {
         let mut draw = Draw { random: StepRandom { seed: 5, step: seed, first_row: 0 }, at: 0 };
@@ -213,8 +215,8 @@ fn small_plans_cost_little_more_than_the_cheapest_there_is() {
 
 /// Every way to run a step: which node runs next, and what is in memory. Knows only the graph.
 struct Oracle {
-    /// For each node that runs, in order: what it reads and makes (as bits), scratch, seconds, whether it may run again, and which
-    /// pairs of output and input can share bytes.
+    /// For each node that runs, in order: what it reads and makes (as bits), scratch, seconds, whether it may run
+    /// again, and which pairs of output and input can share bytes.
     nodes: Vec<Step>,
     /// For each value that takes arena, its bytes.
     sizes: Vec<u64>,
@@ -293,7 +295,8 @@ impl Oracle {
                     continue;
                 }
                 let all = held | node.makes;
-                // What dies at this step may be any of what is held; only what it reads can be written over, by one output each.
+                // What dies at this step may be any of what is held; only what it reads can be written over, by one
+                // output each.
                 let kept_bits: Vec<u32> = (0..32).map(|bit| 1 << bit).filter(|bit| all & bit != 0).collect();
                 for choice in 0..1u32 << kept_bits.len() {
                     let after = kept_bits.iter().enumerate().filter(|(k, _)| choice >> k & 1 == 1).fold(0, |all, (_, bit)| all | bit);

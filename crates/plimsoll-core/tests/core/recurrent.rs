@@ -1,6 +1,8 @@
-//! Recurrent layers against Keras 3: `LSTM`, `GRU` and `SimpleRNN` of two units over three steps of two features, the second row's middle step masked.
+//! Recurrent layers against Keras 3: `LSTM`, `GRU` and `SimpleRNN` of two units over three steps of two features, the
+//! second row's middle step masked.
 //!
-//! The numbers are what these layers gave, with weights, inputs and the gradient of the result made by [`counted`] on both sides.
+//! The numbers are what these layers gave, with weights, inputs and the gradient of the result made by [`counted`] on
+//! both sides.
 
 use plimsoll_core::autodiff::gradients;
 use plimsoll_core::ops::{Activation, Cell, Recurrent};

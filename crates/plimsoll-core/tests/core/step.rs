@@ -1,4 +1,5 @@
-//! The step and its variants: a batch cut into pieces changes the parameters as the whole batch does, whatever the pieces.
+//! The step and its variants: a batch cut into pieces changes the parameters as the whole batch does, whatever the
+//! pieces.
 
 use crate::support::{PAPER, assert_sound, numbers, parameter};
 use plimsoll_core::expr::{Binary, Expr};
@@ -133,7 +134,8 @@ fn the_loss_is_known_before_any_parameter_changes() -> Result<(), GraphError> {
     Ok(())
 }
 
-/// Without accumulation every parameter changes as soon as its gradient is complete: of many layers, hardly two gradients live together.
+/// Without accumulation every parameter changes as soon as its gradient is complete: of many layers, hardly two
+/// gradients live together.
 #[test]
 fn parameters_change_inside_backward() -> Result<(), GraphError> {
     const LAYERS: usize = 8;
@@ -155,7 +157,8 @@ fn parameters_change_inside_backward() -> Result<(), GraphError> {
     Ok(())
 }
 
-/// A rule that sees all gradients, a divisor known only at the end of a batch and a scaled loss: pieces still add up to the whole.
+/// A rule that sees all gradients, a divisor known only at the end of a batch and a scaled loss: pieces still add up to
+/// the whole.
 #[test]
 fn what_looks_at_all_gradients_looks_at_the_completed_sums() {
     let (mut forward, loss) = model().unwrap();

@@ -50,8 +50,8 @@ pub fn parameter(graph: &mut Graph, name: &str, shape: Shape) -> Result<ValueId,
     graph.state(name, StateKind::Parameter, TensorType::f32(shape), Init::Constant(0.0))
 }
 
-/// A graph written down by a list of numbers: chains, branches, products, views and state changes over a few values of two shapes.
-/// Every list gives a legal graph, so that a property test can shrink it.
+/// A graph written down by a list of numbers: chains, branches, products, views and state changes over a few values of
+/// two shapes. Every list gives a legal graph, so that a property test can shrink it.
 pub fn graph_from(recipe: &[u8]) -> Graph {
     let build = || -> Result<Graph, GraphError> {
         let mut graph = Graph::new();

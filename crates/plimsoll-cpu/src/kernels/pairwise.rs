@@ -28,12 +28,12 @@ unsafe impl Send for PartialSums {}
 unsafe impl Sync for PartialSums {}
 
 impl PartialSums {
-    /// Adds the partial sums of a range to the tensor, the last one first. The result is the output, or with `last` unset the
-    /// partial sum at the start of the range, and the others stay.
+    /// Adds the partial sums of a range to the tensor, the last one first. The result is the output, or with `last`
+    /// unset the partial sum at the start of the range, and the others stay.
     ///
     /// # Safety
-    /// The tensors are valid and exclusive. Either they are disjoint, or the output is at the address of the partial sums, or
-    /// with `last` at that of the tensor.
+    /// The tensors are valid and exclusive. Either they are disjoint, or the output is at the address of the partial
+    /// sums, or with `last` at that of the tensor.
     pub unsafe fn add(self, pool: &ThreadPool, merged: Range<usize>, last: bool) {
         debug_assert!(merged.end <= self.levels);
         let task = |index: usize, _: usize| {

@@ -88,9 +88,9 @@ impl AllReduceCall {
     /// The operands are valid in this run and exclusive, and alias only as the op allows: an output may be the input of
     /// the same number.
     pub unsafe fn run(&self, inputs: &Bindings<'_>) -> Result<(), DeviceError> {
-        // SAFETY: tensors of these sizes, which the caller vouches for. The workspace has the numbers of all of them and
-        // those that are received, as `workspace_len` says. Copies may overlap, which `copy` allows. The token is read before and written after all
-        // others, and no two slices overlap.
+        // SAFETY: tensors of these sizes, which the caller vouches for. The workspace has the numbers of all of them
+        // and those that are received, as `workspace_len` says. Copies may overlap, which `copy` allows. The token is
+        // read before and written after all others, and no two slices overlap.
         unsafe {
             let count = self.before.map_or(0.0, |before| before.start(inputs).read());
             let (packed, received) = self.workspace.write(inputs).split_at_mut(packed_len(self.inputs.iter().map(|input| input.count)));

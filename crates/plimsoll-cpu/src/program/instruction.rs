@@ -46,7 +46,8 @@ impl<'a> Bindings<'a> {
     }
 }
 
-// SAFETY: an address is dereferenced only by `KernelCall::run`, whose caller holds the locks of the memories it points into.
+// SAFETY: an address is dereferenced only by `KernelCall::run`, whose caller holds the locks of the memories it points
+// into.
 unsafe impl Send for Address {}
 // SAFETY: as above.
 unsafe impl Sync for Address {}

@@ -79,7 +79,8 @@ struct Output {
     runs: Option<PitchedRows>,
 }
 
-// SAFETY: the address is dereferenced only by `is_non_finite` and `outcome`, whose callers hold the locks of the memories it points into.
+// SAFETY: the address is dereferenced only by `is_non_finite` and `outcome`, whose callers hold the locks of the
+// memories it points into.
 unsafe impl Send for Output {}
 
 /// The expected layout of an input column.

@@ -1,7 +1,8 @@
 //! The thread that copies tensors to and from the backing store while kernels compute.
 //!
-//! A program hands over its list of copies once per run and then only two numbers: how many may have started by now, and how many must have finished.
-//! Copies are executed one after another in the order of the list. Nothing is allocated.
+//! A program hands over its list of copies once per run and then only two numbers: how many may have started by now,
+//! and how many must have finished. Copies are executed one after another in the order of the list. Nothing is
+//! allocated.
 
 use super::sync::{Condvar, JoinHandle, Mutex, MutexGuard, Spawn, ThreadSpec, lock, spawn};
 use plimsoll_core::Bytes;
@@ -23,7 +24,8 @@ pub(crate) struct CopyJob {
     pub out: bool,
 }
 
-// SAFETY: the address is dereferenced only by `execute`, whose caller vouches for it; the backing store is `Send` and `Sync` itself.
+// SAFETY: the address is dereferenced only by `execute`, whose caller vouches for it; the backing store is `Send` and
+// `Sync` itself.
 unsafe impl Send for CopyJob {}
 // SAFETY: as above.
 unsafe impl Sync for CopyJob {}
@@ -32,7 +34,8 @@ impl CopyJob {
     /// Executes the copy.
     ///
     /// # Safety
-    /// `address` is valid for `size` bytes, which nothing else writes during the call, nor reads if the copy writes them. The bytes are initialized.
+    /// `address` is valid for `size` bytes, which nothing else writes during the call, nor reads if the copy writes
+    /// them. The bytes are initialized.
     pub unsafe fn execute(&self) -> Result<(), DeviceError> {
         if self.size == 0 {
             return Ok(());
@@ -82,7 +85,8 @@ impl Default for Jobs {
     }
 }
 
-// SAFETY: a pointer to `CopyJob`s, which are `Sync`; `CopyRun` borrows the list and clears the pointer when it is dropped.
+// SAFETY: a pointer to `CopyJob`s, which are `Sync`; `CopyRun` borrows the list and clears the pointer when it is
+// dropped.
 unsafe impl Send for Jobs {}
 
 impl Copier {
@@ -109,8 +113,8 @@ impl Copier {
     /// A run of a program with these copies.
     ///
     /// # Safety
-    /// From [`CopyRun::start`] of a copy until it has finished, or the run is dropped, [`CopyJob::execute`]'s conditions hold for it: its bytes are valid and
-    /// accessed by nothing else.
+    /// From [`CopyRun::start`] of a copy until it has finished, or the run is dropped, [`CopyJob::execute`]'s
+    /// conditions hold for it: its bytes are valid and accessed by nothing else.
     pub unsafe fn run<'a>(&'a self, jobs: &'a [CopyJob]) -> CopyRun<'a> {
         let alone = lock(&self.users);
         let mut state = lock(&self.shared.state);
@@ -187,11 +191,12 @@ fn work(shared: &CopierState) {
         }
         // After a failure nothing more is copied: the run returns the error.
         if state.failed.is_none() {
-            // SAFETY: `CopyRun` borrows the list until every started copy has finished, and starts no more than the list has.
+            // SAFETY: `CopyRun` borrows the list until every started copy has finished, and starts no more than the
+            // list has.
             let job = unsafe { &*state.jobs.0.add(state.finished) };
             drop(state);
-            // SAFETY: promised by the caller of `Copier::run`. A panic of the backing store leaves only its own state and the bytes of this copy behind;
-            // the run ends with an error, so nothing reads either.
+            // SAFETY: promised by the caller of `Copier::run`. A panic of the backing store leaves only its own state
+            // and the bytes of this copy behind; the run ends with an error, so nothing reads either.
             let executed = catch_unwind(AssertUnwindSafe(|| unsafe { job.execute() }));
             state = lock(&shared.state);
             state.failed = executed.unwrap_or_else(|payload| Err(panicked(job, payload))).err();

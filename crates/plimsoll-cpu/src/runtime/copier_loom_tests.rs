@@ -3,7 +3,8 @@
 use super::*;
 use plimsoll_core::device::MemoryStore;
 
-/// What was written before a copy starts is copied, and what a copy writes is there once it was waited for, or once the run is dropped.
+/// What was written before a copy starts is copied, and what a copy writes is there once it was waited for, or once the
+/// run is dropped.
 #[test]
 fn loom_copies_finish_before_they_are_waited_for() {
     loom::model(|| {

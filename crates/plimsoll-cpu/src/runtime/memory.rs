@@ -153,8 +153,8 @@ impl ReservedMemory for CpuMemory {
             return Err(failed(format!("cannot decommit {length} at byte {}: only whole pages of reserved memory", offset.0)));
         }
         let _alone = self.0.lock();
-        // SAFETY: whole pages of a mapping of `pages::reserve`, which this buffer owns. The lock is held, so nothing is accessing them,
-        // and pages that are accessed later are zeroed ones.
+        // SAFETY: whole pages of a mapping of `pages::reserve`, which this buffer owns. The lock is held, so nothing is
+        // accessing them, and pages that are accessed later are zeroed ones.
         unsafe { pages::decommit(start, length.get()) }.map_err(|error| failed(format!("cannot give {length} of memory back: {error}")))
     }
 }

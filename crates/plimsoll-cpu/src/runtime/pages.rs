@@ -37,8 +37,8 @@ pub(super) fn reserve(size: usize) -> Option<io::Result<NonNull<u8>>> {
         if start as isize == -1 {
             return Some(Err(io::Error::last_os_error()));
         }
-        // With huge pages, 2 MiB would become resident for one byte. Where the system knows none, it refuses the advice.
-        // SAFETY: the mapping from above; the advice changes no contents.
+        // With huge pages, 2 MiB would become resident for one byte. Where the system knows none, it refuses the
+        // advice. SAFETY: the mapping from above; the advice changes no contents.
         unsafe { system::madvise(start, size, system::NO_HUGE_PAGES) };
         Some(NonNull::new(start.cast()).ok_or_else(|| io::Error::other("the system mapped address zero")))
     }

@@ -1,4 +1,5 @@
-//! Threads, locks and atomics of the thread pool and the copier: the standard library's, or those of loom, which explores every interleaving.
+//! Threads, locks and atomics of the thread pool and the copier: the standard library's, or those of loom, which
+//! explores every interleaving.
 
 #[cfg(loom)]
 pub(super) use loom::{
@@ -58,7 +59,8 @@ pub(super) fn spawn(spec: ThreadSpec) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(spec.name).stack_size(spec.stack).spawn(spec.body)
 }
 
-/// Takes a poisoned lock all the same: the code that holds one of these locks leaves the data consistent before it can panic.
+/// Takes a poisoned lock all the same: the code that holds one of these locks leaves the data consistent before it can
+/// panic.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

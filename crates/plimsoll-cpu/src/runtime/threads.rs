@@ -1,8 +1,8 @@
 //! A fork-join pool for kernels: a caller and a few workers claim task indices from one counter.
 //!
-//! Kernels call [`ThreadPool::run`] many times per training step, so a call allocates nothing and costs well under a microsecond
-//! when the workers are awake. Idle workers spin for a few microseconds and then park, because the cores they
-//! would burn belong to the input pipeline.
+//! Kernels call [`ThreadPool::run`] many times per training step, so a call allocates nothing and costs well under a
+//! microsecond when the workers are awake. Idle workers spin for a few microseconds and then park, because the cores
+//! they would burn belong to the input pipeline.
 //!
 //! ```
 //! use plimsoll_cpu::runtime::threads::ThreadPool;
@@ -25,10 +25,12 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// Bytes of stack each worker thread is given; the planner counts them. Kernels take at most 70 KiB of it, more without optimizations.
+/// Bytes of stack each worker thread is given; the planner counts them. Kernels take at most 70 KiB of it, more without
+/// optimizations.
 pub const STACK: usize = if cfg!(debug_assertions) { 256 << 10 } else { 128 << 10 };
 
-/// Spins before parking: about five microseconds on current x86 cores, where a `pause` takes 40 to 140 cycles. A model parks at once.
+/// Spins before parking: about five microseconds on current x86 cores, where a `pause` takes 40 to 140 cycles. A model
+/// parks at once.
 const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };
 
 type Task<'a> = dyn Fn(usize, usize) + Sync + 'a;
@@ -62,10 +64,12 @@ struct Job {
     caller: Option<Thread>,
 }
 
-// SAFETY: `job` is the only field that is not already `Sync`, and the protocol written at `gate` orders every access to it: the caller
-// writes it before opening the gate (release) and after the last worker left (acquire). The loom models check this.
+// SAFETY: `job` is the only field that is not already `Sync`, and the protocol written at `gate` orders every access to
+// it: the caller writes it before opening the gate (release) and after the last worker left (acquire). The loom models
+// check this.
 unsafe impl Sync for PoolState {}
-// SAFETY: the raw task pointer is dereferenced only inside a run, whose caller keeps the closure alive and whose closure is `Sync`.
+// SAFETY: the raw task pointer is dereferenced only inside a run, whose caller keeps the closure alive and whose
+// closure is `Sync`.
 unsafe impl Send for PoolState {}
 
 const OPEN: u64 = 1;
@@ -130,8 +134,9 @@ impl ThreadPool {
 
     /// Calls `task(index, worker)` once for each index below `tasks` and returns when all have returned.
     ///
-    /// `worker` is below [`ThreadPool::threads`] and no two tasks that run at the same moment share it, so it can select a slice of a workspace.
-    /// The caller is worker 0. A run from inside a task of the same pool is executed serially by the worker that called it.
+    /// `worker` is below [`ThreadPool::threads`] and no two tasks that run at the same moment share it, so it can
+    /// select a slice of a workspace. The caller is worker 0. A run from inside a task of the same pool is executed
+    /// serially by the worker that called it.
     ///
     /// # Panics
     /// With the payload of the first task that panicked; tasks not yet started are then skipped. The pool stays usable.
@@ -146,11 +151,13 @@ impl ThreadPool {
 
         let one_caller = lock(&self.callers);
         let shared = &*self.shared;
-        // SAFETY: only the lifetime changes. The pointer is not used after this function returns or unwinds: `claim` catches the panics of tasks, and
-        // below the gate is closed and every worker inside has left before anything else can unwind.
+        // SAFETY: only the lifetime changes. The pointer is not used after this function returns or unwinds: `claim`
+        // catches the panics of tasks, and below the gate is closed and every worker inside has left before anything
+        // else can unwind.
         let task: *const Task<'static> = unsafe { std::mem::transmute(task as *const Task<'_>) };
         let job = Job { task, tasks, caller: Some(thread::current()) };
-        // SAFETY: `callers` is held and the previous run left the gate closed and empty, so no worker reads the job now.
+        // SAFETY: `callers` is held and the previous run left the gate closed and empty, so no worker reads the job
+        // now.
         shared.job.with_mut(|slot| unsafe { *slot = job });
         shared.next.store(0, Ordering::Relaxed);
         shared.gate.fetch_add(GENERATION | OPEN, Ordering::Release);
@@ -186,8 +193,8 @@ impl Drop for ThreadPool {
     }
 }
 
-/// Waits until every thread of a new pool runs. A thread allocates a little when it starts; no run waits for a late one, so that allocation must not fall
-/// into a step.
+/// Waits until every thread of a new pool runs. A thread allocates a little when it starts; no run waits for a late
+/// one, so that allocation must not fall into a step.
 #[cfg(not(loom))]
 struct StartBarrier(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>);
 
@@ -243,7 +250,8 @@ fn claim(shared: &PoolState, task: *const Task<'static>, tasks: usize, worker: u
             let mut first = lock(&shared.panic);
             match *first {
                 None => *first = Some(payload),
-                // Not dropped: a payload whose destructor panics would unwind through a run that others are still inside.
+                // Not dropped: a payload whose destructor panics would unwind through a run that others are still
+                // inside.
                 Some(_) => std::mem::forget(payload),
             }
         }

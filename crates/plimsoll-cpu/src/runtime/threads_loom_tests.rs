@@ -1,4 +1,5 @@
-//! The thread pool under every interleaving that loom finds within a bound on preemptions; `tools/loom.sh` runs these models.
+//! The thread pool under every interleaving that loom finds within a bound on preemptions; `tools/loom.sh` runs these
+//! models.
 
 use super::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +11,8 @@ fn model(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
     builder.check(check);
 }
 
-/// Cells that tasks write without synchronisation of their own. Loom fails the model when a read of the caller is not ordered after the write.
+/// Cells that tasks write without synchronisation of their own. Loom fails the model when a read of the caller is not
+/// ordered after the write.
 struct Results(Vec<UnsafeCell<usize>>);
 
 // SAFETY: each task writes its own cell, and the caller reads after the run.
@@ -34,8 +36,8 @@ impl Results {
     }
 }
 
-/// Every task runs once, `run` returns after all of them, and what they wrote is visible to the caller. With fewer tasks than threads a worker may join that
-/// was not unparked for the run.
+/// Every task runs once, `run` returns after all of them, and what they wrote is visible to the caller. With fewer
+/// tasks than threads a worker may join that was not unparked for the run.
 #[test]
 fn loom_a_run_is_complete_when_it_returns() {
     for (threads, tasks, preemptions) in [(2, 2, 5), (2, 3, 4), (3, 2, 3), (3, 3, 2)] {
@@ -48,7 +50,8 @@ fn loom_a_run_is_complete_when_it_returns() {
     }
 }
 
-/// The closure of a run lives on the caller's stack: no worker may use it after `run` has returned, nor see the job of the next run half written.
+/// The closure of a run lives on the caller's stack: no worker may use it after `run` has returned, nor see the job of
+/// the next run half written.
 #[test]
 fn loom_runs_follow_each_other() {
     model(4, || {

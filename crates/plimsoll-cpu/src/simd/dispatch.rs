@@ -1,7 +1,8 @@
 //! One loop, compiled for every instruction set.
 
-/// Calls an inlined function, generic over whether fused multiply-add is available, through a copy compiled for the given [`crate::simd::Isa`].
-/// An `unsafe` function is called under the promise of the caller, who writes the macro inside an `unsafe` block.
+/// Calls an inlined function, generic over whether fused multiply-add is available, through a copy compiled for the
+/// given [`crate::simd::Isa`]. An `unsafe` function is called under the promise of the caller, who writes the macro
+/// inside an `unsafe` block.
 macro_rules! dispatch {
     ($isa:expr, $body:ident($($argument:ident: $ty:ty = $value:expr),* $(,)?)) => {{
         #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,5 @@
-//! Tensors in f32, f16 or bf16, and conversions to single precision and back. Kernels convert while they pack, or a few channels at a time; no tensor is
-//! converted as a whole.
+//! Tensors in f32, f16 or bf16, and conversions to single precision and back. Kernels convert while they pack, or a few
+//! channels at a time; no tensor is converted as a whole.
 
 use crate::simd::element::{Bf16, Element, F16};
 use crate::simd::{Isa, PortableVector, Vector};
@@ -101,7 +101,8 @@ impl<'a> FloatView<'a> {
     }
 }
 
-/// A tensor in half precision that a kernel writes. Not `Clone`: a copy would let safe code write the same elements from two kernels at once.
+/// A tensor in half precision that a kernel writes. Not `Clone`: a copy would let safe code write the same elements
+/// from two kernels at once.
 #[derive(Debug)]
 pub struct HalfViewMut<'a> {
     ptr: *mut u8,
@@ -112,7 +113,8 @@ pub struct HalfViewMut<'a> {
 
 // SAFETY: an exclusive borrow of plain bytes, which may move to another thread.
 unsafe impl Send for HalfViewMut<'_> {}
-// SAFETY: through a shared reference elements are only written by `store`, whose callers keep concurrent writes disjoint.
+// SAFETY: through a shared reference elements are only written by `store`, whose callers keep concurrent writes
+// disjoint.
 unsafe impl Sync for HalfViewMut<'_> {}
 
 impl<'a> HalfViewMut<'a> {
@@ -200,7 +202,8 @@ for_each_vector! {
     /// `to = from`, widened; `from` is cast to the type most numbers have.
     ///
     /// # Safety
-    /// The processor supports `isa`; `from` is readable for `len` numbers of two bytes and `to` writable for as many of four.
+    /// The processor supports `isa`; `from` is readable for `len` numbers of two bytes and `to` writable for as many of
+    /// four.
     fn widen = widen_run(from: *const f32, to: *mut f32, len: usize)
 }
 
@@ -208,7 +211,8 @@ for_each_vector! {
     /// `to = from`, rounded to nearest.
     ///
     /// # Safety
-    /// The processor supports `isa`; `from` is readable for `len` numbers of four bytes and `to` writable for as many of two.
+    /// The processor supports `isa`; `from` is readable for `len` numbers of four bytes and `to` writable for as many
+    /// of two.
     fn narrow = narrow_run(from: *const f32, to: *mut u16, len: usize)
 }
 
@@ -257,7 +261,8 @@ unsafe fn narrow_run<V: Vector, const BF16: bool>(from: *const f32, to: *mut u16
 mod tests {
     use super::*;
 
-    /// All numbers of two bytes and what lies in the middle between neighbors, on every family of vectors, tails included.
+    /// All numbers of two bytes and what lies in the middle between neighbors, on every family of vectors, tails
+    /// included.
     #[test]
     fn vectors_convert_as_single_numbers_do() {
         let bits: Vec<u16> = (0..=u16::MAX).chain(0..5).collect();

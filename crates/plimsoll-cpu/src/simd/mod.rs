@@ -12,13 +12,15 @@ use std::sync::OnceLock;
 
 /// An instruction set a kernel is compiled for.
 ///
-/// A value is proof that the processor has the instructions, and safe functions that take one rely on it: outside of this crate the variants of vector
-/// instruction sets cannot be constructed, and in it only [`Isa::available`] does, after detection.
+/// A value is proof that the processor has the instructions, and safe functions that take one rely on it: outside of
+/// this crate the variants of vector instruction sets cannot be constructed, and in it only [`Isa::available`] does,
+/// after detection.
 ///
 /// Results are bit-identical at any thread count for one `Isa`; two of them round differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isa {
-    /// 16 lanes, fused multiply-add, masked loads and stores; the F, BW and VL subsets, which desktop and server processors have together.
+    /// 16 lanes, fused multiply-add, masked loads and stores; the F, BW and VL subsets, which desktop and server
+    /// processors have together.
     #[non_exhaustive]
     Avx512,
     /// 8 lanes, fused multiply-add, conversions to and from half precision, which came to processors together.
@@ -67,7 +69,8 @@ impl Isa {
     }
 }
 
-/// Compiles a plain loop for each instruction set; the function it defines takes the [`Isa`] to run as its first argument.
+/// Compiles a plain loop for each instruction set; the function it defines takes the [`Isa`] to run as its first
+/// argument.
 macro_rules! vectorised {
     ($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) $body:block) => {
         $(#[$doc])*
@@ -84,7 +87,8 @@ macro_rules! vectorised {
             fn avx512($($argument: $type),*) { plain($($argument),*) }
             debug_assert!(isa.supported());
             match isa {
-                // SAFETY: an `Isa` exists only where the processor has it; AVX-512 stands for all three of its subsets here.
+                // SAFETY: an `Isa` exists only where the processor has it; AVX-512 stands for all three of its subsets
+                // here.
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512 => unsafe { avx512($($argument),*) },
                 // SAFETY: as above.
@@ -132,11 +136,11 @@ pub(crate) use vectorised;
 /// One vector register of `f32`.
 ///
 /// # Safety
-/// Kernels advance pointers by [`LANES`](Vector::LANES), so an implementation accesses exactly that many elements, and exactly those of a mask in
-/// masked methods.
+/// Kernels advance pointers by [`LANES`](Vector::LANES), so an implementation accesses exactly that many elements, and
+/// exactly those of a mask in masked methods.
 ///
-/// Every method may be called only where the processor has the instructions behind the type, and from code that is inlined into a
-/// function compiled with them. Pointers must be valid for the lanes read or written.
+/// Every method may be called only where the processor has the instructions behind the type, and from code that is
+/// inlined into a function compiled with them. Pointers must be valid for the lanes read or written.
 pub(crate) unsafe trait Vector: Copy {
     const LANES: usize;
     type Mask: Copy;
@@ -230,8 +234,8 @@ mod x86 {
     #[derive(Clone, Copy)]
     pub(crate) struct Zmm(__m512);
 
-    // SAFETY: registers of sixteen floats, accessed as a whole or under the mask. In every block below, the trait's contract gives the
-    // instructions and the validity of the pointers; all accesses are unaligned ones.
+    // SAFETY: registers of sixteen floats, accessed as a whole or under the mask. In every block below, the trait's
+    // contract gives the instructions and the validity of the pointers; all accesses are unaligned ones.
     unsafe impl Vector for Zmm {
         const LANES: usize = 16;
         type Mask = __mmask16;

@@ -24,7 +24,8 @@ fn concat(g: &mut Graph, axis: usize, parts: &[ValueId]) -> Result<ValueId, Grap
     g.add_one(Op::Concat(Concat { axis }), parts)
 }
 
-/// Blocks in which every layer reads all before it, or branches that are joined and read by several; with and without batch statistics.
+/// Blocks in which every layer reads all before it, or branches that are joined and read by several; with and without
+/// batch statistics.
 fn joining_graph(seed: u32, dtype: Option<DType>) -> Graph {
     let build = || -> Result<Graph, GraphError> {
         let mut draw = Draw::new(seed);

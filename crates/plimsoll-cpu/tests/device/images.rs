@@ -48,7 +48,8 @@ pub(crate) fn normalised(g: &mut Graph, x: ValueId) -> Result<ValueId, GraphErro
     g.pointwise(Expr::build(|e| e.add(e.mul(e.sub(e.input(0), e.input(1)), e.input(2)), e.input(3))), &[x, mean, scale, beta])
 }
 
-/// Convolutions, their biases or batch statistics, poolings and residuals, the first by far the largest; then a dense layer.
+/// Convolutions, their biases or batch statistics, poolings and residuals, the first by far the largest; then a dense
+/// layer.
 fn image_graph(seed: u32) -> Graph {
     let build = || -> Result<Graph, GraphError> {
         let mut draw = Draw::new(seed);

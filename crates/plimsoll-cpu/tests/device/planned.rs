@@ -1,4 +1,5 @@
-//! Random steps under random limits: a plan that passes the checker or an infeasibility error, and bit-identical training.
+//! Random steps under random limits: a plan that passes the checker or an infeasibility error, and bit-identical
+//! training.
 
 use plimsoll_core::device::StepInputs;
 use plimsoll_core::expr::{Binary, Expr, Unary};
@@ -98,7 +99,8 @@ pub(crate) fn learning_in(dtype: Option<DType>, mut g: Graph, last: ValueId) -> 
     optimize(&training_programs(&g, loss, false, &momentum)?.remove(0).1)
 }
 
-/// Branches, residuals, shared weights, long skips, joined and taken apart values, dropout, and an optimizer with a memory.
+/// Branches, residuals, shared weights, long skips, joined and taken apart values, dropout, and an optimizer with a
+/// memory.
 fn step_graph(seed: u32) -> Graph {
     let build = || -> Result<Graph, GraphError> {
         let mut draw = Draw::new(seed);
@@ -194,7 +196,8 @@ pub(crate) fn after_steps(device: &Arc<dyn Device>, plan: Plan) -> Left {
     (losses, states.iter().enumerate().map(read).collect())
 }
 
-/// A graph in pieces leaves what the whole one leaves. Gives its arena, whether that is the smaller one, and what both leave.
+/// A graph in pieces leaves what the whole one leaves. Gives its arena, whether that is the smaller one, and what both
+/// leave.
 pub(crate) fn alike(graph: &Graph, in_pieces: &Graph, rows: usize, device: &Arc<dyn Device>, seed: u32) -> (u64, bool, Left) {
     let free = layout(&[(Role::Step, graph.clone())], rows, &**device).unwrap();
     let parts = placed(schedule(in_pieces, rows, &**device).unwrap(), rows, &**device);

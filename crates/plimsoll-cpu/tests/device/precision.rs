@@ -205,7 +205,8 @@ fn activations_take_half_the_memory() {
     assert!(narrow.0 as f64 <= 0.55 * single.0 as f64, "{narrow} instead of {single}");
 }
 
-/// What is large is in two bytes: nothing that grows with the batch is stored in four but statistics, and the batch itself.
+/// What is large is in two bytes: nothing that grows with the batch is stored in four but statistics, and the batch
+/// itself.
 #[test]
 fn nothing_large_is_left_in_four_bytes() {
     let (graph, _) = images().unwrap();

@@ -26,7 +26,8 @@ fn the_number_of_threads_changes_no_bit() {
     assert!(one == train(2) && one == train(3));
 }
 
-/// Batches with ever different numbers of rows, such as the last ones of epochs of unknown length, load ever different programs.
+/// Batches with ever different numbers of rows, such as the last ones of epochs of unknown length, load ever different
+/// programs.
 #[test]
 fn the_number_of_loaded_programs_is_limited() {
     let train = |limit: Option<usize>| {

@@ -81,8 +81,8 @@ const MOST: u64 = 64 << 20;
 /// Workspace for split sums and index tables.
 const PARTS: u64 = 4 << 20;
 
-/// Selects the implementation of a convolution. The types are those of its image, filter and result, or of their gradients;
-/// `tf32` tells whether the graph allows TF32.
+/// Selects the implementation of a convolution. The types are those of its image, filter and result, or of their
+/// gradients; `tf32` tells whether the graph allows TF32.
 pub(crate) fn select(pass: ConvPass, conv: &ConvShape, types: [DType; 3], tf32: bool, choice: Convolutions) -> ConvAlgorithm {
     let [image, filter, result] = types;
     // Activations are large and keep their type; filters may be narrowed. Filter gradients are single precision for any
@@ -133,8 +133,8 @@ pub(crate) fn copies(pass: ConvPass, conv: &ConvShape, ty: ComputeType) -> (Conv
     }
 }
 
-/// A convolution whose windows lie side by side in a row reads whole rows of pixels: the pixels of a window row are as many
-/// channels of a convolution that is one pixel wide. Used where the channels alone are no whole vectors.
+/// A convolution whose windows lie side by side in a row reads whole rows of pixels: the pixels of a window row are as
+/// many channels of a convolution that is one pixel wide. Used where the channels alone are no whole vectors.
 fn side_by_side(conv: &ConvShape, ty: ComputeType) -> Option<ConvShape> {
     let ConvShape { mut window, groups, image: [n, h, w, c], result } = *conv;
     let columns = window.size.1;
@@ -147,10 +147,10 @@ fn side_by_side(conv: &ConvShape, ty: ComputeType) -> Option<ConvShape> {
 
 /// The convolution over a copy of the image with zeros around it, if cuDNN needs one:
 ///
-/// - Tensor cores need whole vectors of channels, so zero channels are appended. The image gradient would have to be copied
-///   back, and is left to the library.
-/// - In single precision, cuDNN's filter gradients are wrong with asymmetric padding (observed on a GPU), so the padding is
-///   part of the copy.
+/// - Tensor cores need whole vectors of channels, so zero channels are appended. The image gradient would have to be
+///   copied back, and is left to the library.
+/// - In single precision, cuDNN's filter gradients are wrong with asymmetric padding (observed on a GPU), so the
+///   padding is part of the copy.
 pub(crate) fn padded(pass: ConvPass, conv: &ConvShape, ty: ComputeType) -> Option<ConvShape> {
     let ConvShape { mut window, image: [n, h, w, c], .. } = *conv;
     let explicit = pass == ConvPass::GradFilter && ty.dtype == DType::F32 && conv.groups == 1 && !is_even(conv);

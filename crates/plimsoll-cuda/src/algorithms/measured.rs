@@ -1,4 +1,5 @@
-//! Measured choices among the algorithms of libraries, as text: what is known about a GPU, and what loaded programs use.
+//! Measured choices among the algorithms of libraries, as text: what is known about a GPU, and what loaded programs
+//! use.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,8 @@
 //! Which implementation computes a node, and the workspace it is given.
 //!
-//! These are rules over shapes and types. They query no library, so that plans need none, and measure nothing, so that every run makes the same choice.
-//! Which algorithm a library uses is its own first choice, or a [measured] one in the same workspace.
+//! These are rules over shapes and types. They query no library, so that plans need none, and measure nothing, so that
+//! every run makes the same choice. Which algorithm a library uses is its own first choice, or a [measured] one in the
+//! same workspace.
 
 pub(crate) mod convolution;
 pub(crate) mod matmul;

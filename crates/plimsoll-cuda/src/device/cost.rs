@@ -4,9 +4,9 @@ use plimsoll_core::graph::{Graph, Node};
 use plimsoll_core::plan::{CostModel, Rates};
 use plimsoll_core::{DType, Op};
 
-/// Predicted node times, fitted to convolutional and language models on an H200: products run on tensor cores in 16 bits and
-/// in TF32, and everything else is bound by memory bandwidth. The choice of recomputation and offloading depends on ratios,
-/// which are similar on other GPUs.
+/// Predicted node times, fitted to convolutional and language models on an H200: products run on tensor cores in 16
+/// bits and in TF32, and everything else is bound by memory bandwidth. The choice of recomputation and offloading
+/// depends on ratios, which are similar on other GPUs.
 pub(crate) struct GpuCostModel;
 
 /// What multiplies the operands of a product.

@@ -124,8 +124,8 @@ impl CudaDevice {
         self
     }
 
-    /// Measures the algorithms of cuBLASLt and cuDNN when a program is loaded, once per request and GPU, instead of taking
-    /// the first of their ranking. What was measured is stored with the compiled kernels.
+    /// Measures the algorithms of cuBLASLt and cuDNN when a program is loaded, once per request and GPU, instead of
+    /// taking the first of their ranking. What was measured is stored with the compiled kernels.
     pub fn with_measured_algorithms(mut self) -> CudaDevice {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.measures_algorithms = true;

@@ -121,7 +121,8 @@ pub(super) fn resident() -> Option<Bytes> {
     line.split_whitespace().nth(1)?.parse().ok().map(Bytes::kib)
 }
 
-/// Overhead of measuring algorithms: kernels of candidates that are not selected stay loaded, which took 4 MiB on an H200.
+/// Overhead of measuring algorithms: kernels of candidates that are not selected stay loaded, which took 4 MiB on an
+/// H200.
 pub(crate) const TUNING: Overhead = Overhead { device: Bytes::mib(32), host: Bytes::mib(128) };
 
 /// Overhead of cuDNN for a plan: zero if no program uses it.

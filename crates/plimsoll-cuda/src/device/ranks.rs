@@ -32,11 +32,12 @@ pub struct RankOnGpu {
 }
 
 impl CudaDevice {
-    /// Opens the GPU of one rank of a group. All ranks call this at the same time. `machine` is a number that the ranks of
-    /// one machine have in common.
+    /// Opens the GPU of one rank of a group. All ranks call this at the same time. `machine` is a number that the ranks
+    /// of one machine have in common.
     ///
-    /// Numbers are exchanged through NCCL, as part of the CUDA graph of a step. Where ranks share a GPU, which NCCL does not
-    /// support, or it is not to be used (`PLIMSOLL_CUDA_WITHOUT=nccl`), they pass through host memory and the group.
+    /// Numbers are exchanged through NCCL, as part of the CUDA graph of a step. Where ranks share a GPU, which NCCL
+    /// does not support, or it is not to be used (`PLIMSOLL_CUDA_WITHOUT=nccl`), they pass through host memory and the
+    /// group.
     ///
     /// # Errors
     /// On all ranks, with the error of the first that failed.
@@ -131,7 +132,8 @@ fn agreed_any(group: &dyn Group, own: bool) -> Result<bool, String> {
     Ok(any[0] == 1)
 }
 
-/// A number that differs between GPUs of one machine and of several. Where the driver does not start, opening the GPU says why.
+/// A number that differs between GPUs of one machine and of several. Where the driver does not start, opening the GPU
+/// says why.
 fn gpu_id(ordinal: usize, machine: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     machine.hash(&mut hasher);

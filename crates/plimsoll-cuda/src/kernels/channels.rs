@@ -5,8 +5,8 @@ use super::{Argument, Kernel, THREADS, block_count, index_type, parameter};
 use plimsoll_core::DType;
 use std::fmt::Write;
 
-/// Copies an image `[n, h, w, c]` into the larger image of another convolution; the rest of that is zero. If it is higher or
-/// wider, the padding of the window is part of it.
+/// Copies an image `[n, h, w, c]` into the larger image of another convolution; the rest of that is zero. If it is
+/// higher or wider, the padding of the window is part of it.
 pub(crate) fn pad_image(conv: &ConvShape, padded: &ConvShape, dtype: DType, from: Argument, to: Argument) -> Kernel {
     let ([_, h, w, c], [n, height, width, channels]) = (conv.image, padded.image);
     let (top, left) = if (height, width) == (h, w) { (0, 0) } else { (conv.window.pad_rows.0, conv.window.pad_columns.0) };

@@ -142,8 +142,8 @@ fn tiles(
     Kernel { name, what, parameters, body, grid: [block_count(threads, THREADS), 1, 1], threads: THREADS as u32 }
 }
 
-/// Loads the elements that are read, row by row, and adds their products. All elements of a row are loaded before the first
-/// is used; zeros outside of the image take part as all others, so that there are no branches between loads.
+/// Loads the elements that are read, row by row, and adds their products. All elements of a row are loaded before the
+/// first is used; zeros outside of the image take part as all others, so that there are no branches between loads.
 fn rows_of_reads(
     body: &mut String,
     steps: usize,

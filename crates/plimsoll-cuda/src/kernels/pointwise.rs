@@ -37,8 +37,8 @@ pub(crate) fn fused_slice_write(site: &FusedExpr<'_>, output: DType, PitchedRows
 /// Elements that a block of a group computes.
 const GROUP_BLOCK: usize = 4 * THREADS;
 
-/// The expression over several sets of tensors, of these sizes, in one launch. The operands of the site are those of one set:
-/// each has its size, or is a single number. Inputs and outputs of all sets follow each other.
+/// The expression over several sets of tensors, of these sizes, in one launch. The operands of the site are those of
+/// one set: each has its size, or is a single number. Inputs and outputs of all sets follow each other.
 pub(crate) fn pointwise_group(site: &FusedExpr<'_>, outputs: &[DType], sizes: &[usize]) -> Kernel {
     let read: Vec<usize> = (0..site.operands.len()).filter(|i| site.is_read(*i)).collect();
     let input_type = |i: usize| format!("const {}*", type_name(site.operands[i].dtype));

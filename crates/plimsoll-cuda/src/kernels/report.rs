@@ -4,8 +4,8 @@ use super::{Argument, Kernel};
 use std::fmt::Write;
 use std::ops::Range;
 
-/// Kernels around a sum over ranks of one number: it tells how many of them had a loss that is not finite, in this or an earlier run,
-/// and all of them remember that.
+/// Kernels around a sum over ranks of one number: it tells how many of them had a loss that is not finite, in this or
+/// an earlier run, and all of them remember that.
 pub(crate) fn alarm_of_ranks(cell: Argument) -> [Kernel; 2] {
     let kernel = |what: &str, parameters: Vec<(&str, Argument)>, body: &str| Kernel {
         name: "alarm",
@@ -23,8 +23,9 @@ pub(crate) fn alarm_of_ranks(cell: Argument) -> [Kernel; 2] {
     ]
 }
 
-/// Before a rank's new shard of a state is gathered: after a loss that is not finite it is the old one, so that the state stays
-/// as it is. Its input and output of this number are the shard and the state, of which it has these elements.
+/// Before a rank's new shard of a state is gathered: after a loss that is not finite it is the old one, so that the
+/// state stays as it is. Its input and output of this number are the shard and the state, of which it has these
+/// elements.
 pub(crate) fn keep_shard(number: usize, own: Range<usize>) -> Kernel {
     let (count, start) = (own.len(), 4 * own.start);
     Kernel {

@@ -107,8 +107,8 @@ impl Algorithm {
 unsafe impl Send for Matmul {}
 
 impl Matmul {
-    /// The product with at most `workspace` bytes, by the algorithm that the library chose for an equal request, or else by its first choice.
-    /// None if it has no algorithm.
+    /// The product with at most `workspace` bytes, by the algorithm that the library chose for an equal request, or
+    /// else by its first choice. None if it has no algorithm.
     ///
     /// `bias` is the address of the row that is added, if there is one; it is read by every run.
     pub fn new(
@@ -251,7 +251,8 @@ impl Matmul {
         fits
     }
 
-    /// Enqueues the product of A and B, with its result in C, added to another matrix of the same layout if there is one.
+    /// Enqueues the product of A and B, with its result in C, added to another matrix of the same layout if there is
+    /// one.
     ///
     /// # Safety
     ///

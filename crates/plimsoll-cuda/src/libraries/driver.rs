@@ -16,8 +16,8 @@ pub(crate) struct Context {
     pub ordinal: usize,
 }
 
-// SAFETY: a context handle belongs to the process, not to a thread; the driver's functions are thread-safe, and every entry point makes the context current on
-// its own thread with `bind`.
+// SAFETY: a context handle belongs to the process, not to a thread; the driver's functions are thread-safe, and every
+// entry point makes the context current on its own thread with `bind`.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}

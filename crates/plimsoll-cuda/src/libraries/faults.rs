@@ -56,8 +56,9 @@ pub(crate) fn is_of_kernel(error: CUresult) -> bool {
 pub(crate) const OP_FAILED: &str =
     "; this is a bug, please report it with plan.json; checkpoints are intact, and --resume continues from the last one";
 
-/// Why a driver that supports CUDA up to one version cannot run what an NVRTC of another version compiles, if it cannot. Versions are as the
-/// driver reports them: 13000 is 13.0. Within a major version, machine code of a newer compiler runs.
+/// Why a driver that supports CUDA up to one version cannot run what an NVRTC of another version compiles, if it
+/// cannot. Versions are as the driver reports them: 13000 is 13.0. Within a major version, machine code of a newer
+/// compiler runs.
 pub(crate) fn version_mismatch(driver: i32, compiler: i32) -> Option<String> {
     let text = |version: i32| format!("{}.{}", version / 1000, version % 1000 / 10);
     (driver > 0 && compiler > 0 && driver / 1000 < compiler / 1000).then(|| {

@@ -9,7 +9,8 @@ pub(crate) const FAULT: &str = "PLIMSOLL_CUDA_FAULT";
 /// A fault that was requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum InjectedFault {
-    /// `OP@RUN`: the first generated kernel of this op gets an address that is not mapped, in this run of a training program, counted from 1.
+    /// `OP@RUN`: the first generated kernel of this op gets an address that is not mapped, in this run of a training
+    /// program, counted from 1.
     Kernel { op: String, run: u64 },
     /// `reset@RUN`: the driver loses the GPU in this run.
     Reset { run: u64 },

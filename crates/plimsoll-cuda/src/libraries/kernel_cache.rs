@@ -39,7 +39,8 @@ impl KernelCache {
         self.write(&self.file(key), &code);
     }
 
-    /// Measured algorithms by request, of the GPU and library versions that `key` is made of. A damaged file counts as none.
+    /// Measured algorithms by request, of the GPU and library versions that `key` is made of. A damaged file counts as
+    /// none.
     pub(crate) fn algorithms(&self, key: &str) -> BTreeMap<String, String> {
         let read = || {
             let text = fs::read_to_string(self.algorithms_file(key)).ok()?;

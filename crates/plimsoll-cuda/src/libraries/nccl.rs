@@ -144,8 +144,8 @@ pub(crate) fn unique_id() -> Result<[u8; ID_BYTES], String> {
     Ok(id.0)
 }
 
-/// What a collective reads and writes: addresses in device memory, and a number of floats; of a block, where there is one per
-/// rank.
+/// What a collective reads and writes: addresses in device memory, and a number of floats; of a block, where there is
+/// one per rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Operands {
     pub from: u64,
@@ -179,8 +179,8 @@ impl Communicator {
     /// Enqueues sums over all ranks in a stream, all of them together.
     ///
     /// # Safety
-    /// The addresses are those of device memory of this GPU with as many floats, valid until the stream has executed it.
-    /// An input may be its own output, and overlaps no other one.
+    /// The addresses are those of device memory of this GPU with as many floats, valid until the stream has executed
+    /// it. An input may be its own output, and overlaps no other one.
     pub unsafe fn all_reduce(&self, operands: &[Operands], stream: &Stream) -> Result<(), String> {
         let (all_reduce, stream) = (self.functions.all_reduce, stream.raw.cast());
         self.together(operands, "all_reduce", |raw, Operands { from, to, count }| {
@@ -192,8 +192,8 @@ impl Communicator {
     /// Enqueues sums over all ranks, of which each rank gets its block, all of them together.
     ///
     /// # Safety
-    /// As for [`all_reduce`](Communicator::all_reduce), but an input has a block of `count` floats per rank, and overlaps no
-    /// output.
+    /// As for [`all_reduce`](Communicator::all_reduce), but an input has a block of `count` floats per rank, and
+    /// overlaps no output.
     pub unsafe fn reduce_scatter(&self, operands: &[Operands], stream: &Stream) -> Result<(), String> {
         let (reduce_scatter, stream) = (self.functions.reduce_scatter, stream.raw.cast());
         self.together(operands, "reduce_scatter", |raw, Operands { from, to, count }| {
@@ -205,8 +205,8 @@ impl Communicator {
     /// Enqueues copies of the blocks of all ranks to all of them, all of them together.
     ///
     /// # Safety
-    /// As for [`all_reduce`](Communicator::all_reduce), but an output has a block of `count` floats per rank, and overlaps no
-    /// input.
+    /// As for [`all_reduce`](Communicator::all_reduce), but an output has a block of `count` floats per rank, and
+    /// overlaps no input.
     pub unsafe fn all_gather(&self, operands: &[Operands], stream: &Stream) -> Result<(), String> {
         let (all_gather, stream) = (self.functions.all_gather, stream.raw.cast());
         self.together(operands, "all_gather", |raw, Operands { from, to, count }| {
@@ -255,7 +255,8 @@ impl Communicator {
     pub fn abort(&self) {
         let raw = self.raw.swap(std::ptr::null_mut(), Ordering::AcqRel);
         if !raw.is_null() && self.context.bind().is_ok() {
-            // SAFETY: the communicator was not destroyed, and nothing finds it any more. An error cannot be handled here.
+            // SAFETY: the communicator was not destroyed, and nothing finds it any more. An error cannot be handled
+            // here.
             let _ = unsafe { (self.functions.abort)(raw) };
         }
     }

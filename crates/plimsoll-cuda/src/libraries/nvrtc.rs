@@ -186,7 +186,8 @@ impl Compilation {
         }
     }
 
-    /// Waits for all modules, and returns them by their numbers, which are all below their count; or the compiler's log of the first error.
+    /// Waits for all modules, and returns them by their numbers, which are all below their count; or the compiler's log
+    /// of the first error.
     pub fn finish(mut self) -> Result<Vec<Compiled>, String> {
         self.end();
         let compiled = std::mem::take(&mut lock(&self.queue.state).compiled);

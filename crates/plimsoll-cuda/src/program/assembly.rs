@@ -196,9 +196,9 @@ impl<'a> Assembly<'a> {
                     Some(_) => Ok(addresses.map(|address| self.now(address))),
                     None => self.scratch(&request, left),
                 };
-                // SAFETY: the locations are the plan's, inside of memory that this program keeps alive, or scratch memory
-                // of these sizes, which is freed after all work. Only steps write to the arena, and its contents are dead
-                // between steps.
+                // SAFETY: the locations are the plan's, inside of memory that this program keeps alive, or scratch
+                // memory of these sizes, which is freed after all work. Only steps write to the arena, and its contents
+                // are dead between steps.
                 let find = || now.and_then(|now| unsafe { self.tuner.convolution(dnn, &request, left, now) });
                 match self.shared.start_times.time("cudnn_algorithms", find) {
                     Err(refusal) => {

@@ -154,9 +154,10 @@ impl CudaExecutable {
                     let refused = |what| DeviceError::Failed { device: self.shared.context.name(), what: format!("{name}: {what}") };
                     product.set_bias(at(*bias)).map_err(refused)?;
                 }
-                // SAFETY: every region was just checked: it is inside of device memory of this GPU, aligned, and overlaps
-                // no region that is written. Types, sizes, and that values alias within a region only where allowed
-                // follow from `CheckedPlan`. Memory is freed only after all work of the stream, and so are the kernels.
+                // SAFETY: every region was just checked: it is inside of device memory of this GPU, aligned, and
+                // overlaps no region that is written. Types, sizes, and that values alias within a region only where
+                // allowed follow from `CheckedPlan`. Memory is freed only after all work of the stream, and so are the
+                // kernels.
                 unsafe { op.enqueue(&self.shared, name, at) }?;
             }
             if self.shared.one_by_one {

@@ -127,8 +127,8 @@ fn nhwc(dims: &[usize]) -> [usize; 4] {
 }
 
 impl Lowering<'_> {
-    /// Lowers a node. `after_loss` means that this step's loss is computed before it; `alarms`, that it tells other ranks of a
-    /// loss that is not finite.
+    /// Lowers a node. `after_loss` means that this step's loss is computed before it; `alarms`, that it tells other
+    /// ranks of a loss that is not finite.
     pub fn lower(&self, node: &Node, after_loss: bool, alarms: bool) -> Result<Vec<LoweredOp>, String> {
         let (inputs, outputs) = (&node.inputs[..], &node.outputs[..]);
         let one = |kernel: Kernel| vec![LoweredOp::Kernel(kernel, inputs.to_vec())];

@@ -1,4 +1,5 @@
-//! The kernels of attention. They follow from the graph alone, and take longest to compile, so that this can begin before the plan is known.
+//! The kernels of attention. They follow from the graph alone, and take longest to compile, so that this can begin
+//! before the plan is known.
 
 use crate::kernels::{self, AttentionShape, Kernel};
 use crate::libraries::nvrtc::{LONG_KERNEL, ModuleSource};

@@ -19,7 +19,8 @@ pub(super) fn workspace(op: &MatMul, graph: &Graph, node: &Node, rows: usize) ->
 }
 
 impl Lowering<'_> {
-    /// Lowers a product: by the library with the casts and copies that it needs, if it is available, or in a generated kernel.
+    /// Lowers a product: by the library with the casts and copies that it needs, if it is available, or in a generated
+    /// kernel.
     pub(super) fn matmul(&self, op: &MatMul, node: &Node, guarded: bool) -> Result<Vec<LoweredOp>, String> {
         let (inputs, output) = (&node.inputs[..], node.outputs[0]);
         let types = self.float_dtypes([inputs[0], inputs[1], output])?;
@@ -110,8 +111,8 @@ fn cast(graph: &Graph, node: &Node, rows: usize) -> Option<(usize, u64, DType)> 
     Some((operand, matmul::cast_bytes(DType::F32, common, cast_elements(graph, node, operand, rows)), common))
 }
 
-/// The type and bytes of a bias that the library adds to a product, if that is all the epilogue does. It is read in the type
-/// of the result, as other operands are.
+/// The type and bytes of a bias that the library adds to a product, if that is all the epilogue does. It is read in the
+/// type of the result, as other operands are.
 fn bias(op: &MatMul, graph: &Graph, node: &Node, rows: usize) -> Option<(DType, u64)> {
     let (expr, (m, n, _)) = (op.epilogue.as_ref()?, extents(op, graph, node, rows));
     let (row, result) = (graph.ty(*node.inputs.get(2)?), graph.ty(node.outputs[0]).dtype);

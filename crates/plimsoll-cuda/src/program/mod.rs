@@ -123,8 +123,8 @@ enum StreamOp {
     },
 }
 
-// SAFETY: functions belong to the module that the program keeps; they may be launched from any thread. Shared convolutions
-// are shared within one program, whose operations are sent to another thread all together.
+// SAFETY: functions belong to the module that the program keeps; they may be launched from any thread. Shared
+// convolutions are shared within one program, whose operations are sent to another thread all together.
 unsafe impl Send for StreamOp {}
 
 struct Output {
@@ -144,8 +144,8 @@ struct Column {
 }
 
 impl Instruction {
-    /// Whether a search for a non-finite tensor ends here: states must stay as they are, and other ranks do not repeat the
-    /// step.
+    /// Whether a search for a non-finite tensor ends here: states must stay as they are, and other ranks do not repeat
+    /// the step.
     fn ends_search(&self) -> bool {
         self.writes_state || self.collective
     }

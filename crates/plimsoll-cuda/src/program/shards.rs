@@ -146,8 +146,8 @@ impl ShardsCall {
     /// If another rank does not take part.
     ///
     /// # Safety
-    /// The addresses are those of the program's plan, inside of memory that is valid until the stream has executed it, and
-    /// no output overlaps an input. The plan is for as many ranks as there are.
+    /// The addresses are those of the program's plan, inside of memory that is valid until the stream has executed it,
+    /// and no output overlaps an input. The plan is for as many ranks as there are.
     pub unsafe fn enqueue(&self, shared: &DeviceState, at: impl Fn(Address) -> u64) -> Result<(), String> {
         let exchange = shared.exchange.as_ref();
         let (rank, ranks) = exchange.map_or((0, 1), |exchange| (exchange.rank(), exchange.ranks()));

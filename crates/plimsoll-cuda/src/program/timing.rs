@@ -19,7 +19,8 @@ const MOST: usize = 32;
 /// Number of launches of a graph; the fastest counts.
 const ROUNDS: usize = 2;
 
-/// Steps that take longer are run for this many seconds: the clock of a GPU that computes all the time falls after some tenths of a second.
+/// Steps that take longer are run for this many seconds: the clock of a GPU that computes all the time falls after some
+/// tenths of a second.
 const LONG_STEP: f64 = 2e-3;
 const SUSTAINED: f64 = 0.5;
 

@@ -151,7 +151,8 @@ impl<'a> Tuner<'a> {
         lock(&self.shared.algorithms).known(request)
     }
 
-    /// Seconds of the work that `run` enqueues; infinite if it fails. Work that takes far longer than `best` is run once.
+    /// Seconds of the work that `run` enqueues; infinite if it fails. Work that takes far longer than `best` is run
+    /// once.
     fn seconds(&mut self, best: f64, run: &dyn Fn() -> Result<(), String>) -> f64 {
         self.measure(best, run).unwrap_or(f64::INFINITY)
     }
@@ -185,8 +186,8 @@ impl<'a> Tuner<'a> {
         let pattern = pattern();
         let first = pattern.len().min(size);
         let stream = self.shared.compute.raw;
-        // SAFETY: the arena is this program's, and its contents are dead between steps; the ranges are inside of it, and
-        // the pattern lives until the stream is done with it.
+        // SAFETY: the arena is this program's, and its contents are dead between steps; the ranges are inside of it,
+        // and the pattern lives until the stream is done with it.
         unsafe {
             result::memcpy_htod_async(self.arena.start, &pattern[..first], stream).ok()?;
             let mut filled = first;
@@ -200,8 +201,8 @@ impl<'a> Tuner<'a> {
     }
 }
 
-/// The index of the fastest of some candidates; the first one, unless another is clearly faster. `time` gets the index of
-/// a candidate and the best time so far. None if all of them fail.
+/// The index of the fastest of some candidates; the first one, unless another is clearly faster. `time` gets the index
+/// of a candidate and the best time so far. None if all of them fail.
 fn fastest(count: usize, time: &mut dyn FnMut(usize, f64) -> f64) -> Option<usize> {
     let mut best: Option<(usize, f64)> = None;
     let mut first = f64::INFINITY;

@@ -1,5 +1,5 @@
-//! Headers and scalars of programs whose memory is given for every run: written into pinned slots, and copied to the GPU
-//! in the compute stream, so that no run waits for another.
+//! Headers and scalars of programs whose memory is given for every run: written into pinned slots, and copied to the
+//! GPU in the compute stream, so that no run waits for another.
 
 use super::memory::DeviceBuffer;
 use super::state::DeviceState;
@@ -40,8 +40,8 @@ impl ArgumentRing {
         Ok(ArgumentRing { pinned, on_device, copied, next: 0 })
     }
 
-    /// Enqueues a copy of these bytes, at most a slot, and returns their address on the GPU. They are there until the next
-    /// call: work that reads them has to be enqueued before that.
+    /// Enqueues a copy of these bytes, at most a slot, and returns their address on the GPU. They are there until the
+    /// next call: work that reads them has to be enqueued before that.
     pub fn put(&mut self, shared: &DeviceState, bytes: &[u8]) -> Result<u64, DeviceError> {
         assert!(bytes.len() <= SLOT, "programs with more scalars are refused when they are loaded");
         let failed = |error| shared.context.failed("copying scalars to the GPU", error);

@@ -98,8 +98,8 @@ impl Exchange {
     /// If another rank does not take part.
     ///
     /// # Safety
-    /// The addresses are those of device memory with as many floats, valid until the stream has executed it. An input may
-    /// be its own output, and overlaps no other one. The context is current.
+    /// The addresses are those of device memory with as many floats, valid until the stream has executed it. An input
+    /// may be its own output, and overlaps no other one. The context is current.
     pub unsafe fn all_reduce(&self, operands: &[Operands], stream: &Stream) -> Result<(), String> {
         match &self.transport {
             // SAFETY: guaranteed by the caller.
@@ -131,7 +131,8 @@ impl Exchange {
     /// If another rank does not take part.
     ///
     /// # Safety
-    /// As for [`all_reduce`](Exchange::all_reduce), but an input has a block of `count` floats per rank, and overlaps no output.
+    /// As for [`all_reduce`](Exchange::all_reduce), but an input has a block of `count` floats per rank, and overlaps
+    /// no output.
     pub unsafe fn reduce_scatter(&self, operands: &[Operands], stream: &Stream) -> Result<(), String> {
         let sum = |blocks: &mut [f32], own: &mut [f32]| self.group.reduce_scatter((&*blocks).into(), own.into(), Reduction::Sum);
         match &self.transport {
@@ -148,7 +149,8 @@ impl Exchange {
     /// If another rank does not take part.
     ///
     /// # Safety
-    /// As for [`all_reduce`](Exchange::all_reduce), but an output has a block of `count` floats per rank, and overlaps no input.
+    /// As for [`all_reduce`](Exchange::all_reduce), but an output has a block of `count` floats per rank, and overlaps
+    /// no input.
     pub unsafe fn all_gather(&self, operands: &[Operands], stream: &Stream) -> Result<(), String> {
         let gather = |blocks: &mut [f32], own: &mut [f32]| self.group.all_gather((&*own).into(), blocks.into());
         match &self.transport {
@@ -215,8 +217,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Waits until an event of a run with collectives has occurred. NCCL's kernels wait for other ranks on the GPU, where
-    /// nothing ends them if a rank is gone.
+    /// Waits until an event of a run with collectives has occurred. NCCL's kernels wait for other ranks on the GPU,
+    /// where nothing ends them if a rank is gone.
     ///
     /// # Errors
     /// If NCCL reports an error, or another rank does not take part in time. NCCL is ended then.

@@ -1,4 +1,5 @@
-//! Offload copies to and from pinned host memory, concurrent with the computation: a stream per direction, ordered by events, also inside of a CUDA graph.
+//! Offload copies to and from pinned host memory, concurrent with the computation: a stream per direction, ordered by
+//! events, also inside of a CUDA graph.
 //!
 //! Every run forks from the compute stream and joins it before its end, so that the captured graph is complete and the
 //! next run finds all data in place.

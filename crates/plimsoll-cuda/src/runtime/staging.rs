@@ -231,7 +231,8 @@ impl StagingRing {
         let failed = |error| self.shared.context.failed("computing a step", error);
         self.shared.wait_for_run(&self.slots[slot].done, "computing a step")?;
         let answer = self.pinned.start.wrapping_add(self.results_offset(slot)).cast::<f32>();
-        // SAFETY: the results are this many floats; the GPU has finished writing them and does not write them again before the slot is reused.
+        // SAFETY: the results are this many floats; the GPU has finished writing them and does not write them again
+        // before the slot is reused.
         let answer = unsafe { std::slice::from_raw_parts(answer, NUMBERS + 1) };
         numbers.iter_mut().zip(&answer[1..]).for_each(|(number, told)| *number = *told);
         if answer[0] != 0.0 {

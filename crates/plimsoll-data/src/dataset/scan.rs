@@ -6,12 +6,12 @@ use crate::decode::ScanOptions;
 use crate::source::ImageScan;
 
 impl Dataset {
-    /// Reads the headers of the images that are decoded, here and upstream, so that [`plan`](Dataset::plan) reserves memory
-    /// for the largest of them. `None` if no images are decoded, or their headers cannot be read without unpacking them.
-    /// The result is kept with the source: later calls and plans read nothing.
+    /// Reads the headers of the images that are decoded, here and upstream, so that [`plan`](Dataset::plan) reserves
+    /// memory for the largest of them. `None` if no images are decoded, or their headers cannot be read without
+    /// unpacking them. The result is kept with the source: later calls and plans read nothing.
     ///
-    /// If not all headers are read, memory for larger images is reserved as far as the limit allows. An image that needs
-    /// more is decoded alone, in the whole pool; one that does not fit there is a bad row.
+    /// If not all headers are read, memory for larger images is reserved as far as the limit allows. An image that
+    /// needs more is decoded alone, in the whole pool; one that does not fit there is a bad row.
     pub fn scan_images(&self, options: &ScanOptions) -> Result<Option<ImageScan>, DataError> {
         let mut found: Option<ImageScan> = None;
         let mut add = |scan: &ImageScan| found.get_or_insert_with(|| ImageScan::of(0)).merge(scan);

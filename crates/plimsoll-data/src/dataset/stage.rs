@@ -122,7 +122,8 @@ pub(crate) trait Stage: Any + Send + Sync {
         None
     }
 
-    /// Calls `visit` with the text of a column of its files for every row, in order; returns whether there is such a column.
+    /// Calls `visit` with the text of a column of its files for every row, in order; returns whether there is such a
+    /// column.
     fn visit_column(&self, _name: &str, _visit: &mut dyn FnMut(&[u8])) -> Result<bool, DataError> {
         Ok(false)
     }

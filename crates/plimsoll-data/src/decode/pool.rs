@@ -107,8 +107,9 @@ impl DecodePool {
         self.store.as_ref().map_or(Ok(false), |store| store.read(row, out))
     }
 
-    /// Caches a row if memory is available now; otherwise the row is recomputed in later epochs. `expensive` marks a row
-    /// for which the cache had to evict others: if it were evicted as easily, they would replace each other forever.
+    /// Caches a row if memory is available now; otherwise the row is recomputed in later epochs. `expensive` marks a
+    /// row for which the cache had to evict others: if it were evicted as easily, they would replace each other
+    /// forever.
     pub fn keep(&self, row: u64, bytes: &[u8], expensive: bool) -> Result<(), DataError> {
         let Some(store) = &self.store else { return Ok(()) };
         if let Insertion::Needs(bytes_needed) = store.write(row, bytes, expensive)?

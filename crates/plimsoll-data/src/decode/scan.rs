@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 pub struct ScanOptions {
     /// Headers read at most. Below the number of images, they are a random sample.
     pub files: u64,
-    /// The time after which no further header is read; to look for a stored result, files are examined for as long at most.
-    /// A scan that ran out of time continues from its stored result.
+    /// The time after which no further header is read; to look for a stored result, files are examined for as long at
+    /// most. A scan that ran out of time continues from its stored result.
     pub time: Duration,
     /// A folder to keep the results of scans of many files in. A result is valid for files of the same names, sizes and
     /// modification times.
@@ -42,8 +42,8 @@ const LOOK: u64 = 64;
 /// The seed of the order in which headers are read.
 const ORDER: u64 = 0x6865_6164_6572;
 
-/// Reads the headers of the images in `rows`, in random order, so that a part of them is a fair sample. Files that are no
-/// images, and those that take more than `cap`, are bad rows and need no memory.
+/// Reads the headers of the images in `rows`, in random order, so that a part of them is a fair sample. Files that are
+/// no images, and those that take more than `cap`, are bad rows and need no memory.
 pub(crate) fn scan(
     source: &dyn Source,
     column: usize,

@@ -39,8 +39,8 @@ impl ItemSizes {
         self.together(threads, self.stated.map_or(each, |stated| stated.min(each))).max(self.required())
     }
 
-    /// The largest images at the same time, counting each of them with at most `each` bytes. Sizes that are not known count
-    /// as `each`.
+    /// The largest images at the same time, counting each of them with at most `each` bytes. Sizes that are not known
+    /// count as `each`.
     pub fn together(&self, threads: usize, each: Bytes) -> Bytes {
         match self.complete() {
             Some(scan) => (0..threads).map(|rank| scan.size(rank).min(each)).sum(),

@@ -83,8 +83,8 @@ pub trait Op: Send + Sync {
         None
     }
 
-    /// The same operation on the segmentation mask of an image, with the same random choices: class indices are moved, not
-    /// interpolated. `None` if it only changes the values of pixels.
+    /// The same operation on the segmentation mask of an image, with the same random choices: class indices are moved,
+    /// not interpolated. `None` if it only changes the values of pixels.
     fn for_mask(&self) -> Option<Arc<dyn Op>> {
         None
     }
@@ -100,8 +100,8 @@ pub trait Op: Send + Sync {
         true
     }
 
-    /// What takes the place of a random operation where there is nothing to train, if something must: a random crop becomes
-    /// the centre, and random flips and colours are left out.
+    /// What takes the place of a random operation where there is nothing to train, if something must: a random crop
+    /// becomes the centre, and random flips and colours are left out.
     fn without_randomness(&self) -> Option<Arc<dyn Op>> {
         None
     }
@@ -163,8 +163,8 @@ pub enum ItemStep {
 
 /// An operation prepared for one column. Each thread has its own.
 pub trait Kernel: Send {
-    /// Maps whole rows from `input` to `output`; `rows` are their indices, for errors and random operations. Called only
-    /// if [`Op::in_place`] returns false.
+    /// Maps whole rows from `input` to `output`; `rows` are their indices, for errors and random operations. Called
+    /// only if [`Op::in_place`] returns false.
     fn run(&mut self, _rows: Rows<'_>, _input: &[u8], _output: &mut [u8]) -> Result<(), DataError> {
         unreachable!("this operation says it works in place")
     }

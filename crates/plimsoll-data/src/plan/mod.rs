@@ -18,8 +18,8 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// The largest stack of a worker thread: that of pipelines with user code. Sources and operations work in planned buffers
-/// and need no more stack than this.
+/// The largest stack of a worker thread: that of pipelines with user code. Sources and operations work in planned
+/// buffers and need no more stack than this.
 pub const PRODUCER_STACK: Bytes = Bytes::kib(512);
 
 /// The stack of a worker thread that decodes images.
@@ -28,7 +28,8 @@ const DECODER_STACK: Bytes = if cfg!(debug_assertions) { PRODUCER_STACK } else {
 /// The stack of a worker thread that reads rows of a fixed size and applies inexpensive operations.
 const READER_STACK: Bytes = if cfg!(debug_assertions) { PRODUCER_STACK } else { Bytes::kib(128) };
 
-/// Code and tables of the image decoders, which are resident only where images are decoded; debug builds count all code.
+/// Code and tables of the image decoders, which are resident only where images are decoded; debug builds count all
+/// code.
 const DECODER_CODE: Bytes = if cfg!(debug_assertions) { Bytes::ZERO } else { Bytes::kib(384) };
 
 /// The memory of a pipeline: a [`Feed`](crate::Feed) started with this plan reserves exactly these bytes.

@@ -343,8 +343,8 @@ impl Feed {
         }
     }
 
-    /// Like [`next`](Self::next), but returns [`NextBatch::Stopped`] instead of blocking once `stop` is set, for example
-    /// by a signal handler.
+    /// Like [`next`](Self::next), but returns [`NextBatch::Stopped`] instead of blocking once `stop` is set, for
+    /// example by a signal handler.
     ///
     /// ```
     /// use plimsoll_core::Ledger;

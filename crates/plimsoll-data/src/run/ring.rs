@@ -154,7 +154,8 @@ pub(crate) struct Claim<'r> {
 }
 
 impl Claim<'_> {
-    /// Number of claimed rows. Not a public field: a claim with more rows than were claimed would reach those of others.
+    /// Number of claimed rows. Not a public field: a claim with more rows than were claimed would reach those of
+    /// others.
     pub fn rows(&self) -> usize {
         self.rows
     }

@@ -89,8 +89,8 @@ pub trait Source: Send + Sync {
         self.len() == 0
     }
 
-    /// The sources that it takes the columns of its rows from, if it is composed of others. The methods that follow have
-    /// defaults for those.
+    /// The sources that it takes the columns of its rows from, if it is composed of others. The methods that follow
+    /// have defaults for those.
     fn parts(&self) -> &[Arc<dyn Source>] {
         &[]
     }
@@ -167,8 +167,8 @@ pub trait Source: Send + Sync {
         part_with_files(self.parts())?.masked_column(column)
     }
 
-    /// The source that the [files](Self::file) come from, and what is known about them as images. Sources without it are
-    /// not scanned before planning.
+    /// The source that the [files](Self::file) come from, and what is known about them as images. Sources without it
+    /// are not scanned before planning.
     fn image_scans(&self) -> Option<(&dyn Source, &ImageScans)> {
         part_with_files(self.parts())?.image_scans()
     }

@@ -16,8 +16,8 @@ pub(crate) enum Packing {
 }
 
 impl Packing {
-    /// That of a file. Two bytes look like zlib by accident, so `plain` is asked whether the first 16 bytes are those of
-    /// an uncompressed file.
+    /// That of a file. Two bytes look like zlib by accident, so `plain` is asked whether the first 16 bytes are those
+    /// of an uncompressed file.
     pub fn of(path: &Path, plain: impl FnOnce(&[u8]) -> bool) -> Result<Packing, DataError> {
         let file = File::open(path).map_err(|error| DataError::io("open", path, error))?;
         let mut head = [0; 16];

@@ -73,8 +73,8 @@ impl Dataset {
         })
     }
 
-    /// Combines `rows` consecutive rows into a batch, and pads columns whose rows [vary in length](crate::Column::up_to)
-    /// with `value`.
+    /// Combines `rows` consecutive rows into a batch, and pads columns whose rows
+    /// [vary in length](crate::Column::up_to) with `value`.
     ///
     /// ```
     /// use plimsoll_core::{DType, Ledger};

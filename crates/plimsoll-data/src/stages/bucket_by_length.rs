@@ -58,9 +58,9 @@ pub(super) const KIND: StageKind = StageKind {
 };
 
 impl Dataset {
-    /// Groups rows by the integer in `column`, or by its length if its rows [vary in length](crate::Column::up_to). Each run
-    /// of `batch` consecutive rows is from one bucket between two boundaries, except at the end of an epoch. Use the
-    /// same batch size in the `batch` stage that follows.
+    /// Groups rows by the integer in `column`, or by its length if its rows [vary in length](crate::Column::up_to).
+    /// Each run of `batch` consecutive rows is from one bucket between two boundaries, except at the end of an epoch.
+    /// Use the same batch size in the `batch` stage that follows.
     ///
     /// ```
     /// use plimsoll_core::{DType, Ledger};

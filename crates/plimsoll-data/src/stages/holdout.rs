@@ -24,9 +24,9 @@ pub struct Splits {
 }
 
 impl Dataset {
-    /// Splits the rows into those to train on and a random share that is held out, such as 0.1, each in the order of the
-    /// source. Rows are stratified by class where their classes can be read alone, and by position otherwise. The choice
-    /// depends only on `seed` and the rows.
+    /// Splits the rows into those to train on and a random share that is held out, such as 0.1, each in the order of
+    /// the source. Rows are stratified by class where their classes can be read alone, and by position otherwise. The
+    /// choice depends only on `seed` and the rows.
     ///
     /// ```
     /// use plimsoll_data::Dataset;

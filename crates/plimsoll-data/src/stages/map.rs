@@ -58,8 +58,8 @@ impl Dataset {
         data.then(Map { column: column.to_string(), ops: ops.collect() })
     }
 
-    /// Applies operations to the images in `x`, and those that move pixels also to the segmentation masks in `y`, with the
-    /// same random choices.
+    /// Applies operations to the images in `x`, and those that move pixels also to the segmentation masks in `y`, with
+    /// the same random choices.
     ///
     /// ```no_run
     /// use plimsoll_data::{Dataset, ops::{Method, decode, flip_left_right, resize, scale}};

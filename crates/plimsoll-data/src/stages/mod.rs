@@ -1,8 +1,8 @@
 //! Stages, one file each: arguments, name and keys in a configuration, the method of [`Dataset`](crate::Dataset), its
 //! effect on the number and the columns of rows, its memory, and how it runs, by row index or in sequence.
 //!
-//! To add a stage, write its file with an `impl Stage` and the method of `Dataset`; if a configuration can name it, add its
-//! [`StageKind`] to [`STAGES`].
+//! To add a stage, write its file with an `impl Stage` and the method of `Dataset`; if a configuration can name it, add
+//! its [`StageKind`] to [`STAGES`].
 
 mod assert_cardinality;
 mod batch;

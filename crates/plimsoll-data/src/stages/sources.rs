@@ -52,8 +52,8 @@ impl Dataset {
         Ok(Dataset::from_source(Arc::new(ImageFolder::open_with(path.as_ref(), Some(classes))?)))
     }
 
-    /// Images and their segmentation masks from two folders, paired by file name: `x` is the image, `y` the mask of class
-    /// indices. Map both with [`map_image_and_mask`](Dataset::map_image_and_mask). `classes` may be empty.
+    /// Images and their segmentation masks from two folders, paired by file name: `x` is the image, `y` the mask of
+    /// class indices. Map both with [`map_image_and_mask`](Dataset::map_image_and_mask). `classes` may be empty.
     pub fn image_masks(images: impl AsRef<Path>, masks: impl AsRef<Path>, classes: &[String]) -> Result<Dataset, DataError> {
         Ok(Dataset::from(ImageMasks::open(images.as_ref(), masks.as_ref(), "", classes)?))
     }
@@ -139,9 +139,9 @@ impl Dataset {
     }
 
     /// Examples in the TFRecord files that match a pattern; features are given with their column names. Files that
-    /// TensorFlow compressed with GZIP or ZLIB are decompressed while reading, as a [stream](Dataset#streams) of records
-    /// of up to 4 MiB. Their images are decoded and resized when records are read, even if those maps follow stages that
-    /// only reorder rows.
+    /// TensorFlow compressed with GZIP or ZLIB are decompressed while reading, as a [stream](Dataset#streams) of
+    /// records of up to 4 MiB. Their images are decoded and resized when records are read, even if those maps follow
+    /// stages that only reorder rows.
     ///
     /// ```no_run
     /// use plimsoll_data::{Dataset, source::Feature};
@@ -175,8 +175,8 @@ impl Dataset {
         Ok(Dataset::from_source(Arc::new(ImageFiles::open(pattern.as_ref())?)))
     }
 
-    /// Columns of a Parquet file, of those that match a pattern, or of those in a folder, as a [stream](Dataset#streams):
-    /// `x` f32, and `y` if there are targets.
+    /// Columns of a Parquet file, of those that match a pattern, or of those in a folder, as a
+    /// [stream](Dataset#streams): `x` f32, and `y` if there are targets.
     ///
     /// ```
     /// use plimsoll_data::{Dataset, source::ParquetSpec};
@@ -209,8 +209,8 @@ impl Dataset {
         spec.open(files).map(Dataset::from_sequential)
     }
 
-    /// Samples of the WebDataset tar files that match a pattern such as `train-{000..012}.tar`: `x` is the image, `y` its
-    /// class as i32. Like an image folder, it needs [`decode`](crate::ops::decode). Files compressed with gzip are
+    /// Samples of the WebDataset tar files that match a pattern such as `train-{000..012}.tar`: `x` is the image, `y`
+    /// its class as i32. Like an image folder, it needs [`decode`](crate::ops::decode). Files compressed with gzip are
     /// decompressed while reading, as a [stream](Dataset#streams) of images of up to 4 MiB.
     pub fn webdataset(pattern: impl AsRef<Path>) -> Result<Dataset, DataError> {
         let files = source::files(pattern)?;

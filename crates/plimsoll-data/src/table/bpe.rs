@@ -259,7 +259,8 @@ impl BytePairs {
 }
 
 /// Bytes of the first word by GPT-2's pattern
-/// `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`; with `prefix`, of a text after a space.
+/// `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`; with `prefix`, of a text after a
+/// space.
 fn word(text: &str, prefix: bool) -> usize {
     if !prefix {
         for ending in ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d"] {

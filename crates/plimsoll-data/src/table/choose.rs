@@ -16,8 +16,8 @@ use std::collections::{HashMap, HashSet};
 /// The index of a column that is not used.
 pub(crate) const UNUSED: u32 = u32::MAX;
 
-/// A pass over the rows that columns are fitted to: is given which of the used columns are wanted, and calls a function with
-/// the index and the cells of each row.
+/// A pass over the rows that columns are fitted to: is given which of the used columns are wanted, and calls a function
+/// with the index and the cells of each row.
 pub(crate) type FitPass<'r> = dyn FnMut(&[bool], &mut dyn FnMut(u64, &RowBuffer) -> Result<(), String>) -> Result<(), DataError> + 'r;
 
 /// The rows that columns are fitted to.
@@ -46,8 +46,8 @@ pub(crate) struct Chosen {
     pub unused: Vec<(u32, &'static str)>,
 }
 
-/// Whether pandas wrote the column as its index: first and without a name; when such a file is written again, the name is
-/// its position.
+/// Whether pandas wrote the column as its index: first and without a name; when such a file is written again, the name
+/// is its position.
 fn is_index(name: &str, position: usize) -> bool {
     is_index_name(name) || name.is_empty() && position == 0
 }
@@ -243,8 +243,8 @@ impl Chosen {
             fittings.iter().enumerate().map(|(column, fitting)| fitting_of(fitting, column, &Fitting::checks_cells)).collect();
         let mut counted: Vec<bool> =
             fittings.iter().enumerate().map(|(column, fitting)| fitting_of(fitting, column, &|fitting, _| fitting.needs_rows())).collect();
-        // A row that cannot be read counts for no column, so categories that were counted over all rows are right only if
-        // all of them can be.
+        // A row that cannot be read counts for no column, so categories that were counted over all rows are right only
+        // if all of them can be.
         if rows.all && !checked.contains(&true) {
             for (column, fitting) in fittings.iter_mut().enumerate() {
                 if let (Err(fitting), Some(found)) = (fitting, found(column)) {

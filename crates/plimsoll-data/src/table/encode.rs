@@ -484,8 +484,8 @@ impl Encoder {
         }
     }
 
-    /// The index of an integer that is written with a decimal zero here and without it in the vocabulary, or the reverse: pandas writes
-    /// `10.0` instead of `10` as soon as a value of the column is missing.
+    /// The index of an integer that is written with a decimal zero here and without it in the vocabulary, or the
+    /// reverse: pandas writes `10.0` instead of `10` as soon as a value of the column is missing.
     fn find_other_writing(&self, token: &[u8]) -> Option<usize> {
         let zero = [self.format.decimal, b'0'];
         let is_integer = |text: &[u8]| {

@@ -34,8 +34,8 @@ pub struct TableSpec {
     pub(crate) fitting: FittingMemory,
 }
 
-/// The memory for the distinct values of all columns while they are fitted. It is no property of the rows, so it is not part
-/// of the text that identifies them.
+/// The memory for the distinct values of all columns while they are fitted. It is no property of the rows, so it is not
+/// part of the text that identifies them.
 #[derive(Clone, Copy)]
 pub(crate) struct FittingMemory(pub Bytes);
 
@@ -261,8 +261,8 @@ impl TableSpec {
         self
     }
 
-    /// Limits the memory for the distinct values of all columns while they are fitted, 32 MiB by default. Beyond it, rare
-    /// tokens of texts are dropped, and categories are refused.
+    /// Limits the memory for the distinct values of all columns while they are fitted, 32 MiB by default. Beyond it,
+    /// rare tokens of texts are dropped, and categories are refused.
     pub fn fitting_memory(mut self, bytes: Bytes) -> TableSpec {
         self.fitting = FittingMemory(bytes);
         self

@@ -1,4 +1,5 @@
-//! Ways into every parser, each from the bytes of a file to the end of an epoch. The mutation test and the fuzz targets share them.
+//! Ways into every parser, each from the bytes of a file to the end of an epoch. The mutation test and the fuzz targets
+//! share them.
 //!
 //! An entry may answer anything but a panic, and may not hold more than was planned.
 

@@ -1,5 +1,5 @@
-//! Files of other tools in `fixtures/`, written by the scripts there: each is read to the values that its writer reports, or refused
-//! with a hint. The manifests, one per script, are also the table in `docs/formats.md`.
+//! Files of other tools in `fixtures/`, written by the scripts there: each is read to the values that its writer
+//! reports, or refused with a hint. The manifests, one per script, are also the table in `docs/formats.md`.
 
 use crate::collect::column;
 use plimsoll_core::DType;

@@ -9,8 +9,8 @@ pub struct Peak {
     pub peak: AtomicU64,
 }
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; counting touches no memory that is
-// handed out.
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; counting touches no
+// memory that is handed out.
 unsafe impl GlobalAlloc for Peak {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let live = self.live.fetch_add(layout.size() as u64, Relaxed) + layout.size() as u64;

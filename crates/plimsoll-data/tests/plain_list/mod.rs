@@ -29,7 +29,8 @@ pub fn interleaved<T>(parts: Vec<Vec<T>>, cycle: usize, block: usize) -> Vec<T> 
     out
 }
 
-/// `size` rows that are `stride` apart, beginning every `shift` places. What failed keeps its place, and no window reaches over it.
+/// `size` rows that are `stride` apart, beginning every `shift` places. What failed keeps its place, and no window
+/// reaches over it.
 pub fn windows<T: Clone>(all: Vec<Option<T>>, size: usize, shift: usize, stride: usize) -> Vec<Option<Vec<T>>> {
     let span = (size - 1) * stride + 1;
     let (mut out, mut missing) = (Vec::new(), span);
@@ -47,7 +48,8 @@ pub fn windows<T: Clone>(all: Vec<Option<T>>, size: usize, shift: usize, stride:
     out
 }
 
-/// Rows in batches on the same side of every boundary, as they become full; what is left comes last, the shortest first.
+/// Rows in batches on the same side of every boundary, as they become full; what is left comes last, the shortest
+/// first.
 pub fn bucketed<T: Clone>(all: Vec<Option<T>>, boundaries: &[i64], batch: usize, length: impl Fn(&T) -> i64) -> Vec<Option<T>> {
     let (mut out, mut waiting) = (Vec::new(), vec![Vec::new(); boundaries.len() + 1]);
     for row in all {

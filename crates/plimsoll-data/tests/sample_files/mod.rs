@@ -1,4 +1,5 @@
-//! Files of other tools, small and made to measure: records, packed arrays and Parquet tables, so that any of their rows can be a bad one.
+//! Files of other tools, small and made to measure: records, packed arrays and Parquet tables, so that any of their
+//! rows can be a bad one.
 #![allow(dead_code)]
 
 use flate2::write::{DeflateEncoder, GzEncoder};
@@ -53,7 +54,8 @@ fn varint(mut value: u64) -> Vec<u8> {
     bytes
 }
 
-/// A `.npz` as `numpy.savez_compressed` writes it: names, element types, shapes and bytes. What is packed may be changed on the way.
+/// A `.npz` as `numpy.savez_compressed` writes it: names, element types, shapes and bytes. What is packed may be
+/// changed on the way.
 pub fn npz(arrays: &[(&str, &str, &[usize], Vec<u8>)], damage: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
     let (mut file, mut directory) = (Vec::new(), Vec::new());
     for (name, descr, shape, data) in arrays {
@@ -82,8 +84,8 @@ pub fn npz(arrays: &[(&str, &str, &[usize], Vec<u8>)], damage: impl Fn(&mut Vec<
     file
 }
 
-/// A Parquet file with the columns `x` (f64, may be missing) and `y` (i64), in groups of rows and pages of `page` rows; where what is
-/// packed begins comes with it, page by page for each group, those of `x` first.
+/// A Parquet file with the columns `x` (f64, may be missing) and `y` (i64), in groups of rows and pages of `page` rows;
+/// where what is packed begins comes with it, page by page for each group, those of `x` first.
 pub fn parquet(groups: &[Vec<(Option<f64>, i64)>], page: usize) -> (Vec<u8>, Vec<Vec<usize>>) {
     let mut file = b"PAR1".to_vec();
     let (mut places, mut chunks) = (Vec::new(), Vec::new());

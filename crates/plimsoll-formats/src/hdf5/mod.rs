@@ -1,8 +1,9 @@
-//! HDF5 files as Keras writes them through h5py: superblock version 0, version 1 object headers, groups as B-trees with symbol tables,
-//! datasets that are contiguous, compact or chunked (gzip and shuffle), attributes with strings of fixed and variable length.
+//! HDF5 files as Keras writes them through h5py: superblock version 0, version 1 object headers, groups as B-trees with
+//! symbol tables, datasets that are contiguous, compact or chunked (gzip and shuffle), attributes with strings of fixed
+//! and variable length.
 //!
-//! A file is walked once, when it is opened: links, types, shapes and attributes are metadata; elements are read later, piece by
-//! piece. Links to other files, soft links, virtual datasets and datasets in other files are refused by name.
+//! A file is walked once, when it is opened: links, types, shapes and attributes are metadata; elements are read later,
+//! piece by piece. Links to other files, soft links, virtual datasets and datasets in other files are refused by name.
 
 mod attribute;
 mod chunks;
@@ -165,7 +166,8 @@ fn dataset(metadata: &Metadata, header: &Header, path: &str, attributes: &BTreeM
     }
 }
 
-/// A dataset that was never written. It may not be larger than the file by much: nothing in the file stands behind its size.
+/// A dataset that was never written. It may not be larger than the file by much: nothing in the file stands behind its
+/// size.
 fn zeros(metadata: &Metadata, dtype: DType, shape: Vec<u64>, bytes: u64, what: &str) -> Result<Tensor> {
     if bytes > metadata.region.length().saturating_add(1 << 20) {
         return damaged(format!("{what} takes {bytes} bytes, but nothing of it is stored in the file"));

@@ -44,7 +44,8 @@ pub fn text(message: &[u8]) -> Result<Option<Text>> {
     })
 }
 
-/// The type of numbers; none for strings, compounds and others that are no weights. `bfloat` is Keras' mark of bfloat16.
+/// The type of numbers; none for strings, compounds and others that are no weights. `bfloat` is Keras' mark of
+/// bfloat16.
 pub fn number(message: &[u8], bfloat: bool, path: &str) -> Result<Option<DType>> {
     let mut fields = FieldReader::new(message, "a datatype");
     let class = fields.u8()?;

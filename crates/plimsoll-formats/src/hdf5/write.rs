@@ -1,5 +1,5 @@
-//! Writing the subset that is read: groups as B-trees of symbol tables, contiguous datasets. All metadata comes first, so that a file
-//! is one pass over the weights.
+//! Writing the subset that is read: groups as B-trees of symbol tables, contiguous datasets. All metadata comes first,
+//! so that a file is one pass over the weights.
 
 use super::{SIGNATURE, UNDEFINED};
 use crate::tensor::DType;

@@ -1,5 +1,5 @@
-//! ONNX models as plain data: graph, nodes, attributes, initializers. Tensors are read later, piece by piece; those in other files
-//! only from the model's own folder.
+//! ONNX models as plain data: graph, nodes, attributes, initializers. Tensors are read later, piece by piece; those in
+//! other files only from the model's own folder.
 
 mod read;
 mod write;
@@ -23,7 +23,8 @@ pub struct OnnxModel {
     pub graph: Graph,
     /// Functions that the model defines itself, by name.
     pub functions: Vec<String>,
-    /// Bytes of the file that were read as metadata: nodes, names, attributes, and tensors that are not stored as bytes.
+    /// Bytes of the file that were read as metadata: nodes, names, attributes, and tensors that are not stored as
+    /// bytes.
     pub metadata_bytes: u64,
 }
 

@@ -17,8 +17,8 @@ struct Reader<'a> {
 }
 
 impl OnnxModel {
-    /// Reads a model. `external` opens files with tensors, by their path relative to the model; paths that leave its folder are
-    /// refused before.
+    /// Reads a model. `external` opens files with tensors, by their path relative to the model; paths that leave its
+    /// folder are refused before.
     pub fn open(region: Region, external: OpenExternal<'_>) -> Result<OnnxModel> {
         let mut reader = Reader { metadata: Metadata::new(region.clone()), external };
         let mut model = OnnxModel::default();

@@ -19,8 +19,8 @@ pub struct WrittenTensor {
 /// Where weights go.
 #[derive(Clone, Debug, Default)]
 pub struct WriteOptions {
-    /// The name of the file beside the model with the weights; without it they are inside. Files above 2 GiB need one: Protocol
-    /// Buffers have no longer messages.
+    /// The name of the file beside the model with the weights; without it they are inside. Files above 2 GiB need one:
+    /// Protocol Buffers have no longer messages.
     pub external: Option<String>,
 }
 
@@ -34,8 +34,8 @@ impl WrittenTensor {
 /// Weights in another file begin at multiples of this, as ONNX recommends for mapping them into memory.
 const ALIGNMENT: u64 = 4096;
 
-/// Writes a model with these weights. `data` writes the elements of a weight, little-endian; it is not called for weights that are in
-/// another file. Initializers of `model.graph` are small constants and are written too.
+/// Writes a model with these weights. `data` writes the elements of a weight, little-endian; it is not called for
+/// weights that are in another file. Initializers of `model.graph` are small constants and are written too.
 pub fn write(
     model: &OnnxModel,
     weights: &[WrittenTensor],

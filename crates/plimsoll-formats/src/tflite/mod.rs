@@ -1,5 +1,5 @@
-//! TFLite models as plain data: tensors, operators, quantization. Constants are streamed when they are written, and read later, piece
-//! by piece.
+//! TFLite models as plain data: tensors, operators, quantization. Constants are streamed when they are written, and
+//! read later, piece by piece.
 //!
 //! ```
 //! use plimsoll_formats::source::Region;
@@ -39,7 +39,8 @@ pub struct TfliteModel {
     pub inputs: Vec<i32>,
     /// The tensors that are outputs.
     pub outputs: Vec<i32>,
-    /// Names of the inputs and outputs in the signature `serving_default`, in their order; without names there is no signature.
+    /// Names of the inputs and outputs in the signature `serving_default`, in their order; without names there is no
+    /// signature.
     pub signature: Option<(Vec<String>, Vec<String>)>,
     /// Free bytes by name.
     pub metadata: BTreeMap<String, Vec<u8>>,

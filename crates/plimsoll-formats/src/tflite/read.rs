@@ -12,7 +12,8 @@ impl TfliteModel {
     /// Reads a model. Constants are read later, from the file.
     ///
     /// # Errors
-    /// If it is no TFLite file, is damaged, or has several graphs or operators that are not known, which are all listed.
+    /// If it is no TFLite file, is damaged, or has several graphs or operators that are not known, which are all
+    /// listed.
     pub fn open(region: Region) -> Result<TfliteModel> {
         let file = Metadata::new(region);
         let mut identifier = [0; 8];

@@ -1,6 +1,6 @@
-//! Readers under damaged files: a fixed number of mutations of good ones, the same each time. None panics, and none holds more than the
-//! crate states. `fuzz/` has the same entries for cargo-fuzz; `PLIMSOLL_MUTATE_SECONDS=60` and `PLIMSOLL_SEEDS=FOLDER` as in
-//! `plimsoll-data`.
+//! Readers under damaged files: a fixed number of mutations of good ones, the same each time. None panics, and none
+//! holds more than the crate states. `fuzz/` has the same entries for cargo-fuzz; `PLIMSOLL_MUTATE_SECONDS=60` and
+//! `PLIMSOLL_SEEDS=FOLDER` as in `plimsoll-data`.
 
 use super::entries::ENTRIES;
 use plimsoll_formats::source::Region;

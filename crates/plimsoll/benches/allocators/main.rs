@@ -1,7 +1,7 @@
 //! Memory that allocators reserve for the training of zoo networks: `cargo bench -p plimsoll --bench allocators`.
 //!
-//! Every column is reserved memory over the peak of live bytes. Traces have six steps whose batches alternate between two
-//! sizes. The columns of PyTorch come from a model of its policy ([`pytorch`]), not from its code.
+//! Every column is reserved memory over the peak of live bytes. Traces have six steps whose batches alternate between
+//! two sizes. The columns of PyTorch come from a model of its policy ([`pytorch`]), not from its code.
 
 mod pytorch;
 mod traces;

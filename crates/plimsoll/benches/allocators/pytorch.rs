@@ -1,13 +1,13 @@
-//! A model of PyTorch's caching allocator on a GPU, written from its documented policy: one stream, default settings, and
-//! memory that never runs out. It is not PyTorch's code, and only counts addresses.
+//! A model of PyTorch's caching allocator on a GPU, written from its documented policy: one stream, default settings,
+//! and memory that never runs out. It is not PyTorch's code, and only counts addresses.
 //!
 //! - Sizes are rounded up to 512 bytes. Up to 1 MiB a block is in the small pool, else in the large one.
 //! - A request takes the smallest free block of its pool that fits, at the lowest address.
 //! - A block is split if at least 512 bytes (small pool) or more than 1 MiB (large pool) are left over.
 //! - A new segment has 2 MiB in the small pool; in the large one 20 MiB for requests below 10 MiB, else the request
 //!   rounded up to 2 MiB.
-//! - With expandable segments, each pool has one segment that grows by 2 MiB or 20 MiB at a time, every block is split, and
-//!   the block at the end of the segment counts as large as it could grow.
+//! - With expandable segments, each pool has one segment that grows by 2 MiB or 20 MiB at a time, every block is split,
+//!   and the block at the end of the segment counts as large as it could grow.
 //! - Freed blocks merge with free neighbours of their segment, and stay reserved.
 
 use std::collections::{BTreeSet, HashMap};

@@ -88,7 +88,8 @@ fn on_all_ranks(
     })
 }
 
-/// The inner error is one of `check`, which is asked once both files are known to be intact as far as their checksums tell.
+/// The inner error is one of `check`, which is asked once both files are known to be intact as far as their checksums
+/// tell.
 fn load(
     folder: &Path,
     name: &str,

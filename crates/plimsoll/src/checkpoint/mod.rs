@@ -1,5 +1,6 @@
-//! Checkpoints: a run at the end of a step, in two files. The tensors are safetensors, everything else is one JSON document, which is
-//! written last. It has the checksum of the tensors' file and one of itself: a checkpoint whose checksums match is complete and unchanged.
+//! Checkpoints: a run at the end of a step, in two files. The tensors are safetensors, everything else is one JSON
+//! document, which is written last. It has the checksum of the tensors' file and one of itself: a checkpoint whose
+//! checksums match is complete and unchanged.
 //!
 //! Of tensors that are divided over ranks, each rank writes its part to a file of its own, whose checksum is in the
 //! document too.
@@ -101,8 +102,8 @@ impl Checkpoints {
         (STACK + Checkpoints::document(states)).align_up(4096)
     }
 
-    /// The memory of the header of a file of `states` tensors, written or parsed: `plimsoll/tests/import_memory.rs` measures 460 bytes for a
-    /// short name, and the allocator rounds up.
+    /// The memory of the header of a file of `states` tensors, written or parsed: `plimsoll/tests/import_memory.rs`
+    /// measures 460 bytes for a short name, and the allocator rounds up.
     pub(crate) fn document(states: usize) -> Bytes {
         (Bytes::kib(64) + Bytes(states as u64 * 640)).align_up(4096)
     }

@@ -14,8 +14,8 @@ use std::time::Instant;
 /// The stack of the thread that syncs a checkpoint to disk.
 pub(super) const STACK: Bytes = Bytes::kib(if cfg!(debug_assertions) { 256 } else { 64 });
 
-/// Writes checkpoints of one run. The tensors go to the system's buffers while training waits, which is a copy; syncing, renaming and
-/// clearing up happen on a thread of its own.
+/// Writes checkpoints of one run. The tensors go to the system's buffers while training waits, which is a copy;
+/// syncing, renaming and clearing up happen on a thread of its own.
 pub(crate) struct Writer {
     settings: Checkpoints,
     last: Instant,
@@ -47,8 +47,8 @@ impl Writer {
     pub fn new(settings: Checkpoints, step: u64, ranks: Option<Ranks>) -> Result<Writer> {
         let path = settings.folder.clone();
         fs::create_dir_all(&path).map_err(|source| Error::Io { action: "make the folder", path, source })?;
-        // An interrupted run may have left partial files, and this one may have nothing more to write. Newer checkpoints, which this run
-        // could not use, are removed by the next one that is written.
+        // An interrupted run may have left partial files, and this one may have nothing more to write. Newer
+        // checkpoints, which this run could not use, are removed by the next one that is written.
         if ranks.as_ref().is_none_or(Ranks::is_first) {
             prune(&settings.folder, settings.keep, step, false);
         }
@@ -94,8 +94,8 @@ impl Writer {
         numbered(&self.settings.folder).last().map(|step| self.settings.folder.join(format!("{}.safetensors", name_of(*step))))
     }
 
-    /// Writes one; [`finish`](Writer::finish) comes before, so that the previous one is on disk. With `best`, it is also linked as the best one.
-    /// If that fails, nothing is left of it.
+    /// Writes one; [`finish`](Writer::finish) comes before, so that the previous one is on disk. With `best`, it is
+    /// also linked as the best one. If that fails, nothing is left of it.
     pub fn write(&mut self, executor: &Executor, mut record: Record, unwritten: Unwritten, best: bool) -> Result<()> {
         debug_assert!(self.pending.is_none(), "the previous one is on disk");
         let (step, epoch) = (record.step, record.epoch);
@@ -244,8 +244,8 @@ fn remove_parts(folder: &Path, name: &str) {
     }
 }
 
-/// Removes all checkpoints of a run up to `step` but the last ones, and what an interrupted write left; with `newer`, also those after that
-/// step. Whether a checkpoint was removed. What cannot be removed is no reason to stop a run.
+/// Removes all checkpoints of a run up to `step` but the last ones, and what an interrupted write left; with `newer`,
+/// also those after that step. Whether a checkpoint was removed. What cannot be removed is no reason to stop a run.
 pub(super) fn prune(folder: &Path, keep: usize, step: u64, newer: bool) -> bool {
     let steps = numbered(folder);
     let (before, after) = steps.split_at(steps.partition_point(|known| *known <= step));

@@ -58,8 +58,8 @@ pub(super) struct RunData {
     pub how: HeldOut,
 }
 
-/// The rows to train on, to validate on and to test on. With fitted preprocessing, columns, statistics and classes are those
-/// of a trained model. `host` is the budget that columns are fitted within.
+/// The rows to train on, to validate on and to test on. With fitted preprocessing, columns, statistics and classes are
+/// those of a trained model. `host` is the budget that columns are fitted within.
 pub(super) fn open(
     root: &Reader<'_>,
     folder: &Path,
@@ -167,8 +167,8 @@ enum Holdout {
     Split(SplitSpec),
 }
 
-/// `holdout = 0.1`, or a table with a seed, a method and a share to test on; and `fold = "3/5"`. The seed is not that of the
-/// run: another seed trains on the same rows.
+/// `holdout = 0.1`, or a table with a seed, a method and a share to test on; and `fold = "3/5"`. The seed is not that
+/// of the run: another seed trains on the same rows.
 fn holdout(data: &Reader<'_>) -> Result<Option<Holdout>> {
     let fold = fold(data)?;
     if !matches!(data.value("holdout"), Some(Value::Table(_))) {
@@ -225,8 +225,8 @@ enum Stages {
     Short(Box<ShortKeys>),
 }
 
-/// Applies a list, with batches of `batch` rows if it has none itself; operations that move pixels also to masks, if there are
-/// any with these values.
+/// Applies a list, with batches of `batch` rows if it has none itself; operations that move pixels also to masks, if
+/// there are any with these values.
 fn apply_listed(list: &[Stage], rows: Dataset, batch: usize, masks: Option<&[u8]>) -> Result<Dataset> {
     let rows = stages::apply(list, rows, masks)?;
     Ok(if rows.batch_size().is_some() { rows } else { rows.batch(batch) })

@@ -1,5 +1,5 @@
-//! What each key of a configuration is for, in one sentence. The schema has these sentences for editors, and the configuration reference in
-//! docs/ for people. A test compares the names with the keys that readers ask for.
+//! What each key of a configuration is for, in one sentence. The schema has these sentences for editors, and the
+//! configuration reference in docs/ for people. A test compares the names with the keys that readers ask for.
 
 use serde_json::{Value, json};
 

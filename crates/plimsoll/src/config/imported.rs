@@ -147,7 +147,8 @@ impl Config {
         Ok(Config { title, ..config })
     }
 
-    /// Whether a path is a model of another program, by its name; also one that cannot be imported, whose error says what to do.
+    /// Whether a path is a model of another program, by its name; also one that cannot be imported, whose error says
+    /// what to do.
     pub fn is_model_file(path: &Path) -> bool {
         crate::import::is_foreign(path)
     }

@@ -75,8 +75,8 @@ fn overrides(table: &Reader<'_>) -> Result<zoo::Options> {
     })
 }
 
-/// Every layer takes the output of the previous one, unless `inputs` names others. The outputs are those that `outputs` names,
-/// else the last layer's.
+/// Every layer takes the output of the previous one, unless `inputs` names others. The outputs are those that `outputs`
+/// names, else the last layer's.
 fn layered(layers: Vec<Reader<'_>>, inputs: &[String], table: &Reader<'_>) -> Result<Model> {
     let mut net = Functional::new("layers");
     let mut named: Vec<(String, SymbolicTensor)> = inputs.iter().map(|name| (name.clone(), net.input_named(name))).collect();

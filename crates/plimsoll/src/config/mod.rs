@@ -1,4 +1,5 @@
-//! Configurations: the TOML text of a run, read with errors that name the key, the nearest one that exists, and what it may be.
+//! Configurations: the TOML text of a run, read with errors that name the key, the nearest one that exists, and what it
+//! may be.
 
 mod data;
 mod descriptions;
@@ -104,8 +105,8 @@ impl Config {
         Ok(Config { table, folder: PathBuf::new(), title: "run".to_string(), fitted: None })
     }
 
-    /// The data at a path, read with a source of [these](path_sources): images are decoded and resized to 224 × 224, texts are windows of 64
-    /// characters.
+    /// The data at a path, read with a source of [these](path_sources): images are decoded and resized to 224 × 224,
+    /// texts are windows of 64 characters.
     ///
     /// ```
     /// use plimsoll::config::Config;
@@ -148,8 +149,8 @@ impl Config {
         self.table.remove("distill");
     }
 
-    /// Makes paths that are set from now on relative to the current folder, as on the command line. Those of a run folder are
-    /// absolute.
+    /// Makes paths that are set from now on relative to the current folder, as on the command line. Those of a run
+    /// folder are absolute.
     pub(crate) fn name_paths_from_current_folder(&mut self) {
         self.folder = PathBuf::new();
     }

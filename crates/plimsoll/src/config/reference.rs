@@ -177,7 +177,8 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// Compares the text between `<!-- NAME -->` and `<!-- end of NAME -->` with a table; `UPDATE_DOCS=1` writes it instead.
+    /// Compares the text between `<!-- NAME -->` and `<!-- end of NAME -->` with a table; `UPDATE_DOCS=1` writes it
+    /// instead.
     fn check(file: &str, name: &str, table: &str) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(file);
         let text = std::fs::read_to_string(&path).unwrap();

@@ -21,8 +21,8 @@ const MAY_DIFFER: [&str; 11] = [
     "log",
 ];
 
-/// Checks that a checkpoint of one configuration can be resumed with another: data, model and training are the same. Runs that were built in
-/// code have no configuration.
+/// Checks that a checkpoint of one configuration can be resumed with another: data, model and training are the same.
+/// Runs that were built in code have no configuration.
 pub(crate) fn check_resumable(saved: &str, now: &str, numerics: &Numerics) -> Result<()> {
     if saved.is_empty() || now.is_empty() {
         return Ok(());
@@ -76,7 +76,8 @@ fn is_chosen(key: &str, now: Option<&Value>, numerics: &Numerics) -> bool {
     }
 }
 
-/// Whether a key of `[train]` that one of them leaves out has its default in the other; and whether two names are of the same kind of device.
+/// Whether a key of `[train]` that one of them leaves out has its default in the other; and whether two names are of
+/// the same kind of device.
 fn means_the_same(saved: &Table, key: &str, before: Option<&Value>, after: Option<&Value>) -> bool {
     if key == "train.device" {
         let kind =

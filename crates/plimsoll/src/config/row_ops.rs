@@ -1,4 +1,5 @@
-//! Operations on the rows of a column: the entries of `data.map`, and those of `data.stages` that are not stages themselves.
+//! Operations on the rows of a column: the entries of `data.map`, and those of `data.stages` that are not stages
+//! themselves.
 //!
 //! An operation is one [`RowOp`]: configurations, error messages and the table in `docs/images.md` follow from it.
 

@@ -1,5 +1,6 @@
-//! The JSON schema of configurations, for editors. It follows from the code that reads configurations: readers tell which keys they are asked
-//! for and what they may be, and the definitions of layers, optimizers, stages and the like give one alternative each.
+//! The JSON schema of configurations, for editors. It follows from the code that reads configurations: readers tell
+//! which keys they are asked for and what they may be, and the definitions of layers, optimizers, stages and the like
+//! give one alternative each.
 
 use super::{data, descriptions, layers, row_ops, sources};
 use crate::loss::Loss;
@@ -285,7 +286,8 @@ mod tests {
         }
     }
 
-    /// Sets every key of a table that is read whole, to a value the schema allows: the reader must know it. And one that it does not know.
+    /// Sets every key of a table that is read whole, to a value the schema allows: the reader must know it. And one
+    /// that it does not know.
     #[test]
     fn the_reader_knows_the_keys_of_the_schema_and_no_others() {
         let schema = schema();

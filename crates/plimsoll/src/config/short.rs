@@ -76,8 +76,8 @@ impl ShortKeys {
         Ok(if self.drop_remainder { rows.drop_remainder() } else { rows })
     }
 
-    /// Validation rows: all of them, in order, with the error policy of the training rows. They are cached if training rows are, so that both are rounded alike; a
-    /// file cache becomes a memory cache, because they are few.
+    /// Validation rows: all of them, in order, with the error policy of the training rows. They are cached if training
+    /// rows are, so that both are rounded alike; a file cache becomes a memory cache, because they are few.
     pub fn held_out(&self, rows: Dataset, checked: impl FnOnce(Dataset) -> Dataset, masks: Option<&[u8]>) -> Result<Dataset> {
         let cache = match &self.cache {
             Some(Cache::File(_) | Cache::FileIfSpace(_)) => Some(Cache::Memory),

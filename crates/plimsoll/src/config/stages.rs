@@ -223,8 +223,8 @@ fn batch_rows(entry: &Reader<'_>, key: &'static str, defaults: Defaults<'_>) -> 
     }
 }
 
-/// Applies a list of stages to rows. Errors report the position in the list. Where `y` has masks of images in `x`, operations
-/// that move pixels are applied to both, and the values of masks are replaced before the first batch.
+/// Applies a list of stages to rows. Errors report the position in the list. Where `y` has masks of images in `x`,
+/// operations that move pixels are applied to both, and the values of masks are replaced before the first batch.
 pub(super) fn apply(stages: &[Stage], rows: Dataset, masks: Option<&[u8]>) -> Result<Dataset> {
     rows.output_schema()?;
     let mut unnamed = masks.filter(|values| !values.is_empty());

@@ -86,7 +86,8 @@ impl Bandwidths {
     }
 }
 
-/// Bytes per second of the fastest repetition, and how many there were; none if one failed. A slow disk is not asked twice.
+/// Bytes per second of the fastest repetition, and how many there were; none if one failed. A slow disk is not asked
+/// twice.
 fn fastest(bytes: usize, mut move_them: impl FnMut() -> Option<()>) -> Option<(f64, usize)> {
     let (mut least, mut rounds) = (f64::INFINITY, 0);
     let begin = Instant::now();

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// Raised when older files must not be used any more. 2: nodes were timed on subnormal numbers before. 3: on a GPU, nodes that run together
-/// were not distinguished, and times were relative to other rates. 4: on a GPU, narrow products and the start of a step were not measured.
+/// Raised when older files must not be used any more. 2: nodes were timed on subnormal numbers before. 3: on a GPU,
+/// nodes that run together were not distinguished, and times were relative to other rates. 4: on a GPU, narrow products
+/// and the start of a step were not measured.
 const FORMAT: u32 = 4;
 
 #[derive(Serialize, Deserialize)]

@@ -1,8 +1,9 @@
 //! Measured cost model: nodes of small training steps are timed, and other nodes are estimated from similar ones.
 //!
-//! The planner asks a [`CostModel`] how long a node takes. [`CostTable`] answers from measurements: it looks up samples of the same class with the most
-//! similar sizes, and scales their times. The step times of runs [refine](CostTable::refine) it. Without measurements [`Rates`] answers from three
-//! built-in numbers, so that plans are reproducible.
+//! The planner asks a [`CostModel`] how long a node takes. [`CostTable`] answers from measurements: it looks up samples
+//! of the same class with the most similar sizes, and scales their times. The step times of runs
+//! [refine](CostTable::refine) it. Without measurements [`Rates`] answers from three built-in numbers, so that plans
+//! are reproducible.
 
 mod bandwidth;
 mod cache;
@@ -53,12 +54,12 @@ struct Weighting {
 /// On the CPU, where a node takes as long as other load lets it.
 const ON_CPU: Weighting = Weighting { smoothing: 0.1, average: None, power: 1 };
 
-/// On a GPU, whose clock is precise. How long a product takes for its size depends on its shape by more than an order of magnitude, so that a near
-/// sample says more than several that are far.
+/// On a GPU, whose clock is precise. How long a product takes for its size depends on its shape by more than an order
+/// of magnitude, so that a near sample says more than several that are far.
 const ON_GPU: Weighting = Weighting { smoothing: 0.01, average: Some(4.0), power: 2 };
 
-/// Weight of the batch-dependent size in the distance between matrix products or convolutions: time is proportional to rows more reliably than to channels.
-/// Memory-bound nodes depend on it fully, because of caches.
+/// Weight of the batch-dependent size in the distance between matrix products or convolutions: time is proportional to
+/// rows more reliably than to channels. Memory-bound nodes depend on it fully, because of caches.
 const BATCH_SIZE_WEIGHT: f64 = 0.4;
 
 /// The most that a step takes beside its nodes, in seconds; more is a disturbance.
@@ -258,7 +259,8 @@ impl CostTable {
         (features.class, seconds)
     }
 
-    /// Sets what a step takes beside its nodes, from what small steps took more than their nodes: the middle one counts.
+    /// Sets what a step takes beside its nodes, from what small steps took more than their nodes: the middle one
+    /// counts.
     pub(crate) fn set_start(&mut self, mut rests: Vec<f64>) {
         rests.sort_by(f64::total_cmp);
         self.start_s = rests.get(rests.len() / 2).map_or(0.0, |rest| rest.clamp(0.0, MAX_START));
@@ -286,7 +288,8 @@ impl CostTable {
                 nearest.sort_by(|a, b| a.0.total_cmp(&b.0));
             }
         }
-        // Far from all samples, a GPU is as fast as on average: the largest nodes, which take most of the time, count most.
+        // Far from all samples, a GPU is as fast as on average: the largest nodes, which take most of the time, count
+        // most.
         let Weighting { smoothing, average, power } = if self.on_gpu { ON_GPU } else { ON_CPU };
         let average = average.map(|distance| {
             let sum = |of: &dyn Fn(&TimedNode) -> f64| known.iter().map(of).sum::<f64>();

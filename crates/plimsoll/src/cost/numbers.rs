@@ -21,8 +21,8 @@ pub(super) fn pattern(bytes: usize) -> Vec<u8> {
     floats(bytes, 0x3f00)
 }
 
-/// Floats between ±0.007 and ±0.035 of mixed sign, in bf16 and f32: with such parameters the activations of deep networks stay about as large as their
-/// inputs. A GPU computes faster on numbers that are not finite, as on zeros.
+/// Floats between ±0.007 and ±0.035 of mixed sign, in bf16 and f32: with such parameters the activations of deep
+/// networks stay about as large as their inputs. A GPU computes faster on numbers that are not finite, as on zeros.
 pub(super) fn parameters(bytes: usize) -> Vec<u8> {
     floats(bytes, 0x3c00)
 }

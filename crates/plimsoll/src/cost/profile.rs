@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 /// The largest node that is timed by itself.
 pub(crate) const MAX_NODE_BYTES: Bytes = Bytes::mib(24);
 
-/// The largest step that is timed as a whole, on a device with memory of its own: a part of it, so that smaller devices can be measured too.
+/// The largest step that is timed as a whole, on a device with memory of its own: a part of it, so that smaller devices
+/// can be measured too.
 pub(crate) fn max_step_bytes(device: &dyn Device) -> Bytes {
     let part = device.memory_info().map_or(Bytes::ZERO, |memory| Bytes(memory.available.0 / 4));
     part.clamp(Bytes::gib(2), Bytes::gib(12))
@@ -57,7 +58,8 @@ pub(crate) fn profile_step(costs: &mut CostTable, device: &dyn Device, graph: &G
     Ok(costs.len() - before)
 }
 
-/// What many consecutive steps of a small network take each, beyond the sum of their nodes by the table; none if that cannot be measured.
+/// What many consecutive steps of a small network take each, beyond the sum of their nodes by the table; none if that
+/// cannot be measured.
 pub(crate) fn small_step_rest(costs: &CostTable, device: &dyn Device, graph: &Graph, rows: usize) -> Result<Option<f64>> {
     let rest = |(step, nodes): (f64, f64)| step - nodes;
     Ok(time_whole_step(device, graph, rows, &|graph, node| costs.uncorrected(graph, node, rows).1)?.map(rest))

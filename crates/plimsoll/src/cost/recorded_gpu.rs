@@ -1,5 +1,5 @@
-//! The model of a GPU against what was measured on an H200: samples of one calibration, nodes of three small steps that are not among them, and the
-//! medians of nine runs.
+//! The model of a GPU against what was measured on an H200: samples of one calibration, nodes of three small steps that
+//! are not among them, and the medians of nine runs.
 
 use super::features::Features;
 use super::{CostTable, StepCosts};

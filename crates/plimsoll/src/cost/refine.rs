@@ -2,8 +2,8 @@
 //!
 //! Nodes are timed one by one, and in a step they find the caches as other nodes leave them. So a run's measured step
 //! time is compared with its prediction, split by class of nodes, and factors are fitted to the comparisons of the last
-//! runs: one for everything (on the CPU only), and one per class. Both are regularized towards 1: a class that takes a small part of a
-//! step hardly moves, and one run cannot turn the table around.
+//! runs: one for everything (on the CPU only), and one per class. Both are regularized towards 1: a class that takes a
+//! small part of a step hardly moves, and one run cannot turn the table around.
 
 use super::CostTable;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,8 @@ const MIN_STEPS: u64 = 3;
 /// a step time.
 const OVERALL_DEVIATION: f64 = 1.0;
 const CLASS_DEVIATION: f64 = 0.4;
-/// Of the factor of a class on a GPU. There is none of everything: nothing slows all classes down alike, and small steps must not move large ones.
+/// Of the factor of a class on a GPU. There is none of everything: nothing slows all classes down alike, and small
+/// steps must not move large ones.
 const GPU_CLASS_DEVIATION: f64 = 0.2;
 const STEP_DEVIATION: f64 = 0.03;
 

@@ -23,8 +23,8 @@ pub(super) fn time_step(device: &dyn Device, graph: &Graph, rows: usize, most: B
     Ok(Some(times.into_iter().map(|(node, seconds)| (features(graph, graph.node(node), rows), seconds)).collect()))
 }
 
-/// Seconds per step of many consecutive ones, each with a batch copied to the device, and of the sum of its nodes; none if the loss of
-/// arbitrary numbers is not finite.
+/// Seconds per step of many consecutive ones, each with a batch copied to the device, and of the sum of its nodes; none
+/// if the loss of arbitrary numbers is not finite.
 pub(super) fn time_whole_step(
     device: &dyn Device,
     graph: &Graph,
@@ -60,8 +60,8 @@ pub struct NodeTime {
 /// The times of a training step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepProfile {
-    /// Seconds per step of many consecutive steps, each with a batch copied to the device; none if the loss of arbitrary
-    /// numbers is not finite, because such steps update nothing.
+    /// Seconds per step of many consecutive steps, each with a batch copied to the device; none if the loss of
+    /// arbitrary numbers is not finite, because such steps update nothing.
     pub step_seconds: Option<f64>,
     /// Every node in its execution order; empty for a device without a clock for single nodes, such as the CPU.
     pub nodes: Vec<NodeTime>,

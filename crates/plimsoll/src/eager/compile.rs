@@ -159,8 +159,8 @@ fn planned(graph: Graph, context: &Context, budget: Bytes) -> Result<CheckedPlan
     }
 }
 
-/// Bytes of state, results and arena. A staging ring, which plans for a GPU have behind the states, is not used: arguments
-/// are on the device.
+/// Bytes of state, results and arena. A staging ring, which plans for a GPU have behind the states, is not used:
+/// arguments are on the device.
 fn bytes_of_run(plan: &Plan) -> Bytes {
     plan.staging.map_or(plan.resident, |staging| staging.offset) + plan.arena
 }

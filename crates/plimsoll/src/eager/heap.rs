@@ -11,8 +11,8 @@ use plimsoll_core::device::{Device, DeviceError, Region};
 use std::panic::Location;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Reserved memory may exceed the peak of live tensors by this share. With less, every step of a training loop gives memory
-/// back and commits it again: page faults take a third of the time of a small network's step.
+/// Reserved memory may exceed the peak of live tensors by this share. With less, every step of a training loop gives
+/// memory back and commits it again: page faults take a third of the time of a small network's step.
 const SLACK: f64 = 0.25;
 
 pub(super) struct Heap {

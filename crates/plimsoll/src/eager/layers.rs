@@ -106,8 +106,8 @@ impl Tensor {
         apply(Call::Composite(Composite::LayerNorm(epsilon.to_bits())), &[self, gain, bias])
     }
 
-    /// Normalized over all axes but the last, as batch normalization of images is in training, then multiplied by a gain
-    /// and shifted by a bias of one number per channel.
+    /// Normalized over all axes but the last, as batch normalization of images is in training, then multiplied by a
+    /// gain and shifted by a bias of one number per channel.
     ///
     /// # Errors
     /// If the shapes do not go together.

@@ -42,8 +42,8 @@ pub(super) fn is_differentiated_later() -> bool {
     CURRENT.with_borrow(|trace| trace.as_ref().is_some_and(|trace| trace.gradients == Gradients::OfTheGraph))
 }
 
-/// Runs a closure whose ops are added to a graph. It gets the values that `declare` adds as tensors. Returns the tensors
-/// from outside of the closure, in the order of the graph's last columns.
+/// Runs a closure whose ops are added to a graph. It gets the values that `declare` adds as tensors. Returns the
+/// tensors from outside of the closure, in the order of the graph's last columns.
 pub(super) fn trace<R>(
     graph: &mut Graph,
     gradients: Gradients,

@@ -26,7 +26,8 @@ pub struct Evaluated {
     pub after: f64,
 }
 
-/// Scores a TFLite file and its network on the rows that are named, or on the validation rows of the run; none if there are no labels.
+/// Scores a TFLite file and its network on the rows that are named, or on the validation rows of the run; none if there
+/// are no labels.
 pub(super) fn evaluate(network: &TrainedNetwork, file: &Path, options: &ExportOptions) -> Result<Option<Evaluated>> {
     let Some((spec, data)) = labelled(network, options.evaluate.as_deref())? else { return Ok(None) };
     let file = TfliteFile::open(file)?;

@@ -1,4 +1,5 @@
-//! Constants and affine maps: batch normalization and biases become part of the weights before them, or one product and one sum.
+//! Constants and affine maps: batch normalization and biases become part of the weights before them, or one product and
+//! one sum.
 
 use crate::error::Result;
 use crate::import::ImportedWeights;
@@ -83,8 +84,8 @@ enum Form {
     Other,
 }
 
-/// Splits an expression of one variable input, and constants per channel, into an affine map and what remains. None if the map is the
-/// identity, or the variable is also read beside it.
+/// Splits an expression of one variable input, and constants per channel, into an affine map and what remains. None if
+/// the map is the identity, or the variable is also read beside it.
 pub(super) fn affine(expr: &Expr, variable: usize, constants: &[Option<Vec<f64>>], channels: usize) -> Option<AffinePart> {
     if expr.roots().len() != 1 || expr.is_positional() {
         return None;
@@ -167,7 +168,8 @@ fn reads_beside(expr: &Expr, root: TermId, split: TermId, variable: usize) -> bo
     false
 }
 
-/// The expression with the term `split` as its only input; none if it reads other tensors, or constants that differ by channel.
+/// The expression with the term `split` as its only input; none if it reads other tensors, or constants that differ by
+/// channel.
 fn remaining(expr: &Expr, split: TermId, forms: &[Form]) -> Option<Expr> {
     let mut possible = true;
     let rest = Expr::build(|e| {

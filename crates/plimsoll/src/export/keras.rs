@@ -185,7 +185,8 @@ fn layers(network: &TrainedNetwork) -> Result<(Vec<WrittenLayer>, Vec<CallResult
     Ok((written, network.model.output_calls().into_iter().map(output).collect()))
 }
 
-/// Whether zeros before a pooling compute the same: before a maximum of numbers that are not negative, but not before a mean.
+/// Whether zeros before a pooling compute the same: before a maximum of numbers that are not negative, but not before a
+/// mean.
 fn fits(layers: &[KerasLayer], positive: bool) -> bool {
     match layers {
         [zeros, pool] if zeros.class == "ZeroPadding2D" => match pool.class {
@@ -211,14 +212,15 @@ fn dims(shape: &Shape) -> Vec<Option<usize>> {
     shape.dims().iter().map(|dim| dim.as_fixed()).collect()
 }
 
-/// The order in which Keras keeps the layers of a functional model, which numbers the groups of weights: by depth from the outputs,
-/// within a depth as a depth-first search from the outputs meets them.
+/// The order in which Keras keeps the layers of a functional model, which numbers the groups of weights: by depth from
+/// the outputs, within a depth as a depth-first search from the outputs meets them.
 fn keras_order(written: &[WrittenLayer], outputs: &[CallResult]) -> Vec<usize> {
     let mut met: Vec<Option<usize>> = vec![None; written.len()];
     let (mut finished, mut count): (Vec<(usize, usize)>, usize) = (Vec::new(), 0);
     let mut done: HashSet<(usize, usize)> = HashSet::new();
     for output in outputs {
-        // A stack instead of recursion: networks have thousands of layers. The second number is the next input to visit.
+        // A stack instead of recursion: networks have thousands of layers. The second number is the next input to
+        // visit.
         let mut stack = vec![((output.layer, output.call), 0)];
         while let Some(((layer, call), next)) = stack.pop() {
             if next == 0 {

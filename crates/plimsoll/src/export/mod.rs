@@ -1,8 +1,8 @@
 //! Trained networks as files of other programs: ONNX, Keras, safetensors and TFLite.
 //!
-//! An export holds one weight at a time in memory, beside the description of the network. What the format or its reader cannot express
-//! is an error before anything is written. The file is written in a folder of its own, where it and the network are run on the same
-//! sample rows; then it is moved to its place.
+//! An export holds one weight at a time in memory, beside the description of the network. What the format or its reader
+//! cannot express is an error before anything is written. The file is written in a folder of its own, where it and the
+//! network are run on the same sample rows; then it is moved to its place.
 
 mod accuracy;
 mod fold;
@@ -41,10 +41,11 @@ pub struct ExportOptions {
     pub rows: usize,
     /// The numbers of TFLite files.
     pub numbers: TfliteNumbers,
-    /// Layers that stay in single precision in TFLite files with smaller numbers: patterns in which `*` stands for any characters.
+    /// Layers that stay in single precision in TFLite files with smaller numbers: patterns in which `*` stands for any
+    /// characters.
     pub keep_float: Vec<String>,
-    /// A configuration on whose labelled rows a TFLite file and its network are scored: its test rows, its validation rows, or all. The
-    /// default is the validation rows of the run.
+    /// A configuration on whose labelled rows a TFLite file and its network are scored: its test rows, its validation
+    /// rows, or all. The default is the validation rows of the run.
     pub evaluate: Option<PathBuf>,
 }
 
@@ -60,7 +61,8 @@ pub enum TfliteNumbers {
     Dynamic,
     /// Weights and activations in int8.
     Int8 {
-        /// A configuration whose training data gives the ranges of activations; without it, they are those that the run was trained with.
+        /// A configuration whose training data gives the ranges of activations; without it, they are those that the run
+        /// was trained with.
         calibrate: Option<PathBuf>,
         /// How many of its rows.
         rows: usize,
@@ -100,7 +102,8 @@ pub struct Exported {
     pub gzip_bytes: Option<u64>,
 }
 
-/// Exports the trained network of a run folder, or a model of another program, to `.onnx`, `.keras`, `.safetensors` or `.tflite`.
+/// Exports the trained network of a run folder, or a model of another program, to `.onnx`, `.keras`, `.safetensors` or
+/// `.tflite`.
 ///
 /// ```no_run
 /// use plimsoll::{ExportOptions, export};
@@ -110,7 +113,8 @@ pub struct Exported {
 /// ```
 ///
 /// # Errors
-/// If the network or its weights cannot be read, the format has no counterpart for a layer, or the file cannot be written.
+/// If the network or its weights cannot be read, the format has no counterpart for a layer, or the file cannot be
+/// written.
 pub fn export(from: &Path, to: &Path, options: &ExportOptions) -> Result<Exported> {
     let format = ExportFormat::of(to)?;
     export_network(&TrainedNetwork::open(from)?, to, format, options)
@@ -157,8 +161,8 @@ fn about(to: &Path) -> impl Fn(Error) -> Error {
     }
 }
 
-/// That the format has a counterpart for every layer. Writes nothing. Returns why the file cannot be read back for a comparison, if so: other programs
-/// may run what is not imported here.
+/// That the format has a counterpart for every layer. Writes nothing. Returns why the file cannot be read back for a
+/// comparison, if so: other programs may run what is not imported here.
 fn check(network: &TrainedNetwork, to: &Path, format: ExportFormat, options: &ExportOptions) -> Result<Option<String>> {
     let readable = match format {
         ExportFormat::Onnx => importable_onnx(&onnx::convert(network, options.opset).map_err(about(to))?.without_data()),

@@ -28,7 +28,8 @@ pub(crate) struct TrainedNetwork {
     pub preparation: BTreeMap<String, String>,
     /// What preprocessing was fitted to.
     pub fitted: Preprocessing,
-    /// Of a model that was trained for int8: the smallest and largest number of its tensors, by the names of their ranges.
+    /// Of a model that was trained for int8: the smallest and largest number of its tensors, by the names of their
+    /// ranges.
     pub ranges: HashMap<String, (f32, f32)>,
     /// Where predictions of the network come from.
     pub origin: Origin,

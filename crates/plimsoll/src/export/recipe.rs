@@ -7,8 +7,8 @@ use std::io::{self, Write};
 /// The elements of an initializer.
 #[derive(Clone, Debug)]
 pub(super) enum Recipe {
-    /// A weight of this shape, its axes permuted; output axis `i` is input axis `order[i]`. `scale` multiplies along the last axis of the
-    /// weight: a folded batch normalization.
+    /// A weight of this shape, its axes permuted; output axis `i` is input axis `order[i]`. `scale` multiplies along
+    /// the last axis of the weight: a folded batch normalization.
     Weight { name: String, shape: Vec<usize>, order: Vec<usize>, scale: Option<Vec<f32>> },
     /// Blocks of a recurrent kernel `[rows, of · units]`: transposed, these gates in this order.
     Gates { name: String, rows: usize, units: usize, of: usize, gates: Vec<usize> },

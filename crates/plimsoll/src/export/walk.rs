@@ -1,5 +1,5 @@
-//! What the exporters to graphs of other programs share: who reads a value, which values are constants, and what can be folded into the
-//! weights of a convolution or a product.
+//! What the exporters to graphs of other programs share: who reads a value, which values are constants, and what can be
+//! folded into the weights of a convolution or a product.
 
 use super::fold::{self, Constants};
 use crate::error::Error;

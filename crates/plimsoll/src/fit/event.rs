@@ -32,7 +32,8 @@ pub enum Event<'a> {
         /// The number of the last epoch it will do.
         epochs: u64,
     },
-    /// Less memory is free than was planned for: the run was replanned, and a [`Planned`](Event::Planned) event follows.
+    /// Less memory is free than was planned for: the run was replanned, and a [`Planned`](Event::Planned) event
+    /// follows.
     Replanned {
         /// The plan that no longer fits.
         before: &'a RunPlan,
@@ -77,8 +78,8 @@ pub enum Event<'a> {
         step: u64,
         /// The newest checkpoint, from which the run can be resumed; none if there is none.
         checkpoint: Option<&'a Path>,
-        /// Whether that is the state after the last step. It is not where rows come in any order, or if the run was stopped within a step
-        /// that cannot be repeated.
+        /// Whether that is the state after the last step. It is not where rows come in any order, or if the run was
+        /// stopped within a step that cannot be repeated.
         complete: bool,
     },
     /// A problem that does not stop the run.

@@ -95,7 +95,8 @@ impl<'a> Fit<'a> {
         self
     }
 
-    /// Ends with the weights of the best epoch instead of the last; needs checkpoints with a [best score](Checkpoints::best).
+    /// Ends with the weights of the best epoch instead of the last; needs checkpoints with a
+    /// [best score](Checkpoints::best).
     pub fn restore_best(mut self, restore: bool) -> Fit<'a> {
         self.spec.restore_best = restore;
         self

@@ -1,4 +1,5 @@
-//! Events for TensorBoard: scores of every epoch, histograms of the weights, rows of the first batch, and the plan as text.
+//! Events for TensorBoard: scores of every epoch, histograms of the weights, rows of the first batch, and the plan as
+//! text.
 
 use super::FirstBatch;
 use crate::error::{Error, Result};

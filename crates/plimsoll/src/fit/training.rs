@@ -183,8 +183,8 @@ impl<'r, 'f> Training<'r, 'f> {
         })
     }
 
-    /// One epoch: its steps, a checkpoint, validation, callbacks. The checkpoint comes before validation, so that a row that validation fails at
-    /// costs no training.
+    /// One epoch: its steps, a checkpoint, validation, callbacks. The checkpoint comes before validation, so that a row
+    /// that validation fails at costs no training.
     fn epoch(&mut self) -> Result<()> {
         let start = Instant::now();
         let before = self.progress.tally.rows;
@@ -311,7 +311,8 @@ impl<'r, 'f> Training<'r, 'f> {
         self.session.clock.paused();
         let (mut tally, mut counts) = (self.progress.tally, std::mem::take(&mut self.progress.counts));
         if self.ranks.as_ref().is_some_and(|(ranks, _)| !ranks.is_first()) {
-            // A checkpoint has the sums of all ranks, which rank 0 continues from; in order, all of them have the sums of all.
+            // A checkpoint has the sums of all ranks, which rank 0 continues from; in order, all of them have the sums
+            // of all.
             if self.session.ordered.is_none() {
                 tally = Tally::default();
             }
@@ -548,7 +549,8 @@ impl<'r, 'f> Training<'r, 'f> {
     }
 }
 
-/// Writes a checkpoint once the previous one is on disk; whether that began well. A checkpoint that fails does not end the run.
+/// Writes a checkpoint once the previous one is on disk; whether that began well. A checkpoint that fails does not end
+/// the run.
 fn write_checkpoint(writer: &mut Option<Writer>, session: &mut Session, fit: &mut Fit<'_>, record: Record, best: bool) -> bool {
     let Some(writer) = writer else { return false };
     let mut warn = |error: Error| fit.report(&Event::Warning(&format!("{error}; training continues without this checkpoint")));

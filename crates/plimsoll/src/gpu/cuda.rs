@@ -26,7 +26,8 @@ pub(crate) struct RankOnGpu {
     pub sharing: usize,
 }
 
-/// Opens the GPU of one of several ranks, all of which call this at the same time. Those of a machine have its number in common.
+/// Opens the GPU of one of several ranks, all of which call this at the same time. Those of a machine have its number
+/// in common.
 pub(crate) fn open_of_rank(
     ordinal: usize,
     kernels: Option<PathBuf>,

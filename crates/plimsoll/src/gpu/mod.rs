@@ -1,5 +1,5 @@
-//! NVIDIA GPUs, as far as this build has them. With the feature `cuda` these are the functions and types of `plimsoll_cuda`;
-//! without it, types of the same names that find no GPU, so that code need not know the difference.
+//! NVIDIA GPUs, as far as this build has them. With the feature `cuda` these are the functions and types of
+//! `plimsoll_cuda`; without it, types of the same names that find no GPU, so that code need not know the difference.
 
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -106,7 +106,8 @@ pub(crate) enum ValueKind {
     Tokens,
 }
 
-/// Heap of a run per node of its planned graphs, with its buffers and its certificate while that is written; and for each time that it is loaded.
+/// Heap of a run per node of its planned graphs, with its buffers and its certificate while that is written; and for
+/// each time that it is loaded.
 const RUN_PER_NODE: u64 = 400;
 const LOADED_PER_NODE: u64 = 850;
 
@@ -114,14 +115,15 @@ const LOADED_PER_NODE: u64 = 850;
 const RUN_PER_NODE_SPLIT: u64 = 600;
 const LOADED_PER_NODE_SPLIT: u64 = 1_250;
 
-/// Memory of planning whatever the graphs: tables and code of the searches, what the allocator keeps of freed blocks, and graphs of split layers
-/// before they are counted. Debug builds count all code with the process.
+/// Memory of planning whatever the graphs: tables and code of the searches, what the allocator keeps of freed blocks,
+/// and graphs of split layers before they are counted. Debug builds count all code with the process.
 const SEARCH: u64 = if cfg!(debug_assertions) { 9 << 18 } else { 12 << 18 };
 
 /// Gaps that a search for strategies leaves between blocks that the run still uses.
 pub(crate) const GAPS_OF_SEARCH: Bytes = Bytes::kib(1024);
 
-/// What a process holds at its start, beside its footprint: more code is resident until the mappings of the program file are divided.
+/// What a process holds at its start, beside its footprint: more code is resident until the mappings of the program
+/// file are divided.
 const START: u64 = 6 << 18;
 
 /// Heap of planning a run as it is specified: in all, and per node.
@@ -131,8 +133,9 @@ const AS_SPECIFIED_PER_NODE: u64 = 2_350;
 /// Heap of planning per node of the graphs that plans are made from.
 const SOURCE_PER_NODE: u64 = 720;
 
-/// Heap of planning per node of the plans that are compared: the best so far, a sketch, and its smallest layout. Plans that recompute and offload
-/// nothing share the nodes of the source; the programs of micro-batches share much with each other.
+/// Heap of planning per node of the plans that are compared: the best so far, a sketch, and its smallest layout. Plans
+/// that recompute and offload nothing share the nodes of the source; the programs of micro-batches share much with each
+/// other.
 const PLANNED_PER_NODE: u64 = 3_150;
 const PLANNED_PER_NODE_SHARED: u64 = 2_050;
 const PLANNED_PER_NODE_ACCUMULATING: u64 = 1_750;
@@ -172,7 +175,8 @@ pub(crate) struct PlanSpace {
 }
 
 impl Programs {
-    /// Heap of the graphs and loaded programs of a run, and of all data proportional to them. A program is loaded for `loads` numbers of rows.
+    /// Heap of the graphs and loaded programs of a run, and of all data proportional to them. A program is loaded for
+    /// `loads` numbers of rows.
     pub fn heap(plan: &Plan, loads: impl Fn(Role) -> usize) -> Bytes {
         let of_program = |program: &Program| {
             let (planned, loaded) = match program.graph.pieces() > 1 {
@@ -189,7 +193,8 @@ impl Programs {
         Bytes(if accumulating { PLANNED_PER_NODE_ACCUMULATING } else { PLANNED_PER_NODE })
     }
 
-    /// Peak heap of planning. Measured over networks of 1 to 1,000 layers (`heap_peak_bytes` of `plimsoll train --json`) and rounded up.
+    /// Peak heap of planning. Measured over networks of 1 to 1,000 layers (`heap_peak_bytes` of
+    /// `plimsoll train --json`) and rounded up.
     pub fn planning_heap(&self, planned: &PlannedRun, compared: PlanSpace) -> Result<Bytes, GraphError> {
         if planned.as_specified.is_some_and(|run| run <= self.search_heap(compared)) {
             return Ok(self.planning_heap_as_specified(compared));
@@ -210,8 +215,8 @@ impl Programs {
         (Bytes(AS_SPECIFIED + self.whole_nodes() * AS_SPECIFIED_PER_NODE) + compared.data).max(Bytes(START)).align_up(4096)
     }
 
-    /// Heap of a search for strategies, at least. A run that holds no more as it is specified is planned without a search: that could not lower
-    /// the peak.
+    /// Heap of a search for strategies, at least. A run that holds no more as it is specified is planned without a
+    /// search: that could not lower the peak.
     pub fn search_heap(&self, compared: PlanSpace) -> Bytes {
         searching(self.whole_nodes(), self.per_node(0, compared) * self.whole_nodes(), compared)
     }
@@ -229,7 +234,8 @@ impl Programs {
         if rewritten { PLANNED_PER_NODE } else { PLANNED_PER_NODE_SHARED }
     }
 
-    /// Whether micro-batches can save more memory than it takes to plan them: all values of a step of `batch` rows are larger.
+    /// Whether micro-batches can save more memory than it takes to plan them: all values of a step of `batch` rows are
+    /// larger.
     pub fn worth_dividing(&self, batch: usize) -> bool {
         let accumulating = ACCUMULATING_NODES * self.whole_nodes();
         let planning = Bytes((self.whole_nodes() + accumulating) * SOURCE_PER_NODE + accumulating * PLANNED_PER_NODE_ACCUMULATING);
@@ -251,7 +257,8 @@ impl Programs {
 
     /// Computes the losses over large vocabularies in blocks of rows, with their classes padded to whole vectors.
     pub fn compute_logits_in_blocks(&mut self, rows: usize) -> Result<(), GraphError> {
-        // Predictions are returned whole: those of a large vocabulary would take more memory than training, which needs none.
+        // Predictions are returned whole: those of a large vocabulary would take more memory than training, which needs
+        // none.
         let outputs = |graph: &Graph| graph.outputs().iter().map(|(_, value)| graph.ty(*value).bytes(rows)).sum::<Bytes>();
         let trains = self.training.is_some();
         self.whole.retain(|(role, graph)| *role != Role::Predict || !trains || outputs(graph) <= LARGEST_PREDICTIONS);
@@ -316,8 +323,8 @@ pub(crate) fn nodes<'a>(graphs: impl Iterator<Item = &'a Graph>) -> u64 {
 }
 
 impl RunSpec {
-    /// The training step before any pass: forward, backward and update in the order in which an eager framework computes
-    /// them. None of a run that only predicts.
+    /// The training step before any pass: forward, backward and update in the order in which an eager framework
+    /// computes them. None of a run that only predicts.
     ///
     /// ```
     /// use plimsoll::prelude::*;
@@ -538,8 +545,8 @@ fn inputs_only(schema: &Schema, model: &Model) -> Result<Read, GraphError> {
     Ok(Read { features: all.len(), all, labels: Vec::new(), weight: None })
 }
 
-/// The columns of a model and of its labels. The labels of a single output are `y`, or else the second column; those of several outputs are named like
-/// the outputs by default.
+/// The columns of a model and of its labels. The labels of a single output are `y`, or else the second column; those of
+/// several outputs are named like the outputs by default.
 fn columns(schema: &Schema, model: &Model, names: &[&str], targets: &[&OutputLoss]) -> Result<Read, GraphError> {
     let error = |what: String| GraphError { scope: String::new(), what };
     let features = input_columns(schema, model)?;

@@ -1,4 +1,5 @@
-//! The training programs of a forward graph: backward pass, gradient clipping, optimizer update, pruning masks and weight average.
+//! The training programs of a forward graph: backward pass, gradient clipping, optimizer update, pruning masks and
+//! weight average.
 
 use crate::prune::PrunedWeight;
 use crate::spec::Optimization;

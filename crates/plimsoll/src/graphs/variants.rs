@@ -1,4 +1,5 @@
-//! The variants of a run's graphs: as specified, and with activations or optimizer state in fewer bits where that is allowed.
+//! The variants of a run's graphs: as specified, and with activations or optimizer state in fewer bits where that is
+//! allowed.
 
 use super::programs::{Programs, programs};
 use crate::allow::{Allow, Permission};
@@ -49,8 +50,8 @@ impl Variant {
     }
 }
 
-/// A run's graphs in all variants. Held are those as specified and those used last; others are built again, because planning has to stay
-/// within the budget too.
+/// A run's graphs in all variants. Held are those as specified and those used last; others are built again, because
+/// planning has to stay within the budget too.
 pub(crate) struct Variants<'a> {
     spec: &'a RunSpec,
     schema: &'a Schema,

@@ -1,4 +1,5 @@
-//! Models of other programs: descriptions of [`plimsoll_formats`] mapped to layers, and their weights to the weights of those.
+//! Models of other programs: descriptions of [`plimsoll_formats`] mapped to layers, and their weights to the weights of
+//! those.
 //!
 //! No code in a file is run. What has no counterpart is refused, all of it at once, by name.
 
@@ -56,8 +57,8 @@ pub struct Imported {
     pub(crate) heap: Bytes,
 }
 
-/// The heap of reading a file, beside the constants that it computes: descriptions of layers and the parsed file. Measured over the models of the
-/// tests and rounded up; `plimsoll/tests/import_memory.rs` compares.
+/// The heap of reading a file, beside the constants that it computes: descriptions of layers and the parsed file.
+/// Measured over the models of the tests and rounded up; `plimsoll/tests/import_memory.rs` compares.
 fn heap_of(metadata_bytes: u64) -> Bytes {
     Bytes::kib(256) + Bytes(metadata_bytes * HEAP_PER_METADATA)
 }
@@ -109,8 +110,8 @@ impl Imported {
         Ok(self.model.summary_for(&self.types())?)
     }
 
-    /// How many steps the optimizer has made whose state the file has. Training by [`Config::imported`](crate::config::Config::imported)
-    /// or `[model] file` continues from it.
+    /// How many steps the optimizer has made whose state the file has. Training by
+    /// [`Config::imported`](crate::config::Config::imported) or `[model] file` continues from it.
     pub fn optimizer_steps(&self) -> Option<u64> {
         self.optimizer_state.as_ref().map(|state| state.steps)
     }
@@ -195,7 +196,8 @@ fn refuse_others(path: &Path, mut file: &File) -> Result<()> {
     Ok(())
 }
 
-/// Reads a model of Keras (a `.keras` archive, an `.h5` file or a `config.json`) or of ONNX. Weights are read when a run starts.
+/// Reads a model of Keras (a `.keras` archive, an `.h5` file or a `config.json`) or of ONNX. Weights are read when a
+/// run starts.
 pub fn import(path: &Path) -> Result<Imported> {
     let about = |error: FormatError| match error {
         FormatError::Io(source) => Error::Io { action: "read", path: path.to_path_buf(), source },

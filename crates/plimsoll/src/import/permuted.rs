@@ -44,8 +44,9 @@ impl Permuted {
         Permuted { stored: joined, strides }
     }
 
-    /// Passes all elements of the result on, each piece with its position. A block has some of one axis and all of the others, so
-    /// that every element is read once; it is a megabyte, or one slice along the longest axis where that is more.
+    /// Passes all elements of the result on, each piece with its position. A block has some of one axis and all of the
+    /// others, so that every element is read once; it is a megabyte, or one slice along the longest axis where that is
+    /// more.
     pub fn each_piece(&self, tensor: &Tensor, mut sink: impl FnMut(u64, &[f32]) -> Result<(), Problem>) -> Result<(), Problem> {
         let all: usize = self.stored.iter().product();
         let Some(axis) = self.axis(all) else {

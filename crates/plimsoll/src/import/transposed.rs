@@ -6,8 +6,8 @@ use plimsoll_formats::tensor::Tensor;
 /// Elements of a block: four megabytes, or one row of the stored tensor.
 const BLOCK: usize = 1 << 20;
 
-/// Passes the elements of tensors `[outputs, inner…]`, side by side along their outputs, on as `[inner permuted…, outputs]`. Pieces come
-/// in any order; each has its position.
+/// Passes the elements of tensors `[outputs, inner…]`, side by side along their outputs, on as
+/// `[inner permuted…, outputs]`. Pieces come in any order; each has its position.
 pub(super) fn each_piece(
     parts: &[Tensor],
     inner: &[usize],

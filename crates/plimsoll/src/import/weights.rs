@@ -1,5 +1,5 @@
-//! Weights of imported models: which elements of which tensors of a file make up a weight, and how they get to a device, piece by
-//! piece.
+//! Weights of imported models: which elements of which tensors of a file make up a weight, and how they get to a
+//! device, piece by piece.
 
 use super::{permuted, safetensors, transposed};
 use crate::error::{Error, Result};
@@ -151,8 +151,8 @@ fn shape_of(state: &State) -> Vec<u64> {
     state.ty.shape.bind(1).iter().map(|dim| *dim as u64).collect()
 }
 
-/// The weights of a file of another program and, if wanted, the state of its optimizer; none for files with the model's own names, which
-/// have a checksum, or are reported by their own reader.
+/// The weights of a file of another program and, if wanted, the state of its optimizer; none for files with the model's
+/// own names, which have a checksum, or are reported by their own reader.
 fn foreign(states: &[(StateId, State)], path: &Path, with_optimizer: bool) -> Result<Option<(ImportedWeights, ImportedWeights)>> {
     super::refuse_pickles(path)?;
     if super::is_importable(path) {

@@ -76,7 +76,8 @@ pub(crate) fn label_format(g: &mut Graph, labels: ValueId, scores: ValueId, clas
     Ok(Labels::Probabilities(g.reshape(labels, Shape::new([rows, classes.into()]))?))
 }
 
-/// What to do where a model makes a prediction for each position, and rows have fewer labels: nothing for other outputs.
+/// What to do where a model makes a prediction for each position, and rows have fewer labels: nothing for other
+/// outputs.
 fn remedy(g: &Graph, scores: ValueId, labels: usize) -> String {
     let producer = g.producer(scores);
     let output = if matches!(producer.op, Op::Reshape(_)) { g.shape(producer.inputs[0]) } else { g.shape(scores) };

@@ -45,7 +45,8 @@ pub enum Loss {
     /// Categorical cross-entropy. Labels are class IDs (integers) or a probability per class. Predictions are logits;
     /// if the model ends in softmax, the logits before it are used.
     SoftmaxCrossEntropy,
-    /// Binary cross-entropy. Labels are 0 to 1. Predictions are logits; if the model ends in sigmoid, the logits before it are used.
+    /// Binary cross-entropy. Labels are 0 to 1. Predictions are logits; if the model ends in sigmoid, the logits before
+    /// it are used.
     BinaryCrossEntropy,
     /// Categorical focal cross-entropy (Lin et al.), which down-weights easy examples.
     CategoricalFocal {
@@ -106,7 +107,8 @@ pub(crate) struct ModelOutput {
 pub(crate) struct BatchLoss {
     /// The sum of the rows' losses.
     pub loss: ValueId,
-    /// The sum over rows of the fraction of predictions that count; none if all do. The batch's loss is divided by its mean.
+    /// The sum over rows of the fraction of predictions that count; none if all do. The batch's loss is divided by its
+    /// mean.
     pub counted: Option<ValueId>,
 }
 
@@ -383,7 +385,8 @@ fn by_rows(g: &mut Graph, x: ValueId) -> Result<ValueId, GraphError> {
     g.reshape(x, Shape::batch_of([width]))
 }
 
-/// From this many elements on, a row's loss is reduced by itself first, so that splitting the batch does not change the result.
+/// From this many elements on, a row's loss is reduced by itself first, so that splitting the batch does not change the
+/// result.
 const WIDE: usize = 1024;
 
 /// The sum of all elements.

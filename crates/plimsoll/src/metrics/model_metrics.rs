@@ -100,7 +100,8 @@ impl ModelMetrics {
         scores
     }
 
-    /// Sets the losses and accuracies so far, which are cheap at any time, in scores of [`no_scores`](ModelMetrics::no_scores). Allocates nothing.
+    /// Sets the losses and accuracies so far, which are cheap at any time, in scores of
+    /// [`no_scores`](ModelMetrics::no_scores). Allocates nothing.
     pub fn update_running(&self, scores: &mut Scores, loss: f64, sums: &[f64], rows: u64) {
         scores.loss = loss;
         if let [OutputMetrics { accumulators, .. }] = &self.outputs[..] {

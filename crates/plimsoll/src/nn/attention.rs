@@ -12,7 +12,8 @@ use std::sync::Arc;
 /// Multi-head self-attention, or cross-attention with a second sequence.
 ///
 /// The input is `[batch, time, width]`; with [`cross`](MultiHeadAttention::cross) also a second sequence; with
-/// [`masked`](MultiHeadAttention::masked) also a mask `[batch, time]` of the keys. Memory is linear in the sequence length.
+/// [`masked`](MultiHeadAttention::masked) also a mask `[batch, time]` of the keys. Memory is linear in the sequence
+/// length.
 ///
 /// ```
 /// use plimsoll::nn::MultiHeadAttention;

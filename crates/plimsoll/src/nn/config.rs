@@ -7,7 +7,8 @@ use crate::suggest::did_you_mean;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// How a configuration writes a layer. The lists of types and keys, their hints and the table in `docs/models.md` follow from it.
+/// How a configuration writes a layer. The lists of types and keys, their hints and the table in `docs/models.md`
+/// follow from it.
 #[derive(Clone, Copy)]
 pub(crate) struct LayerDef {
     /// The `type`.

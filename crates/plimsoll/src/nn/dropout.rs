@@ -21,7 +21,8 @@ pub struct SpatialDropout {
     rate: f32,
 }
 
-/// Drops whole examples: in a residual branch, random examples skip the block. The others are scaled by `1 / (1 - rate)`.
+/// Drops whole examples: in a residual branch, random examples skip the block. The others are scaled by
+/// `1 / (1 - rate)`.
 #[derive(Clone, Debug)]
 pub struct StochasticDepth {
     rate: f32,

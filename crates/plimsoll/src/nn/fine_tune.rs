@@ -6,8 +6,8 @@ use super::tensor::Source;
 use plimsoll_core::GraphError;
 
 impl Model {
-    /// Replaces the last layer with weights by one of the same type with `classes` outputs, called `head`, whose weights start random.
-    /// Activations, dropout and shape layers behind it stay.
+    /// Replaces the last layer with weights by one of the same type with `classes` outputs, called `head`, whose
+    /// weights start random. Activations, dropout and shape layers behind it stay.
     ///
     /// ```
     /// use plimsoll::nn::{Activation, Dense, Model, Sequential};
@@ -52,8 +52,8 @@ impl Model {
         Err(refused("the model has no layer with weights, so a new head has nothing to replace".to_string()))
     }
 
-    /// Freezes or unfreezes the layers whose name matches a pattern, in which `*` stands for any characters; a name also stands for
-    /// the layers of its block.
+    /// Freezes or unfreezes the layers whose name matches a pattern, in which `*` stands for any characters; a name
+    /// also stands for the layers of its block.
     ///
     /// ```
     /// use plimsoll::nn::{Dense, Model, Sequential};

@@ -1,4 +1,5 @@
-//! Layers compared with Keras: outputs, gradients and moving statistics on committed vectors (see `tests/references/keras_layers.py`).
+//! Layers compared with Keras: outputs, gradients and moving statistics on committed vectors (see
+//! `tests/references/keras_layers.py`).
 
 use super::{Functional, MICRO_BATCH_RECIPROCAL, layer_from_config};
 use crate::reader::Reader;

@@ -136,9 +136,9 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The sum of a tensor without rows over the ranks that train together; itself on one process, and where batch normalization
-    /// is local. For statistics of the batch, whose rows [`micro_batch_reciprocal`](Lowering::micro_batch_reciprocal) counts on all
-    /// of these ranks.
+    /// The sum of a tensor without rows over the ranks that train together; itself on one process, and where batch
+    /// normalization is local. For statistics of the batch, whose rows
+    /// [`micro_batch_reciprocal`](Lowering::micro_batch_reciprocal) counts on all of these ranks.
     pub fn sum_over_ranks(&mut self, value: ValueId) -> Result<ValueId, GraphError> {
         let Some(ranks) = self.synchronized.filter(|_| self.training) else { return Ok(value) };
         // A rank that repeats a row of another one adds nothing.
@@ -150,8 +150,8 @@ impl Lowering<'_> {
         Ok(self.graph.add(Op::AllReduce(op), &inputs)?[0])
     }
 
-    /// One over the rows of the micro-batch, set by the host at every step; over those of all ranks where statistics are
-    /// synchronized.
+    /// One over the rows of the micro-batch, set by the host at every step; over those of all ranks where statistics
+    /// are synchronized.
     pub fn micro_batch_reciprocal(&mut self) -> ValueId {
         self.graph.scalar(MICRO_BATCH_RECIPROCAL)
     }

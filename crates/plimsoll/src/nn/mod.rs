@@ -108,13 +108,15 @@ pub trait Layer: std::fmt::Debug + Send + Sync {
         false
     }
 
-    /// The same layer with another number of outputs, and whether it has weights; none if that is not a property of the layer.
+    /// The same layer with another number of outputs, and whether it has weights; none if that is not a property of the
+    /// layer.
     fn with_outputs(&self, outputs: usize) -> Option<(Arc<dyn Layer>, bool)> {
         let _ = outputs;
         None
     }
 
-    /// Whether pruning may mask its weight of this name: as in tfmot, kernels and embeddings, but not those of depthwise convolutions.
+    /// Whether pruning may mask its weight of this name: as in tfmot, kernels and embeddings, but not those of
+    /// depthwise convolutions.
     fn prunes(&self, weight: &str) -> bool {
         let last = weight.rsplit('/').next().unwrap_or_default();
         last.ends_with("kernel") || matches!(last, "embeddings" | "weight")
@@ -135,7 +137,8 @@ pub trait Layer: std::fmt::Debug + Send + Sync {
         false
     }
 
-    /// The layers of Keras that compute the same, one after the other, for inputs of these shapes; none if there are none.
+    /// The layers of Keras that compute the same, one after the other, for inputs of these shapes; none if there are
+    /// none.
     fn to_keras(&self, inputs: &[Shape]) -> Option<Vec<KerasLayer>> {
         let _ = inputs;
         None

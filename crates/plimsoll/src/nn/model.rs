@@ -375,7 +375,8 @@ fn same_steps(graph: &Graph, mask: ValueId, value: ValueId) -> bool {
     value.rank() == 3 && value.dims()[..2] == mask.dims()[..2]
 }
 
-/// The value an activation was applied to. Sigmoid reads it directly; softmax reads it through the difference to its log-sum.
+/// The value an activation was applied to. Sigmoid reads it directly; softmax reads it through the difference to its
+/// log-sum.
 fn before(graph: &Graph, activation: Activation, output: ValueId) -> Option<ValueId> {
     let through = |value: ValueId| graph.producer(value).inputs.first().copied();
     match activation {

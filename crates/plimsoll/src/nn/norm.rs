@@ -10,8 +10,8 @@ use plimsoll_core::{GraphError, ValueId};
 use serde_json::json;
 use std::sync::Arc;
 
-/// Batch normalization: normalizes every channel with the mean and variance of the micro-batch, then scales and shifts it.
-/// Training updates moving averages of both; inference and frozen layers use those.
+/// Batch normalization: normalizes every channel with the mean and variance of the micro-batch, then scales and shifts
+/// it. Training updates moving averages of both; inference and frozen layers use those.
 ///
 /// Statistics are over a micro-batch, so micro-batches change the result of training; see
 /// [`Model::has_batch_statistics`](super::Model::has_batch_statistics).
@@ -61,7 +61,8 @@ impl BatchNorm {
         BatchNorm { unbiased, ..self }
     }
 
-    /// Whether training too normalizes with the moving statistics and leaves them as they are, as `training=False` in Keras.
+    /// Whether training too normalizes with the moving statistics and leaves them as they are, as `training=False` in
+    /// Keras.
     pub fn fixed_statistics(self, fixed: bool) -> BatchNorm {
         BatchNorm { fixed, ..self }
     }
@@ -176,7 +177,8 @@ impl Layer for BatchNorm {
         }
         let shape = lowering.graph.shape(x).clone();
         let axes: Vec<usize> = (0..shape.rank() - 1).collect();
-        // One over the number of elements per channel; the host sets the rows of the micro-batch, or of all ranks' rows.
+        // One over the number of elements per channel; the host sets the rows of the micro-batch, or of all ranks'
+        // rows.
         let rows = lowering.micro_batch_reciprocal();
         let places = (shape.elements().factor() / channels) as f32;
         let share = lowering.graph.map(rows, |e, x| e.mul(x, e.constant(1.0 / places)))?;

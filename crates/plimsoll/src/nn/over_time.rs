@@ -1,4 +1,5 @@
-//! One-dimensional layers over sequences `[batch, time, channels]`: images of one row through the two-dimensional layers.
+//! One-dimensional layers over sequences `[batch, time, channels]`: images of one row through the two-dimensional
+//! layers.
 
 use super::{
     Activation, AveragePool2D, Conv2DTranspose, Cropping2D, DepthwiseConv2D, Layer, LayerDef, Lowering, MaxPool2D, Padding,

@@ -211,7 +211,8 @@ impl Layer for GlobalMaxPool {
     }
 }
 
-/// The mean over the time steps that a mask counts. Inputs: the sequence `[batch, time, channels]`, then the mask `[batch, time]`.
+/// The mean over the time steps that a mask counts. Inputs: the sequence `[batch, time, channels]`, then the mask
+/// `[batch, time]`.
 #[derive(Clone, Debug, Default)]
 pub struct MaskedAveragePool;
 

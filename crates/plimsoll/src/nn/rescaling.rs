@@ -76,8 +76,8 @@ impl Layer for Rescaling {
     }
 }
 
-/// Standardizes features with a stored mean and variance per channel: `(x - mean) / max(√variance, 1e-7)`, as in Keras. Both are
-/// weights that are not trained; they come with an imported model.
+/// Standardizes features with a stored mean and variance per channel: `(x - mean) / max(√variance, 1e-7)`, as in Keras.
+/// Both are weights that are not trained; they come with an imported model.
 #[derive(Clone, Debug, Default)]
 pub struct Normalization {
     single: bool,

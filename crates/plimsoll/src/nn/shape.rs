@@ -35,7 +35,8 @@ pub struct ExpandDims {
 }
 
 impl ExpandDims {
-    /// One axis before `axis` of the result's shape, counted from the batch at 0, or from the end if negative: -1 is a new last axis.
+    /// One axis before `axis` of the result's shape, counted from the batch at 0, or from the end if negative: -1 is a
+    /// new last axis.
     pub fn new(axis: i64) -> ExpandDims {
         ExpandDims { axis, count: 1 }
     }

@@ -12,8 +12,9 @@ use std::sync::Arc;
 
 /// Transposed 2-D convolution (deconvolution): the gradient of a convolution with respect to its input, as a layer.
 ///
-/// Output sizes are those of Keras: `input·stride` with [`Padding::Same`]; `input·stride + max(extent - stride, 0)` with [`Padding::Valid`], where `extent` is
-/// `dilation·(size - 1) + 1`. Explicit padding is cropped from the full output, as in PyTorch.
+/// Output sizes are those of Keras: `input·stride` with [`Padding::Same`]; `input·stride + max(extent - stride, 0)`
+/// with [`Padding::Valid`], where `extent` is `dilation·(size - 1) + 1`. Explicit padding is cropped from the full
+/// output, as in PyTorch.
 #[derive(Clone, Debug)]
 pub struct Conv2DTranspose {
     filters: usize,

@@ -7,12 +7,12 @@ use plimsoll_core::op::Op;
 use plimsoll_core::ops::{Pad, Reduce, Reduction, Slice};
 use plimsoll_core::{DType, Shape, TensorType, ValueId};
 
-/// Adam or AdamW with both moments in 8 bits: blocks of 2,048 elements share one scale, their maximum. Parameters of fewer
-/// than 4,096 elements keep 32-bit moments.
+/// Adam or AdamW with both moments in 8 bits: blocks of 2,048 elements share one scale, their maximum. Parameters of
+/// fewer than 4,096 elements keep 32-bit moments.
 ///
-/// Codes are logarithmic: numbers down to a millionth of the largest (second moment: of its square) have the same relative error of a
-/// few per cent. The second moment moves by a thousandth per step, which
-/// rounding to nearest would lose, so it is rounded stochastically.
+/// Codes are logarithmic: numbers down to a millionth of the largest (second moment: of its square) have the same
+/// relative error of a few per cent. The second moment moves by a thousandth per step, which rounding to nearest would
+/// lose, so it is rounded stochastically.
 ///
 /// ```
 /// use plimsoll::optim::{Adam, AdamW};
@@ -162,7 +162,8 @@ fn square_of(e: &ExprBuilder, code: TermId) -> TermId {
     e.select(code, size, e.constant(0.0))
 }
 
-/// Stochastic rounding of a second moment to one of the two nearest codes. Non-zero values never round to zero, which would divide by epsilon.
+/// Stochastic rounding of a second moment to one of the two nearest codes. Non-zero values never round to zero, which
+/// would divide by epsilon.
 fn square_code(e: &ExprBuilder, square: TermId, scale: TermId, chance: TermId) -> TermId {
     let steps = e.mul(e.unary(Unary::Log, e.div(square, scale)), e.constant(1.0 / SQUARE_STEP));
     let level = e.unary(Unary::Floor, e.add(e.add(steps, e.constant(255.0)), chance));

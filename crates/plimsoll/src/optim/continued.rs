@@ -5,7 +5,8 @@ use plimsoll_core::ValueId;
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 use std::sync::Arc;
 
-/// An optimizer whose moments are those of a file: its steps count on from those made there, which bias correction depends on.
+/// An optimizer whose moments are those of a file: its steps count on from those made there, which bias correction
+/// depends on.
 #[derive(Clone, Debug)]
 pub(crate) struct Continued {
     optimizer: Arc<dyn Optimizer>,

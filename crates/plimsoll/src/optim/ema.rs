@@ -4,8 +4,8 @@ use super::slot;
 use plimsoll_core::expr::Expr;
 use plimsoll_core::graph::{Graph, GraphError, StateId};
 
-/// Exponential moving average of the weights, often better for prediction than the last step's. The formula is Keras' `use_ema`: the
-/// average starts as the parameter after the first step.
+/// Exponential moving average of the weights, often better for prediction than the last step's. The formula is Keras'
+/// `use_ema`: the average starts as the parameter after the first step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ema {
     momentum: f32,

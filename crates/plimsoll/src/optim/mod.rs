@@ -65,7 +65,8 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
     fn update(&self, graph: &mut Graph, parameter: StateId, gradient: ValueId) -> Result<(), GraphError>;
 }
 
-/// How a configuration writes an optimizer. The list of types, their keys and hints and the table in `docs/training.md` follow from it.
+/// How a configuration writes an optimizer. The list of types, their keys and hints and the table in `docs/training.md`
+/// follow from it.
 #[derive(Clone, Copy)]
 pub(crate) struct OptimizerDef {
     /// The `type`.

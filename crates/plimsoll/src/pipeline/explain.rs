@@ -66,8 +66,8 @@ impl Explain {
         };
         let mut stages: Vec<ExplainedStage> = held.iter().map(only_holds).collect();
         let is_for = |stage: &ExplainedStage, time: &str| stage.name == time || stage.name.split(' ').next() == Some(time);
-        // A stage that only takes time is listed in processing order: before the first later stage that also holds memory, or last. A stage of
-        // a stream is listed after the buffers of its input and before those of its output.
+        // A stage that only takes time is listed in processing order: before the first later stage that also holds
+        // memory, or last. A stage of a stream is listed after the buffers of its input and before those of its output.
         let is_stream = |stage: &ExplainedStage| stage.name == "stream";
         let takes_time = |stage: &ExplainedStage| is_stream(stage) || activity.times.iter().any(|spent| is_for(stage, &spent.name));
         let mut next = stages.iter().position(takes_time).unwrap_or(stages.len().saturating_sub(1));

@@ -19,8 +19,9 @@ pub struct FilledCache {
 }
 
 impl Pipeline {
-    /// Reads the data once to fill its cache file; `progress` gets the rows done and the rows there are, `u64::MAX` where that is unknown. An
-    /// interrupted run leaves no file, and the next starts from the beginning; a complete cache of this data is left as it is.
+    /// Reads the data once to fill its cache file; `progress` gets the rows done and the rows there are, `u64::MAX`
+    /// where that is unknown. An interrupted run leaves no file, and the next starts from the beginning; a complete
+    /// cache of this data is left as it is.
     pub fn fill_cache(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<FilledCache> {
         let state = || {
             let missing = "there is no cache file to fill; name one with `data.cache`, such as { file = \"cache.plc\" }";

@@ -89,7 +89,8 @@ impl Planned {
 
     fn start(&self, data: &Dataset, epochs: u64) -> Result<Feed> {
         let ledger = Ledger::new("host", Some(self.budget));
-        // The process is resident already, or its memory is planned elsewhere; the ledger counts what the pipeline adds to it.
+        // The process is resident already, or its memory is planned elsewhere; the ledger counts what the pipeline adds
+        // to it.
         let _process = ledger.reserve(Owner::Process, self.process)?;
         let feed = Feed::start(data, &self.plan, &ledger, Options { epochs: Some(epochs), ..Options::default() })?;
         give_back_program_pages();

@@ -140,7 +140,8 @@ pub(super) fn candidate(request: &Request<'_>, micro_batch: usize, budgets: Opti
     })
 }
 
-/// A sketched layout with everything else the run holds; laid out thoroughly if that can make it fit, or without budgets.
+/// A sketched layout with everything else the run holds; laid out thoroughly if that can make it fit, or without
+/// budgets.
 pub(super) fn weighed(request: &Request<'_>, micro_batch: usize, sketch: Plan, budgets: Option<Budgets>) -> Result<Candidate> {
     let rough = finish(request, micro_batch, sketch)?;
     if budgets.is_some_and(|budgets| !rough.might_fit(budgets)) { Ok(rough) } else { rough.tightened(request) }
@@ -155,8 +156,8 @@ pub(super) fn finish(request: &Request<'_>, micro_batch: usize, memory: Plan) ->
             check_equivalence(graph, &program.graph, request.device(), micro_batch)?;
         }
     }
-    // A micro-batch needs the size of its batch; where an epoch may end anywhere, only a whole batch tells. Ranks have all of
-    // their rows of a batch at once.
+    // A micro-batch needs the size of its batch; where an epoch may end anywhere, only a whole batch tells. Ranks have
+    // all of their rows of a batch at once.
     let in_pieces = request.spec.ranks == 1 && request.data.training.epoch_rows.is_some() && request.batch.is_multiple_of(micro_batch);
     let feed_rows = if in_pieces { micro_batch } else { request.batch };
     if request.spec.count == Count::WeightsAndActivations {
@@ -231,14 +232,16 @@ pub(crate) fn is_as_specified(plan: &Plan) -> bool {
     plan.backing == Bytes::ZERO && plan.programs.iter().all(unchanged)
 }
 
-/// Host memory of a search, if the largest plans that are compared have this many nodes, for micro-batches of this many rows.
+/// Host memory of a search, if the largest plans that are compared have this many nodes, for micro-batches of this many
+/// rows.
 pub(super) fn planning(request: &Request<'_>, planned: u64, micro_batch: usize) -> Result<Bytes> {
     let planned = PlannedRun { nodes: planned, accumulates: micro_batch < request.batch, as_specified: None };
     let heap = request.programs.planning_heap(&planned, compared(request))?;
     Ok(request.machine.process + heap + page_tables(heap))
 }
 
-/// The run as specified, in its largest micro-batches. Without recomputation there is no smaller layout of it than the tightest.
+/// The run as specified, in its largest micro-batches. Without recomputation there is no smaller layout of it than the
+/// tightest.
 pub(super) fn specified(request: &Request<'_>) -> Result<Candidate> {
     let plain = candidate(request, ways(request, request.allow)[0], Some(Budgets::NONE))?;
     if request.allow.has(Permission::Recompute) { Ok(plain) } else { plain.tightened(request) }
@@ -288,7 +291,8 @@ pub(crate) fn prediction_bytes(interface: &ProgramInterface, rows: usize) -> Byt
     Bytes((rows * per_row * size_of::<f32>()) as u64)
 }
 
-/// The memory of reading the weights of a model of another program: its file is parsed while the run has its memory already.
+/// The memory of reading the weights of a model of another program: its file is parsed while the run has its memory
+/// already.
 pub(crate) fn model_file_owner(spec: &RunSpec) -> Option<(Owner, Bytes)> {
     spec.fit.initial_weights.as_ref().map(|initial| (Owner::ModelFile, initial.heap)).filter(|(_, heap)| *heap > Bytes::ZERO)
 }

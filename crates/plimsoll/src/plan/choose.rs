@@ -1,5 +1,5 @@
-//! The search for the fastest plan that fits: whole batches if possible, else micro-batches, splitting, recomputation and offloading,
-//! whichever has the shortest predicted step.
+//! The search for the fastest plan that fits: whole batches if possible, else micro-batches, splitting, recomputation
+//! and offloading, whichever has the shortest predicted step.
 
 use super::alternatives::{graphs, variants, varied, ways};
 use super::candidate::{Candidate, candidate, planning};
@@ -24,14 +24,16 @@ use std::borrow::Cow;
 /// How many micro-batch sizes are tried with recomputation.
 const MAX_RECOMPUTED: usize = 2;
 
-/// Whole batches are bit-identical, and times of small micro-batches are the hardest to predict: they are preferred up to this slowdown.
+/// Whole batches are bit-identical, and times of small micro-batches are the hardest to predict: they are preferred up
+/// to this slowdown.
 const WHOLE_BATCH_PREFERENCE: f64 = 1.1;
 
 /// A variant that changes results must be faster than this fraction of the best without.
 const VARIANT_THRESHOLD: f64 = 0.98;
 
-/// Finds the fastest plan within the budgets; budgets below the minimum are refused before the search. The minimum of a run that keeps the choices
-/// of its checkpoint is an estimate from above: its plan may have been found by the search for the fastest.
+/// Finds the fastest plan within the budgets; budgets below the minimum are refused before the search. The minimum of a
+/// run that keeps the choices of its checkpoint is an estimate from above: its plan may have been found by the search
+/// for the fastest.
 pub(crate) fn plan_run(request: &Request<'_>) -> Result<RunPlan> {
     let budgets = request.machine.budgets(request.budget);
     refuse_planning_beyond_memory(request)?;
@@ -112,7 +114,8 @@ fn fastest_plan(request: &Request<'_>, budgets: Budgets, wait: impl FnOnce() -> 
     described(&request, RunPlan { strategies, ..run_plan(&request, budgets, candidate, found.as_ref().unwrap_or(minimum))? })
 }
 
-/// The plan of the minimum budget, whatever the budgets of the run are. A minimum that a refusal found is not searched again.
+/// The plan of the minimum budget, whatever the budgets of the run are. A minimum that a refusal found is not searched
+/// again.
 pub(crate) fn smallest(request: &Request<'_>, known: Option<&(Numerics, CheckedPlan)>) -> Result<RunPlan> {
     let budgets = request.machine.budgets(request.budget);
     refuse_planning_beyond_memory(request)?;
@@ -122,14 +125,16 @@ pub(crate) fn smallest(request: &Request<'_>, known: Option<&(Numerics, CheckedP
     smallest_plan(request, budgets, minimum_of(request, budgets)?)
 }
 
-/// The host and device memory of micro-batches without recomputation, splitting or offload, and the predicted seconds per batch.
+/// The host and device memory of micro-batches without recomputation, splitting or offload, and the predicted seconds
+/// per batch.
 pub(crate) fn plain(request: &Request<'_>, micro_batch: usize) -> Result<(Bytes, Bytes, f64)> {
     refuse_planning_beyond_memory(request)?;
     let plain = candidate(request, micro_batch, None)?;
     Ok((plain.least, plain.device_total(), plain.seconds(request)))
 }
 
-/// What each strategy saved and cost, in order: fewer bits, micro-batches, then splitting, recomputation and offloading.
+/// What each strategy saved and cost, in order: fewer bits, micro-batches, then splitting, recomputation and
+/// offloading.
 fn strategies(request: &Request<'_>, chosen: &Candidate, on_the_way: Vec<Candidate>) -> Result<Vec<AppliedStrategy>> {
     let mut way: Vec<(Vec<Permission>, Candidate)> =
         on_the_way.into_iter().map(|whole| (whole.variant.permissions().collect(), whole)).collect();
@@ -157,8 +162,8 @@ fn strategies(request: &Request<'_>, chosen: &Candidate, on_the_way: Vec<Candida
     Ok(weighed.windows(2).map(step).collect())
 }
 
-/// The largest micro-batch of one variant without other strategies, and its fastest plan within the budgets: with its largest layers split, or
-/// with tensors offloaded, where that is allowed and faster.
+/// The largest micro-batch of one variant without other strategies, and its fastest plan within the budgets: with its
+/// largest layers split, or with tensors offloaded, where that is allowed and faster.
 fn fastest(request: &Request<'_>, budgets: Budgets) -> Result<(Candidate, Option<Candidate>)> {
     let (whole, plain, too_large) = fastest_as_written(request, budgets)?;
     if plain.as_ref().is_some_and(|found| found.untouched(&whole)) {
@@ -195,8 +200,9 @@ fn fastest(request: &Request<'_>, budgets: Budgets) -> Result<(Candidate, Option
     Ok((whole, found))
 }
 
-/// The largest micro-batch without other strategies; the fastest plan without offloading, with layers split as the request says; and the
-/// micro-batches that do not fit as they are. Only their sizes are returned: planning itself has to stay within the budget.
+/// The largest micro-batch without other strategies; the fastest plan without offloading, with layers split as the
+/// request says; and the micro-batches that do not fit as they are. Only their sizes are returned: planning itself has
+/// to stay within the budget.
 fn fastest_as_written(request: &Request<'_>, budgets: Budgets) -> Result<(Candidate, Option<Candidate>, Vec<usize>)> {
     let mut too_large: Vec<usize> = Vec::new();
     let mut whole: Option<Candidate> = None;
@@ -232,8 +238,8 @@ fn fastest_as_written(request: &Request<'_>, budgets: Budgets) -> Result<(Candid
     Ok((whole, chosen, too_large))
 }
 
-/// Offloading must be predicted to take at most this part of the time without it: on a device with memory of its own, sums and small updates of
-/// a step with copies take a launch each; a disk may be busy.
+/// Offloading must be predicted to take at most this part of the time without it: on a device with memory of its own,
+/// sums and small updates of a step with copies take a launch each; a disk may be busy.
 const OFFLOAD_PREFERENCE: f64 = 0.92;
 
 /// Proves a certificate against the graphs of the run.

@@ -1,5 +1,6 @@
-//! Recomputation that costs next to nothing, on devices with memory of their own: normalizations and activations that follow from
-//! stored results in one pass over memory are recomputed where the backward pass reads them, also if the budget would hold them.
+//! Recomputation that costs next to nothing, on devices with memory of their own: normalizations and activations that
+//! follow from stored results in one pass over memory are recomputed where the backward pass reads them, also if the
+//! budget would hold them.
 
 use super::Request;
 use super::candidate::Candidate;

@@ -244,7 +244,8 @@ impl RunPlan {
         if self.device_memory.is_some() { "pinned host memory" } else { "a file" }
     }
 
-    /// Every op of every program, one line each: when it runs, the offset and lifetime of its output, and whether it is recomputed.
+    /// Every op of every program, one line each: when it runs, the offset and lifetime of its output, and whether it is
+    /// recomputed.
     pub fn placement(&self) -> String {
         let mut text = String::new();
         for program in &self.memory.programs {

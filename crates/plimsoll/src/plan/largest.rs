@@ -33,8 +33,8 @@ pub struct LargestBatch {
     pub plan: RunPlan,
 }
 
-/// Finds the largest batch that fits without micro-batches, recomputing at most one forward pass if that is allowed. None if not even one row
-/// fits.
+/// Finds the largest batch that fits without micro-batches, recomputing at most one forward pass if that is allowed.
+/// None if not even one row fits.
 pub(super) fn largest_batch(request: &Request<'_>) -> Result<Option<LargestBatch>> {
     let budgets = request.machine.budgets(request.budget);
     let split = request.allow.has(Permission::Split);
@@ -60,8 +60,8 @@ pub(super) fn largest_batch(request: &Request<'_>) -> Result<Option<LargestBatch
     Ok(Some(LargestBatch { batch, plan: run_plan(&measured, budgets, best, minimum)? }))
 }
 
-/// The largest batch with recomputation, above one that fits without. Every probe is an expensive search; the smallest arena of a known batch
-/// bounds the rows, since buffers grow with the rows.
+/// The largest batch with recomputation, above one that fits without. Every probe is an expensive search; the smallest
+/// arena of a known batch bounds the rows, since buffers grow with the rows.
 fn largest_again<'a>(plain: &Candidate, budgets: Budgets, whole: &dyn Fn(usize) -> Request<'a>) -> Result<Option<Candidate>> {
     let again = |batch: usize, from: Option<&Candidate>| -> Result<Option<Candidate>> {
         let request = whole(batch);
@@ -75,7 +75,8 @@ fn largest_again<'a>(plain: &Candidate, budgets: Budgets, whole: &dyn Fn(usize) 
     };
     let most = ((known as f64 * room * 1.02) as usize + 1).min(MAX_BATCH);
     let (mut good, mut bad, mut best, mut failed): (_, _, Option<Candidate>, _) = (known, most + 1, None, false);
-    // Search from above: the answer is rarely far below the bound, and one batch that packs badly must not hide larger ones.
+    // Search from above: the answer is rarely far below the bound, and one batch that packs badly must not hide larger
+    // ones.
     let above = |bad: usize| (bad + bad / 16 + 1).min(MAX_BATCH);
     let stride = ((most - known.min(most)) / DESCENT_STEPS).max(1);
     let mut at = most;

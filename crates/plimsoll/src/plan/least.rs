@@ -30,12 +30,12 @@ const LOWERINGS: usize = 2;
 const LOWERING: u64 = 64;
 const LOWERING_EFFORT: Effort = Effort(2_000_000);
 
-/// The minimum of a run with some permissions: the smallest plan that planning finds. It depends on the run and, on a device with memory of its
-/// own, on the host budget, but not on the budget that it is the minimum of, nor on measured costs. Every statement of a minimum comes from here:
-/// a budget below it is refused, and this plan itself runs in it.
+/// The minimum of a run with some permissions: the smallest plan that planning finds. It depends on the run and, on a
+/// device with memory of its own, on the host budget, but not on the budget that it is the minimum of, nor on measured
+/// costs. Every statement of a minimum comes from here: a budget below it is refused, and this plan itself runs in it.
 ///
-/// Compared are the run as specified and, with the fewest bits that are allowed, the whole batch (which needs no accumulated gradients) and the
-/// smallest micro-batch.
+/// Compared are the run as specified and, with the fewest bits that are allowed, the whole batch (which needs no
+/// accumulated gradients) and the smallest micro-batch.
 fn minimum(request: &Request<'_>, budgets: Budgets, allow: Allow) -> Result<Candidate> {
     let allowed_for_run = allow == request.allow;
     let request = &Request { allow, split: false, ..request.clone() };
@@ -64,8 +64,8 @@ pub(super) fn minimum_of<'a>(request: &Request<'a>, budgets: Budgets) -> Result<
     Ok(request.minimum.get().expect("set above"))
 }
 
-/// A plan with more permissions than the minimum: divided, split and offloaded like the minimum or as they newly allow. At least as large as the
-/// minimum with these permissions, found in a fraction of the time.
+/// A plan with more permissions than the minimum: divided, split and offloaded like the minimum or as they newly allow.
+/// At least as large as the minimum with these permissions, found in a fraction of the time.
 fn with_more(request: &Request<'_>, budgets: Budgets, allow: Allow, minimum: &Candidate) -> Result<Candidate> {
     let newly = |permission: Permission| allow.has(permission) && !request.allow.has(permission);
     let divided = ways(request, allow);
@@ -85,7 +85,8 @@ fn with_more(request: &Request<'_>, budgets: Budgets, allow: Allow, minimum: &Ca
     smallest_of(request, budgets, minimum.clone(), &[rows], splits, extents)
 }
 
-/// The smallest plan of these micro-batches, each as it is and split, with these extents of offloading; or `best`, if none is smaller.
+/// The smallest plan of these micro-batches, each as it is and split, with these extents of offloading; or `best`, if
+/// none is smaller.
 fn smallest_of(
     request: &Request<'_>,
     budgets: Budgets,
@@ -153,8 +154,8 @@ fn smaller(
     Ok(found)
 }
 
-/// The order of plans by size, if an arena were smaller by some bytes. Offloaded tensors are on the host: as long as they fit there, only the
-/// device counts.
+/// The order of plans by size, if an arena were smaller by some bytes. Offloaded tensors are on the host: as long as
+/// they fit there, only the device counts.
 fn size(candidate: &Candidate, budgets: Budgets, saved: Bytes) -> (Bytes, Bytes, Bytes) {
     match candidate.on_device {
         Some(_) => (candidate.least.saturating_sub(budgets.host), candidate.device_total() - saved, candidate.least),
@@ -162,7 +163,8 @@ fn size(candidate: &Candidate, budgets: Budgets, saved: Bytes) -> (Bytes, Bytes,
     }
 }
 
-/// The smallest layout of a sketched plan, with recomputation if that is allowed; none if it is not smaller than the best.
+/// The smallest layout of a sketched plan, with recomputation if that is allowed; none if it is not smaller than the
+/// best.
 fn smallest(request: &Request<'_>, sketch: Candidate, budgets: Budgets, best: &Candidate) -> Result<Option<Candidate>> {
     let recompute = request.allow.has(Permission::Recompute);
     let floor = if recompute { recompute::floor(&sketch.memory, request.device()) } else { sketch.memory.lower_bound };

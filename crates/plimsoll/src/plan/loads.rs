@@ -19,8 +19,8 @@ pub(crate) struct Loads<'a> {
 }
 
 impl Loads<'_> {
-    /// Programs of this role that are loaded at the same time. Where the length of an epoch is unknown, its last batch may have any number of
-    /// rows; only the program of the latest one stays loaded.
+    /// Programs of this role that are loaded at the same time. Where the length of an epoch is unknown, its last batch
+    /// may have any number of rows; only the program of the latest one stays loaded.
     pub fn of(&self, role: Role) -> usize {
         let Loads { batch, micro_batch, .. } = *self;
         if self.ranks > 1 {
@@ -44,8 +44,8 @@ impl Loads<'_> {
         }
     }
 
-    /// The same on any of several ranks, at most: the last batch of an epoch may have fewer rows, and some ranks have one row
-    /// less than others.
+    /// The same on any of several ranks, at most: the last batch of an epoch may have fewer rows, and some ranks have
+    /// one row less than others.
     fn of_ranks(&self, role: Role) -> usize {
         let Loads { batch, micro_batch, .. } = *self;
         match role {

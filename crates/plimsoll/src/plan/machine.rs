@@ -11,8 +11,9 @@ use plimsoll_core::plan::{CopyRate, CostModel, Overhead};
 use plimsoll_core::{Budget, Bytes};
 use std::sync::Arc;
 
-/// What communication is assumed to take where no rank has been started: more than the 9 to 17 MiB that Open MPI 4 and 5 and MPICH 5 were
-/// measured to take on two and four ranks of one machine (`communication` of `plimsoll train --json`).
+/// What communication is assumed to take where no rank has been started: more than the 9 to 17 MiB that Open MPI 4 and
+/// 5 and MPICH 5 were measured to take on two and four ranks of one machine (`communication` of
+/// `plimsoll train --json`).
 const ASSUMED_COMMUNICATION: Bytes = Bytes::mib(24);
 
 /// The same on the GPU of each rank, for NCCL; not measured with several GPUs yet.
@@ -102,8 +103,8 @@ impl Machine {
         Machine { communication: ASSUMED_COMMUNICATION, communication_on_device, ..self }
     }
 
-    /// The same as all ranks see it, so that they make the same plan: the largest of what they take, and the smallest of what
-    /// is free. Memory that no budget divides is shared by the ranks of a machine.
+    /// The same as all ranks see it, so that they make the same plan: the largest of what they take, and the smallest
+    /// of what is free. Memory that no budget divides is shared by the ranks of a machine.
     pub(crate) fn shared_by(self, ranks: &Ranks) -> Result<Machine> {
         let communication = ranks.owned_bytes() + self.communication;
         let most = ranks.most([self.process.0, self.thread_stacks.0, communication.0, self.communication_on_device.0])?;

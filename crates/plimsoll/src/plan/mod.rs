@@ -1,5 +1,5 @@
-//! Planning: what a run will hold, byte by byte, and how it is made to fit its budgets. A pure function of the run's description, the machine
-//! and the data.
+//! Planning: what a run will hold, byte by byte, and how it is made to fit its budgets. A pure function of the run's
+//! description, the machine and the data.
 
 mod alternatives;
 mod candidate;
@@ -227,7 +227,8 @@ impl RunSpec {
         self.search(machine, data, |request| choose::smallest(request, known))
     }
 
-    /// The host and device memory of micro-batches without recomputation, splitting or offload, and the predicted seconds per batch.
+    /// The host and device memory of micro-batches without recomputation, splitting or offload, and the predicted
+    /// seconds per batch.
     pub(crate) fn plain(&self, machine: &Machine, data: &DataSummary, micro_batch: usize) -> Result<(Bytes, Bytes, f64)> {
         self.search(machine, data, |request| choose::plain(request, micro_batch))
     }
@@ -245,8 +246,8 @@ impl RunSpec {
         self.search(machine, data, largest::largest_batch)
     }
 
-    /// The predicted step time for decreasing budgets, down to the minimum. `progress` is called before each budget with the number of budgets
-    /// done and of all.
+    /// The predicted step time for decreasing budgets, down to the minimum. `progress` is called before each budget
+    /// with the number of budgets done and of all.
     ///
     /// # Errors
     ///

@@ -21,8 +21,8 @@ const SHARES: usize = 16;
 /// A file is not considered for plans that take at most this many times as long as the run as specified.
 const SLOW_WITHOUT: f64 = 1.1;
 
-/// Whether to consider offloading, given how many times as long the fastest plan without it takes. A disk is slow and not always available, so
-/// a file is used only if nothing else fits or if everything else is slow.
+/// Whether to consider offloading, given how many times as long the fastest plan without it takes. A disk is slow and
+/// not always available, so a file is used only if nothing else fits or if everything else is slow.
 pub(super) fn considered(request: &Request<'_>, without: Option<f64>) -> bool {
     let possible = request.allow.has(Permission::Offload) && request.spec.count == Count::Everything;
     possible && !(request.device().capabilities().shares_host_memory && without.is_some_and(|times| times <= SLOW_WITHOUT))
@@ -202,7 +202,8 @@ impl Extent {
     }
 }
 
-/// Passes sketches with these extents to `look`, one after the other, and at last the plain one if nothing may be offloaded too.
+/// Passes sketches with these extents to `look`, one after the other, and at last the plain one if nothing may be
+/// offloaded too.
 pub(super) fn sketches(
     request: &Request<'_>,
     plain: Candidate,

@@ -1,5 +1,5 @@
-//! Page tables: memory of the kernel, one entry for each page of the process. It is not part of the resident memory that the system
-//! reports for a process, but counts for the limit of its control group: 2 MiB for a run of 1 GiB.
+//! Page tables: memory of the kernel, one entry for each page of the process. It is not part of the resident memory
+//! that the system reports for a process, but counts for the limit of its control group: 2 MiB for a run of 1 GiB.
 
 use plimsoll_core::Bytes;
 use plimsoll_core::budget::Owner;

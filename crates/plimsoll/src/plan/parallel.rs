@@ -1,5 +1,5 @@
-//! Searches that run at the same time. A device with memory of its own has a host budget that holds several of them; on others, planning
-//! has to stay within the memory of the run. How many there are changes no plan.
+//! Searches that run at the same time. A device with memory of its own has a host budget that holds several of them; on
+//! others, planning has to stay within the memory of the run. How many there are changes no plan.
 
 use super::Request;
 use super::candidate::compared;
@@ -7,12 +7,12 @@ use super::planning_memory::planning_limit;
 use crate::system;
 use plimsoll_core::Bytes;
 
-/// More searches at the same time take longer: they allocate much, and wait for each other. On 16 cores, planning took 1.3 s with three in
-/// the search for the fastest plan, and 1.9 s with all.
+/// More searches at the same time take longer: they allocate much, and wait for each other. On 16 cores, planning took
+/// 1.3 s with three in the search for the fastest plan, and 1.9 s with all.
 const MOST: usize = 6;
 
-/// How many searches may run at the same time: as many as there are cores, up to a few, and as fit into the memory that planning may take. The
-/// search for the minimum and that for the fastest plan have half of them each.
+/// How many searches may run at the same time: as many as there are cores, up to a few, and as fit into the memory that
+/// planning may take. The search for the minimum and that for the fastest plan have half of them each.
 pub(super) fn searches_at_once(request: &Request<'_>) -> usize {
     if request.device().capabilities().shares_host_memory {
         return 1;
@@ -30,7 +30,8 @@ pub(super) fn parts_at_once(request: &Request<'_>) -> usize {
 /// Host memory of a device that prepares for a program.
 const PREPARING: Bytes = Bytes::mib(160);
 
-/// Lets the device prepare for the training step of whole batches, where there is host memory for that beside all searches.
+/// Lets the device prepare for the training step of whole batches, where there is host memory for that beside all
+/// searches.
 pub(super) fn prepare(request: &Request<'_>) {
     let searches = searches_at_once(request) as u64;
     let search = request.programs.search_heap_at_most(compared(request));

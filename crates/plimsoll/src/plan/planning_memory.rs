@@ -7,8 +7,8 @@ use crate::infeasible::PlanningInfeasible;
 use crate::spec::Count;
 use plimsoll_core::Bytes;
 
-/// What planning may take whatever the budget is, so that the answer to a budget that is too small is the minimum; and its heap, for programs
-/// that are larger themselves.
+/// What planning may take whatever the budget is, so that the answer to a budget that is too small is the minimum; and
+/// its heap, for programs that are larger themselves.
 const SMALL_PLANNING: Bytes = Bytes::mib(32);
 const SMALL_PLANNING_HEAP: Bytes = Bytes::mib(20);
 
@@ -24,8 +24,8 @@ pub(super) fn planning_limit(request: &Request<'_>) -> Bytes {
     }
 }
 
-/// Refuses to plan a run whose planning would not fit into the free memory or the budget. No run fits where its planning does not. A run that
-/// fits as it is specified needs no search for strategies.
+/// Refuses to plan a run whose planning would not fit into the free memory or the budget. No run fits where its
+/// planning does not. A run that fits as it is specified needs no search for strategies.
 pub(super) fn refuse_planning_beyond_memory(request: &Request<'_>) -> Result<()> {
     let (free, process, limit) = (request.machine.free_host, request.machine.process, planning_limit(request));
     let refuse = |planning: Bytes| {

@@ -12,8 +12,8 @@ use plimsoll_core::budget::Owner;
 use plimsoll_core::{Budget, Bytes};
 
 impl RunPlan {
-    /// If less memory is free than this plan takes, or the machine takes more of it than the plan assumes: the budget to
-    /// replan for, and the reason as text.
+    /// If less memory is free than this plan takes, or the machine takes more of it than the plan assumes: the budget
+    /// to replan for, and the reason as text.
     pub(crate) fn shortage(&self, spec: &RunSpec, machine: &Machine) -> Option<(Budget, String)> {
         let host = (self.total() > machine.free_host).then_some(machine.free_host);
         let planned = self.device_memory.as_ref().map(|device| device.total());

@@ -1,4 +1,5 @@
-//! Op splitting: the largest layers computed in slices of their rows, where the run does not fit otherwise, or where that is faster.
+//! Op splitting: the largest layers computed in slices of their rows, where the run does not fit otherwise, or where
+//! that is faster.
 
 use super::alternatives::graphs;
 use super::{Request, RunPlan};
@@ -24,8 +25,8 @@ pub struct SplitLayers {
     pub saved: Bytes,
 }
 
-/// The graphs that are planned: the model's, or those with their largest layers split. Predictions are returned whole, so that splitting may
-/// save nothing there: it is used only where the arena becomes smaller.
+/// The graphs that are planned: the model's, or those with their largest layers split. Predictions are returned whole,
+/// so that splitting may save nothing there: it is used only where the arena becomes smaller.
 pub(super) fn planned_graphs<'a>(request: &'a Request<'_>, micro_batch: usize) -> Result<Cow<'a, [(Role, Graph)]>> {
     let graphs = graphs(request, micro_batch)?;
     if !request.split {

@@ -47,7 +47,8 @@ pub struct Checked {
     pub assumptions: Value,
 }
 
-/// A plan file. Written as it is: as a tree of JSON values, the certificate of a large model would take more memory than its planning.
+/// A plan file. Written as it is: as a tree of JSON values, the certificate of a large model would take more memory
+/// than its planning.
 #[derive(Serialize)]
 struct PlanFile<'a> {
     plan: Value,
@@ -100,8 +101,8 @@ pub(crate) fn proven_plan(
     Ok((subject.prove(certificate)?.plan, subject.spec))
 }
 
-/// Verifies a document of [`write_plan_file`]: that its certificate is an exact plan of the model of its configuration, and
-/// that everything it states follows from that. Reports the first error.
+/// Verifies a document of [`write_plan_file`]: that its certificate is an exact plan of the model of its configuration,
+/// and that everything it states follows from that. Reports the first error.
 ///
 /// # Errors
 /// If the text is no such document, if what it states does not hold, or if the data it names cannot be read.

@@ -40,9 +40,11 @@ pub(super) struct Proven {
     pub graphs: u64,
     /// The heap of planning it with a search for strategies.
     pub planning: u64,
-    /// For a plan of the run as it is specified: the heap of planning it without a search, and what it may hold beside the process for that.
+    /// For a plan of the run as it is specified: the heap of planning it without a search, and what it may hold beside
+    /// the process for that.
     pub planning_as_specified: Option<(u64, u64)>,
-    /// Whether batch normalization sees other statistics in a micro-batch, and whether it has those of the rows of all ranks.
+    /// Whether batch normalization sees other statistics in a micro-batch, and whether it has those of the rows of all
+    /// ranks.
     pub batch_statistics: bool,
     pub synchronized: bool,
     /// Whether micro-batches add up gradients in another order than whole batches.

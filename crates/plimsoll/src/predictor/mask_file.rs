@@ -6,8 +6,8 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 
-/// Writes the most likely class of every pixel as a PNG with a palette: the value of a pixel is its class, and the first classes
-/// have colours that are easy to tell apart. `scores` has `classes` numbers per pixel.
+/// Writes the most likely class of every pixel as a PNG with a palette: the value of a pixel is its class, and the
+/// first classes have colours that are easy to tell apart. `scores` has `classes` numbers per pixel.
 pub fn write_mask(path: &Path, scores: &[f32], height: usize, width: usize, classes: usize) -> Result<()> {
     let error = |source| Error::Io { action: "write", path: path.to_path_buf(), source };
     let failed = |failed: png::EncodingError| error(std::io::Error::other(failed));

@@ -33,8 +33,8 @@ type Prepare = Box<dyn Fn(RawInputs) -> Result<Dataset>>;
 
 /// A trained model: its weights, and the preprocessing that belongs to it.
 ///
-/// Raw inputs are decoded, resized, scaled and standardized as in training. Memory is planned within a budget, allocated with the
-/// first prediction, and used again as long as inputs have the same shape.
+/// Raw inputs are decoded, resized, scaled and standardized as in training. Memory is planned within a budget,
+/// allocated with the first prediction, and used again as long as inputs have the same shape.
 ///
 /// ```no_run
 /// use plimsoll::prelude::*;
@@ -116,7 +116,8 @@ impl Predictions {
 }
 
 impl Model {
-    /// Loads the trained model of a run folder, with the preprocessing of its data, or a model of Keras, ONNX or TFLite.
+    /// Loads the trained model of a run folder, with the preprocessing of its data, or a model of Keras, ONNX or
+    /// TFLite.
     ///
     /// # Errors
     /// If there is no trained run in the folder, or the file cannot be imported.
@@ -126,7 +127,8 @@ impl Model {
 }
 
 impl Predictor {
-    /// Opens the trained model of a run folder. `change` may edit the run's configuration first, to set another budget or device.
+    /// Opens the trained model of a run folder. `change` may edit the run's configuration first, to set another budget
+    /// or device.
     ///
     /// # Errors
     /// If there is no trained run in the folder.
@@ -179,8 +181,8 @@ impl Predictor {
         Ok(Predictor { engine: Engine::Tflite(Box::new(file)), budget, kind, prepare, fitted, first: columns.first(), columns })
     }
 
-    /// Opens a model of another program. Rows are arrays of the shape of its input; images are decoded and resized to it, and their
-    /// pixels are numbers from 0 to 255.
+    /// Opens a model of another program. Rows are arrays of the shape of its input; images are decoded and resized to
+    /// it, and their pixels are numbers from 0 to 255.
     fn open_file(path: &Path, change: impl FnOnce(&mut Config) -> Result<()>) -> Result<Predictor> {
         let mut config = Config::imported(path)?;
         change(&mut config)?;
@@ -243,7 +245,8 @@ impl Predictor {
         self.kind == InputKind::Images
     }
 
-    /// The predictions for raw inputs: a [`Tensor`](crate::Tensor), files, a folder, or a [`Dataset`] without preprocessing.
+    /// The predictions for raw inputs: a [`Tensor`](crate::Tensor), files, a folder, or a [`Dataset`] without
+    /// preprocessing.
     ///
     /// # Errors
     /// If inputs cannot be read or do not fit the model, or the budget is too small.
@@ -262,8 +265,8 @@ impl Predictor {
         Ok(Predictions { rows, outputs, kinds })
     }
 
-    /// Passes the predictions to `sink`, one micro-batch at a time, with a function that names rows. Memory does not grow with
-    /// their number.
+    /// Passes the predictions to `sink`, one micro-batch at a time, with a function that names rows. Memory does not
+    /// grow with their number.
     ///
     /// # Errors
     /// As [`predict`](Predictor::predict).

@@ -1,4 +1,5 @@
-//! Predictions of TFLite files: constants are held once, rows are computed in parallel, and the memory of both is planned.
+//! Predictions of TFLite files: constants are held once, rows are computed in parallel, and the memory of both is
+//! planned.
 
 use crate::config::{Config, InputKind};
 use crate::error::{Error, Result};

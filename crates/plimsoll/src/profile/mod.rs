@@ -1,5 +1,5 @@
-//! Profiles: some real steps of a run, timed as a whole, then traced op by op in their place; with memory and the input pipeline on the same
-//! time axis.
+//! Profiles: some real steps of a run, timed as a whole, then traced op by op in their place; with memory and the input
+//! pipeline on the same time axis.
 
 mod snapshot;
 mod trace;
@@ -208,8 +208,8 @@ impl Trainer {
     }
 }
 
-/// Part of a step's time that ops above the roofline may take: bytes and operations are counted from shapes, and an op that reads a part of its
-/// operands, such as a gather, seems to be faster than the device.
+/// Part of a step's time that ops above the roofline may take: bytes and operations are counted from shapes, and an op
+/// that reads a part of its operands, such as a gather, seems to be faster than the device.
 const ABOVE_ROOFLINE: f64 = 0.01;
 
 /// The highest rate that is not just that of a few short ops.

@@ -11,8 +11,9 @@ const RESIDENT: u64 = 1 << 40;
 const ARENA: u64 = 1 << 41;
 
 impl Profile {
-    /// Writes a snapshot that `torch.cuda._memory_viz` and `pytorch.org/memory_viz` read: the states, and every buffer of the arena at its
-    /// address from the op that writes it to the last that reads it, at the times of the last traced step.
+    /// Writes a snapshot that `torch.cuda._memory_viz` and `pytorch.org/memory_viz` read: the states, and every buffer
+    /// of the arena at its address from the op that writes it to the last that reads it, at the times of the last
+    /// traced step.
     ///
     /// # Errors
     /// If it cannot be written.

@@ -1,4 +1,5 @@
-//! The profile as a trace for Chrome and Perfetto: steps, ops, pipeline stages and copies on their threads, and memory as counters.
+//! The profile as a trace for Chrome and Perfetto: steps, ops, pipeline stages and copies on their threads, and memory
+//! as counters.
 
 use super::{Profile, StageTime, WorkerTime};
 use plimsoll_core::plan::{BufferKind, Program, state_owner};
@@ -14,7 +15,8 @@ const COPIES: u32 = 4;
 const WORKERS: u32 = 10;
 
 impl Profile {
-    /// Writes a trace that `ui.perfetto.dev` and `chrome://tracing` open: steps, ops, copies and pipeline stages as slices, memory as counters.
+    /// Writes a trace that `ui.perfetto.dev` and `chrome://tracing` open: steps, ops, copies and pipeline stages as
+    /// slices, memory as counters.
     ///
     /// # Errors
     /// If it cannot be written.

@@ -13,7 +13,8 @@ const MIN_ROWS: u64 = 64;
 /// About how long that may take: a report must not take as long as the run.
 const SECONDS: f64 = 0.4;
 
-/// How many rows are predicted of a run that takes `row_s` predicted seconds per row to train; the forward pass is about a third of that.
+/// How many rows are predicted of a run that takes `row_s` predicted seconds per row to train; the forward pass is
+/// about a third of that.
 pub(crate) fn rows_to_count(row_s: f64) -> u64 {
     ((3.0 * SECONDS / row_s.max(1e-9)) as u64).clamp(MIN_ROWS, MAX_ROWS)
 }

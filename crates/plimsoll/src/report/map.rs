@@ -1,4 +1,5 @@
-//! The memory of a plan as the page reads it: for every program its steps and its buffers, column by column, with names as numbers.
+//! The memory of a plan as the page reads it: for every program its steps and its buffers, column by column, with names
+//! as numbers.
 
 use crate::nn::LayerSummary;
 use plimsoll_core::ValueId;
@@ -80,7 +81,8 @@ fn first_value(program: &Program, buffer: &Buffer) -> Option<ValueId> {
     })
 }
 
-/// Writes the memory that a certificate states, where its graphs cannot be built. It has neither FLOPs nor types nor layers.
+/// Writes the memory that a certificate states, where its graphs cannot be built. It has neither FLOPs nor types nor
+/// layers.
 pub(crate) fn write_map_of(writer: &mut impl Write, plan: &Certificate) -> io::Result<()> {
     let mut map = MapWriter::begin(writer, plan.rows, plan.arena.0, plan.resident.0, plan.backing.0)?;
     map.states(plan.states.iter().map(|(name, owner, offset, size)| (&name[..], owner.clone(), offset.0, size.0)))?;

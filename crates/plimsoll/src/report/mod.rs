@@ -1,5 +1,6 @@
-//! The report of a run or a plan: one HTML page without any other file. A run collects its data in files as it goes; the page is put
-//! together from them through small buffers, so that a long run or a large plan takes no more memory than a small one.
+//! The report of a run or a plan: one HTML page without any other file. A run collects its data in files as it goes;
+//! the page is put together from them through small buffers, so that a long run or a large plan takes no more memory
+//! than a small one.
 
 mod classes;
 mod map;
@@ -34,7 +35,8 @@ pub(crate) const PAGE: &str = "report.html";
 /// The folder of a run with what only the page shows.
 pub(crate) const DETAILS: &str = "details";
 
-/// Its files: the memory of the programs, rows of the first batch, predictions by class, rows with the largest loss, and loss within epochs.
+/// Its files: the memory of the programs, rows of the first batch, predictions by class, rows with the largest loss,
+/// and loss within epochs.
 pub(crate) const MEMORY: &str = "details/memory.json";
 pub(crate) const SAMPLES: &str = "details/samples.json";
 pub(crate) const CLASSES: &str = "details/classes.json";
@@ -162,7 +164,8 @@ impl Report {
             }
             ReportSource::File(path) => {
                 let ReportedPlan { plan, certificate, configuration, assumptions, max_batch } = ReportedPlan::read(path)?;
-                // A certificate has neither types nor FLOPs nor layers: they follow from the graphs of the configuration.
+                // A certificate has neither types nor FLOPs nor layers: they follow from the graphs of the
+                // configuration.
                 match proven_plan(&plan, &configuration, &assumptions, &certificate, max_batch) {
                     Ok((proven, spec)) => {
                         let layers = layers(&spec, &proven);

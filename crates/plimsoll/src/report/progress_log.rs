@@ -1,4 +1,5 @@
-//! Progress within epochs: a file whose length grows with the logarithm of the run, and one line with the state of the run now.
+//! Progress within epochs: a file whose length grows with the logarithm of the run, and one line with the state of the
+//! run now.
 
 use crate::fit::Event;
 use plimsoll_core::Bytes;

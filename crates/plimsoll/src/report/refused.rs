@@ -62,9 +62,10 @@ struct Idea {
     expected: Bytes,
 }
 
-/// The plan of the smallest budget that works, and the three cheapest changes with their exact peaks. Changes that fit the refused budget come
-/// first: those that leave results as they are, then the fastest. If fewer fit, the budget that would, the changes that save most, and budgets
-/// that need fewer strategies. The refusal knows about how much each change saves, so that only those that are named are planned.
+/// The plan of the smallest budget that works, and the three cheapest changes with their exact peaks. Changes that fit
+/// the refused budget come first: those that leave results as they are, then the fastest. If fewer fit, the budget that
+/// would, the changes that save most, and budgets that need fewer strategies. The refusal knows about how much each
+/// change saves, so that only those that are named are planned.
 ///
 /// # Errors
 /// If even the smallest budget cannot be planned.
@@ -116,7 +117,8 @@ pub fn cheapest_changes(trainer: Trainer, infeasible: &Infeasible) -> Result<(Ru
     Ok((smallest, Refusal { infeasible: infeasible.clone(), changes }))
 }
 
-/// Changes that are expected to help, the cheapest first: those that fit, with unchanged results and few permissions; then those that save most.
+/// Changes that are expected to help, the cheapest first: those that fit, with unchanged results and few permissions;
+/// then those that save most.
 fn ideas(spec: &RunSpec, refused: &Infeasible) -> Vec<Idea> {
     let fits = |bytes: Bytes| bytes <= refused.budget;
     let mut ideas: Vec<Idea> = refused.minimum_with.iter().map(|(allow, bytes)| with_permissions(spec, *allow, *bytes)).collect();
@@ -168,7 +170,8 @@ fn with_rows(spec: &RunSpec, rows: usize) -> RunSpec {
     RunSpec { data: spec.data.clone().rebatch(rows), micro_batch: None, ..spec.clone() }
 }
 
-/// Half the batch, a quarter, an eighth, and one row; only those with fewer rows than the micro-batch of the smallest plan.
+/// Half the batch, a quarter, an eighth, and one row; only those with fewer rows than the micro-batch of the smallest
+/// plan.
 fn smaller_batches(refused: &Infeasible) -> impl Iterator<Item = usize> {
     let (batch, micro_batch) = (refused.batch, refused.micro_batch);
     let mut sizes: Vec<usize> =

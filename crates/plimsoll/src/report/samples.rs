@@ -17,7 +17,8 @@ pub(crate) struct Sampled<'a> {
     pub classes: &'a [String],
 }
 
-/// Writes the first rows of a batch as one JSON document: images as pixels in base64, other columns as their first numbers.
+/// Writes the first rows of a batch as one JSON document: images as pixels in base64, other columns as their first
+/// numbers.
 pub(crate) fn write_samples(writer: &mut impl Write, sampled: &Sampled<'_>) -> io::Result<()> {
     let Sampled { batch, schema, classes } = sampled;
     let columns = schema.columns();

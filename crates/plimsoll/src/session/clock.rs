@@ -13,8 +13,8 @@ const WORTH_ASKING: f32 = 1e-3;
 /// The first steps of a run touch memory for the first time and are not typical.
 const SKIPPED: u64 = 1;
 
-/// Submissions to an asynchronous device lag behind it by a step at most: after a late one the next seems to take less time than it computes.
-/// Over this many steps in a row that is little.
+/// Submissions to an asynchronous device lag behind it by a step at most: after a late one the next seems to take less
+/// time than it computes. Over this many steps in a row that is little.
 const IN_A_ROW: u32 = 16;
 
 /// Times of whole batches, from the first micro-batch of each to its last.
@@ -61,10 +61,11 @@ impl Clock {
         start
     }
 
-    /// A micro-batch that began at `start` has run; `whole` if its batch has all of its rows. On an asynchronous device (`lags`), the time between
-    /// submissions counts: a submission that follows a pause returns before anything was computed, and its step is not recorded. Time in which
-    /// the thread was preempted does not count in the median. It does in the fastest step: other threads may have computed meanwhile. On an
-    /// asynchronous device that is the fastest mean of some steps in a row.
+    /// A micro-batch that began at `start` has run; `whole` if its batch has all of its rows. On an asynchronous device
+    /// (`lags`), the time between submissions counts: a submission that follows a pause returns before anything was
+    /// computed, and its step is not recorded. Time in which the thread was preempted does not count in the median. It
+    /// does in the fastest step: other threads may have computed meanwhile. On an asynchronous device that is the
+    /// fastest mean of some steps in a row.
     pub fn ran(&mut self, role: Role, start: Instant, lags: bool, whole: bool) {
         let waited = self.waited.take().map_or(Duration::ZERO, |before| self.waiting.so_far().saturating_sub(before));
         let now = Instant::now();

@@ -28,8 +28,8 @@ struct ComputedParts {
     computed: BTreeMap<usize, Vec<u8>>,
 }
 
-/// Computes chunks on several threads, at most two per thread ahead of what is written. This thread writes, and computes where no other
-/// can be started.
+/// Computes chunks on several threads, at most two per thread ahead of what is written. This thread writes, and
+/// computes where no other can be started.
 fn in_threads(
     threads: usize,
     count: usize,

@@ -1,4 +1,5 @@
-//! The first program of a run, loaded by a thread of its own while initial values are computed and the input pipeline starts.
+//! The first program of a run, loaded by a thread of its own while initial values are computed and the input pipeline
+//! starts.
 
 use plimsoll_core::device::DeviceError;
 use plimsoll_core::step::Role;

@@ -58,7 +58,8 @@ pub(crate) struct Session {
     /// Epochs done.
     pub epochs: u64,
     roles: Vec<Prepared>,
-    /// Per class: correct predictions, predictions and labels; and the states in which the device counts them, with their numbers of classes.
+    /// Per class: correct predictions, predictions and labels; and the states in which the device counts them, with
+    /// their numbers of classes.
     counts: Vec<f64>,
     count_states: Vec<(StateId, usize)>,
     /// Predictions counted on the device only.
@@ -149,8 +150,8 @@ pub(crate) struct Piece<'a> {
 }
 
 impl Session {
-    /// Allocates the memory of a plan and initializes the weights; `first` is the program that will run first, if that is known, with its
-    /// rows.
+    /// Allocates the memory of a plan and initializes the weights; `first` is the program that will run first, if that
+    /// is known, with its rows.
     pub fn open(device: Arc<dyn Device>, plan: &RunPlan, spec: &RunSpec, schema: Schema, first: Option<(Role, usize)>) -> Result<Session> {
         page_cache::plan(plan.total());
         // Return the memory of planning to the system before the run allocates.
@@ -369,7 +370,8 @@ impl Session {
         Ok(())
     }
 
-    /// Runs one micro-batch and returns when each node ran. On a device that measures nodes one by one, the session cannot go on after that.
+    /// Runs one micro-batch and returns when each node ran. On a device that measures nodes one by one, the session
+    /// cannot go on after that.
     pub fn trace(&mut self, role: Role, piece: &Piece<'_>, schema: &Schema) -> Result<Vec<NodeSpan>> {
         self.loading.finish(&mut self.executor)?;
         self.set_scalars(role, piece, schema, &mut Tally::default())?;
@@ -551,8 +553,8 @@ impl Session {
     }
 }
 
-/// The next piece of a block and its role: its first row is the block's row `at`, the block's first row the epoch's row `first`. The epoch has
-/// `length` rows, see [`epoch_rows`].
+/// The next piece of a block and its role: its first row is the block's row `at`, the block's first row the epoch's row
+/// `first`. The epoch has `length` rows, see [`epoch_rows`].
 pub(crate) fn place_in_batch<'a>(
     micro_batch: usize,
     batch: HostRows<'a>,

@@ -1,5 +1,5 @@
-//! Scores of a reproducible run: sums over micro-batches in the order of its gradients, so that they have the same bits on
-//! any number of ranks.
+//! Scores of a reproducible run: sums over micro-batches in the order of its gradients, so that they have the same bits
+//! on any number of ranks.
 
 use super::Tally;
 use crate::error::Result;

@@ -52,7 +52,8 @@ pub(super) enum Scalar {
     FirstMicroBatch,
     /// Whether it is the last.
     LastMicroBatch,
-    /// Of a reproducible run: partial sums that are held, those that the micro-batch is added to, and the micro-batches of the batch.
+    /// Of a reproducible run: partial sums that are held, those that the micro-batch is added to, and the micro-batches
+    /// of the batch.
     HeldSums,
     MergedSums,
     MicroBatches,

@@ -1,4 +1,5 @@
-//! How long a run trains, what it measures meanwhile, and what it reads and writes; with the keys of `[train]` and `[checkpoint]` that say so.
+//! How long a run trains, what it measures meanwhile, and what it reads and writes; with the keys of `[train]` and
+//! `[checkpoint]` that say so.
 
 use crate::callbacks::EarlyStopping;
 use crate::checkpoint::Checkpoints;
@@ -78,7 +79,8 @@ impl FitSpec {
         table.finish()
     }
 
-    /// Reads `[checkpoint]`: when checkpoints are written and how many are retained. Their folder is inside the run folder.
+    /// Reads `[checkpoint]`: when checkpoints are written and how many are retained. Their folder is inside the run
+    /// folder.
     pub(crate) fn read_checkpoint(&mut self, root: &Reader<'_>) -> Result<()> {
         let mut checkpoints = Checkpoints::new("checkpoints");
         let mut enabled = true;

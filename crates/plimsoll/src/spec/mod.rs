@@ -1,6 +1,7 @@
-//! The description of a run, as plain data. A configuration file, the builder methods of [`Trainer`](crate::Trainer) and [`Fit`](crate::Fit),
-//! and every other front end produce a [`RunSpec`]; planning and training read nothing else about what the user wants. The configuration key
-//! of a field is read beside the field, so that adding one is an edit of one file.
+//! The description of a run, as plain data. A configuration file, the builder methods of [`Trainer`](crate::Trainer)
+//! and [`Fit`](crate::Fit), and every other front end produce a [`RunSpec`]; planning and training read nothing else
+//! about what the user wants. The configuration key of a field is read beside the field, so that adding one is an edit
+//! of one file.
 
 mod data_report;
 mod fit;
@@ -154,7 +155,8 @@ impl Count {
 }
 
 impl Default for RunSpec {
-    /// An empty model on the embedded digits, with softmax cross-entropy, Adam, all free memory as budget, seed 0 and one epoch.
+    /// An empty model on the embedded digits, with softmax cross-entropy, Adam, all free memory as budget, seed 0 and
+    /// one epoch.
     fn default() -> RunSpec {
         RunSpec {
             name: "run".to_string(),

@@ -1,5 +1,5 @@
-//! How parameters are updated: optimizer, gradient clipping, learning-rate schedule, weight average, pruning and precision; and their keys in
-//! `[train]` and `[prune]`.
+//! How parameters are updated: optimizer, gradient clipping, learning-rate schedule, weight average, pruning and
+//! precision; and their keys in `[train]` and `[prune]`.
 
 use crate::error::{Error, Result};
 use crate::optim::{Adam, Clip, EMA_MOMENTUM, Ema, OPTIMIZERS, Optimizer, OptimizerDef};

@@ -54,8 +54,8 @@ impl TensorError {
     }
 }
 
-/// Runs a model in single precision and a smaller one on one row, and adds what each tensor of the first loses in the second. Tensors
-/// belong together by name: `NAME` and `NAME/int8`. The outputs are compared by position.
+/// Runs a model in single precision and a smaller one on one row, and adds what each tensor of the first loses in the
+/// second. Tensors belong together by name: `NAME` and `NAME/int8`. The outputs are compared by position.
 pub(crate) fn compare(
     single: &TfliteModel,
     small: &TfliteModel,

@@ -1,11 +1,12 @@
-//! Operator versions: the same numbers that TensorFlow's converter writes, so that runtimes refuse what they do not know.
+//! Operator versions: the same numbers that TensorFlow's converter writes, so that runtimes refuse what they do not
+//! know.
 
 use plimsoll_formats::tensor::DType;
 use plimsoll_formats::tflite::{BuiltinOp, Operator, TfliteModel};
 use std::collections::HashMap;
 
-/// Sets the version of every operator. All operators of one kind have the highest version that one of them needs, as in files of
-/// TensorFlow's converter.
+/// Sets the version of every operator. All operators of one kind have the highest version that one of them needs, as in
+/// files of TensorFlow's converter.
 pub(crate) fn set_versions(model: &mut TfliteModel) {
     let mut highest: HashMap<BuiltinOp, i32> = HashMap::new();
     for operator in &model.operators {

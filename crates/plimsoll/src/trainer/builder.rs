@@ -33,8 +33,9 @@ impl Trainer {
         self
     }
 
-    /// Sets a loss for each of the model's outputs, by name; the total is their weighted sum. Reports have the total as `loss` and each as
-    /// `NAME_loss`, and so for metrics. An output without a loss, or a loss without an output, is an error.
+    /// Sets a loss for each of the model's outputs, by name; the total is their weighted sum. Reports have the total as
+    /// `loss` and each as `NAME_loss`, and so for metrics. An output without a loss, or a loss without an output, is an
+    /// error.
     ///
     /// ```
     /// use plimsoll::nn::{Flatten, Functional};
@@ -60,7 +61,8 @@ impl Trainer {
         self
     }
 
-    /// Sets the metrics, instead of the usual ones of the loss. Those of several outputs are set with their [losses](Trainer::losses).
+    /// Sets the metrics, instead of the usual ones of the loss. Those of several outputs are set with their
+    /// [losses](Trainer::losses).
     pub fn metrics(mut self, metrics: impl IntoIterator<Item = Metric>) -> Trainer {
         self.spec.metrics = Some(metrics.into_iter().collect());
         self
@@ -117,7 +119,8 @@ impl Trainer {
         self
     }
 
-    /// Scales the loss while gradients are computed, and skips steps in which one overflows. Part of [`Precision::MixedF16`].
+    /// Scales the loss while gradients are computed, and skips steps in which one overflows. Part of
+    /// [`Precision::MixedF16`].
     pub fn loss_scaling(mut self, scaling: LossScaling) -> Trainer {
         self.spec.optimization.loss_scaling = Some(scaling);
         self
@@ -129,8 +132,8 @@ impl Trainer {
         self
     }
 
-    /// Splits every batch into micro-batches of at most this many rows and accumulates their gradients; the result is that of the whole
-    /// batch. Without it, the planner takes the largest micro-batch that fits.
+    /// Splits every batch into micro-batches of at most this many rows and accumulates their gradients; the result is
+    /// that of the whole batch. Without it, the planner takes the largest micro-batch that fits.
     pub fn micro_batch(mut self, rows: usize) -> Trainer {
         self.spec.micro_batch = Some(rows);
         self
@@ -148,7 +151,8 @@ impl Trainer {
         self
     }
 
-    /// Sets the seed of initial weights and every random number. The same seed gives the same result at any number of threads.
+    /// Sets the seed of initial weights and every random number. The same seed gives the same result at any number of
+    /// threads.
     pub fn seed(mut self, seed: u64) -> Trainer {
         self.spec.seed = seed;
         self
@@ -172,22 +176,23 @@ impl Trainer {
         self
     }
 
-    /// Sets the folder of the offload file, which should be on a disk with free space. Without it, that is the system's folder for large
-    /// temporary files; a run from a configuration uses its own folder. The file has no name and disappears with the run.
+    /// Sets the folder of the offload file, which should be on a disk with free space. Without it, that is the system's
+    /// folder for large temporary files; a run from a configuration uses its own folder. The file has no name and
+    /// disappears with the run.
     pub fn offload_folder(mut self, folder: impl Into<PathBuf>) -> Trainer {
         self.spec.offload_folder = Some(folder.into());
         self
     }
 
-    /// Predicts times, and chooses between strategies, by measured costs of the device. Without them, built-in rates predict them, so that
-    /// the same run is planned the same on every machine.
+    /// Predicts times, and chooses between strategies, by measured costs of the device. Without them, built-in rates
+    /// predict them, so that the same run is planned the same on every machine.
     pub fn cost_table(mut self, costs: Arc<CostTable>) -> Trainer {
         self.spec.costs = Some(costs);
         self
     }
 
-    /// Trains together with other ranks: each on its rows of every batch, with gradients that are summed over all of them. All
-    /// ranks call the same methods. See [`Ranks::launched`].
+    /// Trains together with other ranks: each on its rows of every batch, with gradients that are summed over all of
+    /// them. All ranks call the same methods. See [`Ranks::launched`].
     ///
     /// ```
     /// use plimsoll::Ranks;

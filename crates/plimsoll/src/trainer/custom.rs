@@ -14,9 +14,9 @@ use std::path::Path;
 
 /// A planned run for a custom training loop: [`Trainer::custom_loop`].
 ///
-/// Steps are those of [`Trainer::fit`]: batches are split into the planned micro-batches, and the result is that of the whole batch. Rows come as
-/// slices ([`HostBatch`]) or from the training data ([`CustomLoop::batches`]). Both budgets hold: slices are copied one micro-batch at a time into
-/// reserved memory. Other memory of the program is its own.
+/// Steps are those of [`Trainer::fit`]: batches are split into the planned micro-batches, and the result is that of the
+/// whole batch. Rows come as slices ([`HostBatch`]) or from the training data ([`CustomLoop::batches`]). Both budgets
+/// hold: slices are copied one micro-batch at a time into reserved memory. Other memory of the program is its own.
 ///
 /// ```
 /// use plimsoll::HostBatch;

@@ -176,8 +176,8 @@ impl Trainer {
         Ok(largest.map(|largest| LargestBatch { plan: RunPlan { plan_ms: milliseconds(start), ..largest.plan }, ..largest }))
     }
 
-    /// The predicted step time for decreasing budgets, down to the minimum. `progress` is called before each budget with
-    /// the number of budgets done and of all.
+    /// The predicted step time for decreasing budgets, down to the minimum. `progress` is called before each budget
+    /// with the number of budgets done and of all.
     ///
     /// # Errors
     ///
@@ -186,12 +186,14 @@ impl Trainer {
         self.spec.sweep(&self.machine()?, &DataSummary::read(&self.spec)?, progress)
     }
 
-    /// The plan of the minimum budget of the run as it is described, whatever its budgets are. One that a refusal found is not searched again.
+    /// The plan of the minimum budget of the run as it is described, whatever its budgets are. One that a refusal found
+    /// is not searched again.
     pub(crate) fn smallest_plan(&self, known: Option<&(Numerics, CheckedPlan)>) -> Result<RunPlan> {
         self.spec.smallest(&self.machine()?, &DataSummary::read(&self.spec)?, known)
     }
 
-    /// The host and device memory of micro-batches without recomputation, splitting or offload, and the predicted seconds per batch.
+    /// The host and device memory of micro-batches without recomputation, splitting or offload, and the predicted
+    /// seconds per batch.
     pub(crate) fn plain(&self, micro_batch: usize) -> Result<(Bytes, Bytes, f64)> {
         self.spec.plain(&self.machine()?, &DataSummary::read(&self.spec)?, micro_batch)
     }
@@ -289,8 +291,8 @@ impl Trainer {
         self.opened()?.sparsity()
     }
 
-    /// The description of a fit: the trainer's, with the fit's part. A run that is resumed keeps the choices of its checkpoint that result bits
-    /// depend on.
+    /// The description of a fit: the trainer's, with the fit's part. A run that is resumed keeps the choices of its
+    /// checkpoint that result bits depend on.
     fn spec_of(&self, fit: &Fit<'_>) -> RunSpec {
         let resumed = fit.spec.checkpoints.as_ref().filter(|_| fit.spec.resume && self.session.is_none());
         let record = resumed.and_then(|checkpoints| checkpoint::newest_record(checkpoints.folder()));
@@ -372,8 +374,8 @@ impl Trainer {
         self.agreed(timed(plan, start))
     }
 
-    /// Allocates the memory of a plan, unless that is done, for a run that `trains` or one that does not; replans if less is free than it
-    /// takes. Returns the plan that runs.
+    /// Allocates the memory of a plan, unless that is done, for a run that `trains` or one that does not; replans if
+    /// less is free than it takes. Returns the plan that runs.
     fn open(&mut self, plan: RunPlan, spec: &RunSpec, trains: bool, report: &mut dyn FnMut(&Event<'_>)) -> Result<RunPlan> {
         if let Some(session) = &self.session {
             return session.plan.check_same_memory(&plan).map(|()| plan);
@@ -428,8 +430,8 @@ impl Trainer {
     }
 }
 
-/// The program that a run with this plan begins with, and its rows, if it can be loaded at the same time as initial values are computed:
-/// algorithms are not measured on a GPU that copies.
+/// The program that a run with this plan begins with, and its rows, if it can be loaded at the same time as initial
+/// values are computed: algorithms are not measured on a GPU that copies.
 fn first_program(plan: &RunPlan, spec: &RunSpec, rank: usize) -> Option<(Role, usize)> {
     let full = spec.data.size_if_readable().is_some_and(|rows| rows >= plan.batch as u64);
     let own = plan.rows_of_rank(rank);

@@ -93,7 +93,8 @@ impl Results {
 }
 
 impl Trainer {
-    /// Passes the predictions for all rows to `sink`, one micro-batch at a time. Memory does not grow with the number of rows.
+    /// Passes the predictions for all rows to `sink`, one micro-batch at a time. Memory does not grow with the number
+    /// of rows.
     pub fn predict_with(&mut self, data: &Dataset, mut sink: impl FnMut(&Prediction<'_>)) -> Result<()> {
         self.predict_pieces(data, None, &StopHandle::new(), |prediction, _| sink(prediction))
     }
@@ -134,9 +135,9 @@ impl Trainer {
         Ok(())
     }
 
-    /// Counts predictions by class over rows of a dataset, in the memory of the session: all rows, or where that takes long, every nth, since
-    /// data may be sorted by class. None if the model is no classifier with one
-    /// output, or the memory does not suffice.
+    /// Counts predictions by class over rows of a dataset, in the memory of the session: all rows, or where that takes
+    /// long, every nth, since data may be sorted by class. None if the model is no classifier with one output, or the
+    /// memory does not suffice.
     pub(crate) fn count_classes(&mut self, data: &Dataset) -> Result<Option<Classes>> {
         let session = self.opened()?;
         if !session.predicts() {
@@ -169,8 +170,8 @@ impl Trainer {
         }
     }
 
-    /// Counts labels and predictions of all rows by class; none if the model has several outputs or is no classifier, or the memory
-    /// does not suffice.
+    /// Counts labels and predictions of all rows by class; none if the model has several outputs or is no classifier,
+    /// or the memory does not suffice.
     pub(crate) fn class_report(&mut self, data: &Dataset) -> Result<Option<ClassReport>> {
         let kinds = self.output_kinds()?;
         let losses = self.spec.losses.clone();

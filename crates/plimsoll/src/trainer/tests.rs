@@ -105,7 +105,8 @@ fn planning_beyond_the_free_memory_is_refused_before_it_takes_it() {
     assert!(minimum >= refusal.planning);
 }
 
-/// With its minimum free and not a byte more, a run is planned: what planning may take is decided from the same layout as the minimum.
+/// With its minimum free and not a byte more, a run is planned: what planning may take is decided from the same layout
+/// as the minimum.
 #[test]
 fn a_run_that_may_not_recompute_is_planned_where_its_minimum_is_free() {
     for classes in (200..2_000_u32).step_by(150) {
@@ -121,7 +122,8 @@ fn a_run_that_may_not_recompute_is_planned_where_its_minimum_is_free() {
     }
 }
 
-/// What a plan assumes about the machine is compared before it runs: the run is replanned within the same budget, or refused.
+/// What a plan assumes about the machine is compared before it runs: the run is replanned within the same budget, or
+/// refused.
 #[test]
 fn a_machine_that_takes_more_than_the_plan_assumes_is_replanned_or_refused() {
     let trainer = trainer("256MiB");

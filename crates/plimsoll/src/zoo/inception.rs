@@ -1,5 +1,5 @@
-//! Networks with branches of several filter sizes: GoogLeNet (Szegedy and others, 2014) and Inception v3 (2015), as in torchvision,
-//! without their auxiliary heads.
+//! Networks with branches of several filter sizes: GoogLeNet (Szegedy and others, 2014) and Inception v3 (2015), as in
+//! torchvision, without their auxiliary heads.
 
 use super::blocks::{centred, conv_norm_by};
 use super::entry::{Entry, IMAGENET};

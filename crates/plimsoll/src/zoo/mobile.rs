@@ -1,4 +1,5 @@
-//! Networks for small devices: MobileNet (Howard and others, 2017) as in Keras, and MobileNetV2 (Sandler and others, 2018) as in torchvision.
+//! Networks for small devices: MobileNet (Howard and others, 2017) as in Keras, and MobileNetV2 (Sandler and others,
+//! 2018) as in torchvision.
 
 use super::blocks::{centred, conv_norm, conv_norm_by};
 use super::entry::{Entry, IMAGENET};

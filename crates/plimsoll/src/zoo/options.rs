@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 pub struct Options {
     /// The number of classes, or of forecast values.
     pub classes: Option<usize>,
-    /// The input shape without the batch: `[height, width]`, `[height, width, channels]`, or `[time, features]` for series.
+    /// The input shape without the batch: `[height, width]`, `[height, width, channels]`, or `[time, features]` for
+    /// series.
     pub input: Option<Vec<usize>>,
     /// Width multiplier of every layer.
     pub width: Option<f64>,

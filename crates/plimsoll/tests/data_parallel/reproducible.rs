@@ -124,7 +124,8 @@ fn any_other_number_of_ranks_resumes_with_the_same_bits() {
     }
 }
 
-/// The micro-batch is that of the checkpoint, also where another would be the default or the memory allows a larger one.
+/// The micro-batch is that of the checkpoint, also where another would be the default or the memory allows a larger
+/// one.
 #[test]
 fn a_resumed_run_keeps_its_micro_batches() {
     let folder = tempfile::tempdir().unwrap();

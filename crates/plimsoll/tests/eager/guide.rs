@@ -1,5 +1,5 @@
-//! The programs of `docs/eager.md` and `docs/allocators.md`. Every line of their examples is here, so that it compiles and
-//! runs.
+//! The programs of `docs/eager.md` and `docs/allocators.md`. Every line of their examples is here, so that it compiles
+//! and runs.
 
 #![expect(clippy::cloned_ref_to_slice_refs, clippy::redundant_closure, reason = "the guides are written for readers")]
 

@@ -1,8 +1,9 @@
-//! Every command of the book runs, on a few rows, except in blocks that are marked: `gpu` needs one, `keras` is a program of another
-//! library, and `long` takes more than seconds. `tools/book_long.py` runs those.
+//! Every command of the book runs, on a few rows, except in blocks that are marked: `gpu` needs one, `keras` is a
+//! program of another library, and `long` takes more than seconds. `tools/book_long.py` runs those.
 //!
-//! A block ```` ```toml ```` that begins with `# NAME.toml` is written to that file, for the commands after it. Other files that commands name
-//! are made here, with the names of what `tools/book_data.py` writes. A command whose output begins with `error:` has to fail.
+//! A block ```` ```toml ```` that begins with `# NAME.toml` is written to that file, for the commands after it. Other
+//! files that commands name are made here, with the names of what `tools/book_data.py` writes. A command whose output
+//! begins with `error:` has to fail.
 
 use super::{Block, blocks, documents};
 use crate::{Sandbox, npy, program};

@@ -2,7 +2,8 @@
 
 use super::{Sandbox, json};
 
-/// Scores per class of many epochs would fill the memory: only those of the last epoch are held, the others are in the log.
+/// Scores per class of many epochs would fill the memory: only those of the last epoch are held, the others are in the
+/// log.
 #[test]
 fn the_history_of_a_run_is_planned_and_does_not_grow_with_classes_times_epochs() {
     let sandbox = Sandbox::new("history");
@@ -71,7 +72,8 @@ fn planning_a_deep_network_stays_within_its_minimum_and_takes_linear_memory() {
     assert!(large.0 < 5 * small.0, "{} bytes for four times the layers of {}", large.0, small.0);
 }
 
-/// A last batch with fewer rows has programs of its own, in training and in validation. They are loaded beside those of whole batches.
+/// A last batch with fewer rows has programs of its own, in training and in validation. They are loaded beside those of
+/// whole batches.
 #[test]
 fn programs_of_ragged_batches_are_planned() {
     let sandbox = Sandbox::new("ragged-batches");

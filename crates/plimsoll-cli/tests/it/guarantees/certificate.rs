@@ -1,4 +1,5 @@
-//! `plimsoll check` proves everything that a plan file states: every number, text and flag of it is changed, and the file refused.
+//! `plimsoll check` proves everything that a plan file states: every number, text and flag of it is changed, and the
+//! file refused.
 //!
 //! A plan file has no checksum that an edit would have to repair: the checker recomputes what it states.
 

@@ -14,7 +14,8 @@ fn trained(name: &str) -> (Sandbox, Vec<u8>) {
     (sandbox, weights)
 }
 
-/// Resumes a run whose newest checkpoint was changed: the older one is used, the changed one is named, and nothing else is different.
+/// Resumes a run whose newest checkpoint was changed: the older one is used, the changed one is named, and nothing else
+/// is different.
 fn falls_back(sandbox: &Sandbox, expected: &[u8], change: impl FnOnce(&Path) -> String) {
     let document = newest(sandbox, "run");
     let name = document.file_stem().unwrap().to_string_lossy().into_owned();
@@ -105,7 +106,8 @@ fn weights_that_other_programs_wrote_are_read() {
     assert_eq!(sandbox.succeed(&["evaluate", "run"]), expected);
 }
 
-/// Micro-batches change the order of sums. A run that begins with some continues with the same, whatever memory there is.
+/// Micro-batches change the order of sums. A run that begins with some continues with the same, whatever memory there
+/// is.
 #[test]
 fn a_resumed_run_keeps_the_choices_that_its_bits_depend_on() {
     let sandbox = Sandbox::new("numerics");

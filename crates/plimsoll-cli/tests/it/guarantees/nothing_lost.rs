@@ -64,8 +64,8 @@ fn two_processes_cannot_use_one_folder() {
     sandbox.succeed(&["train", "--epochs", "1", "--quiet", "--out", "run", "--overwrite"]);
 }
 
-/// Rows of many numbers with one target, and as many to validate on; the configuration has `rest` in `[data]`. They are so large that the
-/// pipeline does not read all of them at once.
+/// Rows of many numbers with one target, and as many to validate on; the configuration has `rest` in `[data]`. They are
+/// so large that the pipeline does not read all of them at once.
 fn rows(sandbox: &Sandbox, rest: &str) {
     let numbers = |count: u32| (0..count).flat_map(|i| ((i % 7) as f32 * 0.01).to_le_bytes()).collect::<Vec<u8>>();
     for name in ["x.npy", "vx.npy"] {

@@ -45,7 +45,8 @@ impl BestFitState {
         }
     }
 
-    /// Moves a block to the start of the free addresses before it. Its place stays as it is if there is no memory for that.
+    /// Moves a block to the start of the free addresses before it. Its place stays as it is if there is no memory for
+    /// that.
     fn slide(&mut self, lane: usize, id: u32, copy: &mut dyn FnMut(&Relocation) -> bool) -> bool {
         let BestFitState { heaps, accounts, source, limit, .. } = self;
         let heap = &mut heaps[lane];

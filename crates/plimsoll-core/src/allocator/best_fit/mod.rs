@@ -47,8 +47,9 @@ pub struct BestFitOptions {
     pub limit: Limit,
     /// Takes all of the limit at once, as one segment, where memory cannot be committed on demand.
     pub at_once: bool,
-    /// Reserved memory may exceed the peak of live blocks by this share. Before it would, memory of free blocks is given
-    /// back. Committing it again costs page faults; infinity never gives anything back before the limit is reached.
+    /// Reserved memory may exceed the peak of live blocks by this share. Before it would, memory of free blocks is
+    /// given back. Committing it again costs page faults; infinity never gives anything back before the limit is
+    /// reached.
     pub slack: f64,
     /// The ledger in which reserved memory stands, and its owner there.
     pub ledger: Option<(Ledger, Owner)>,
@@ -62,9 +63,10 @@ impl Default for BestFitOptions {
 
 /// An allocator for blocks of any size and lifetime.
 ///
-/// A request takes the smallest free block that fits, at the lowest address, and the rest of it stays free. A freed block
-/// is merged with its free neighbours. If no free block fits, memory is committed where the fewest bytes are needed: usually at
-/// the end of the segment, which grows in place. Where the device cannot do that, another segment is opened.
+/// A request takes the smallest free block that fits, at the lowest address, and the rest of it stays free. A freed
+/// block is merged with its free neighbours. If no free block fits, memory is committed where the fewest bytes are
+/// needed: usually at the end of the segment, which grows in place. Where the device cannot do that, another segment is
+/// opened.
 ///
 /// ```
 /// use plimsoll_core::Bytes;
@@ -104,11 +106,12 @@ struct Source {
     ledger: Option<Reservation>,
 }
 
-/// Blocks of up to these sizes, and larger ones, have address ranges of their own where memory is on demand: a small block
-/// that lives long would otherwise split the free memory that large ones need.
+/// Blocks of up to these sizes, and larger ones, have address ranges of their own where memory is on demand: a small
+/// block that lives long would otherwise split the free memory that large ones need.
 const LANES: [u64; 1] = [1 << 20];
 
-/// Where memory is there in whole segments: the smallest one, and the share of reserved memory that a new one has at least.
+/// Where memory is there in whole segments: the smallest one, and the share of reserved memory that a new one has at
+/// least.
 const SMALLEST_SEGMENT: u64 = 1 << 20;
 const SEGMENT_SHARE: u64 = 8;
 

@@ -8,7 +8,8 @@ use std::ops::Range;
 /// Runs of free addresses that are compared, so that no allocation takes long.
 const LOOKED_AT: usize = 8;
 
-/// Where a block fits if memory is committed: the run of free addresses, the block's place in it, and how much memory that takes.
+/// Where a block fits if memory is committed: the run of free addresses, the block's place in it, and how much memory
+/// that takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placement {
     segment: u32,
@@ -72,7 +73,8 @@ impl Heap {
         self.commit_in(bare, range).map(|(_, range)| range.end - range.start).sum()
     }
 
-    /// Allocates at a placement. `committed` is called with every amount of memory that was committed, also if a later part fails.
+    /// Allocates at a placement. `committed` is called with every amount of memory that was committed, also if a later
+    /// part fails.
     pub fn place(
         &mut self,
         placement: &Placement,

@@ -100,7 +100,8 @@ impl CountingAllocator {
         if pending.cast_signed().unsigned_abs() >= PENDING_AT_MOST {
             let pending = shard.pending.swap(0, Relaxed);
             let live = self.live.fetch_add(pending, Relaxed).wrapping_add(pending);
-            // After a decrease, the sum is no peak; and while another thread subtracts what this one added, it may even be negative.
+            // After a decrease, the sum is no peak; and while another thread subtracts what this one added, it may even
+            // be negative.
             if pending.cast_signed() > 0 && live.cast_signed() > 0 {
                 self.peak.fetch_max(live, Relaxed);
             }
@@ -108,8 +109,9 @@ impl CountingAllocator {
     }
 }
 
-/// Makes the system allocator return large freed blocks at once. By default, it raises its threshold for that with every freed block, and the
-/// memory of planning stays resident in gaps. Call it first thing in a program; it does nothing where the allocator has no such call.
+/// Makes the system allocator return large freed blocks at once. By default, it raises its threshold for that with
+/// every freed block, and the memory of planning stays resident in gaps. Call it first thing in a program; it does
+/// nothing where the allocator has no such call.
 pub fn return_freed_memory_early() {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     kept.early = true;
@@ -118,8 +120,9 @@ pub fn return_freed_memory_early() {
     }
 }
 
-/// While it lives, the system allocator keeps freed blocks, also if the program asked for [their early return](return_freed_memory_early):
-/// several threads that allocate would wait for the system, which changes the address space of all of them with every block.
+/// While it lives, the system allocator keeps freed blocks, also if the program asked for
+/// [their early return](return_freed_memory_early): several threads that allocate would wait for the system, which
+/// changes the address space of all of them with every block.
 pub struct KeepFreedMemory(());
 
 impl KeepFreedMemory {
@@ -176,7 +179,8 @@ fn return_blocks_of(bytes: i32) {
         unsafe {
             mallopt(TRIM_THRESHOLD, bytes);
             mallopt(MMAP_THRESHOLD, bytes);
-            // Lists of freed small blocks are merged whenever a large block is freed; without them planning takes a sixth less time.
+            // Lists of freed small blocks are merged whenever a large block is freed; without them planning takes a
+            // sixth less time.
             mallopt(LARGEST_FAST_BLOCK, 0);
         }
     }
@@ -196,9 +200,9 @@ pub fn give_back_freed_memory() {
     }
 }
 
-/// Returns freed memory to the operating system, if the program asked for [its early return](return_freed_memory_early) and no
-/// [guard](KeepFreedMemory) keeps it. The system allocator returns small blocks only from the end of its memory: a search that tries many plans
-/// would hold twice what it uses.
+/// Returns freed memory to the operating system, if the program asked for [its early return](return_freed_memory_early)
+/// and no [guard](KeepFreedMemory) keeps it. The system allocator returns small blocks only from the end of its memory:
+/// a search that tries many plans would hold twice what it uses.
 pub fn give_back_unused_memory() {
     let kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     if kept.early && kept.guards == 0 {
@@ -212,7 +216,8 @@ impl Default for CountingAllocator {
     }
 }
 
-// SAFETY: every call is forwarded to `System` unchanged; the counters never access the memory, and nothing here unwinds.
+// SAFETY: every call is forwarded to `System` unchanged; the counters never access the memory, and nothing here
+// unwinds.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller upholds the contract of `alloc`, which is that of `System`.
@@ -239,7 +244,8 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the memory came from `System` through the methods above, with this layout; the caller vouches for `size`.
+        // SAFETY: the memory came from `System` through the methods above, with this layout; the caller vouches for
+        // `size`.
         let moved = unsafe { System.realloc(memory, layout, size) };
         if !moved.is_null() {
             self.shrank(layout.size());

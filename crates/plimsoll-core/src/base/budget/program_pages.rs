@@ -6,21 +6,23 @@ use super::Bytes;
 use super::heap::give_back_unused_memory;
 use std::sync::OnceLock;
 
-/// Size of the code and constants of the program file, which become resident as they are used. Zero where that is unknown.
+/// Size of the code and constants of the program file, which become resident as they are used. Zero where that is
+/// unknown.
 pub fn program_pages() -> Bytes {
     let (start, end) = extent();
     Bytes(end.saturating_sub(start) as u64)
 }
 
-/// Makes these pages non-resident; the next use of a page maps it again, from the page cache. What only planning needed then no longer counts
-/// towards the resident memory of a run.
+/// Makes these pages non-resident; the next use of a page maps it again, from the page cache. What only planning needed
+/// then no longer counts towards the resident memory of a run.
 pub fn give_back_program_pages() {
     if let Some(windows) = fault_windows() {
         give_back(windows.program);
     }
 }
 
-/// Returns [unused memory](give_back_unused_memory) and pages of code, which the phase of the program that has ended needed.
+/// Returns [unused memory](give_back_unused_memory) and pages of code, which the phase of the program that has ended
+/// needed.
 pub fn give_back_memory_of_phase() {
     give_back_unused_memory();
     give_back_program_pages();
@@ -28,9 +30,9 @@ pub fn give_back_memory_of_phase() {
 
 /// Mapped files of which a page fault makes a small part resident.
 ///
-/// Linux maps up to 64 KiB around the page that was accessed, since 6.18 even the whole large folio of the page cache, but never beyond
-/// the mapping. Unless mappings are small, the resident size of the same run depends on how the program file got into the page cache:
-/// between 5 and 11 MiB for the command.
+/// Linux maps up to 64 KiB around the page that was accessed, since 6.18 even the whole large folio of the page cache,
+/// but never beyond the mapping. Unless mappings are small, the resident size of the same run depends on how the
+/// program file got into the page cache: between 5 and 11 MiB for the command.
 pub struct FaultWindows {
     /// Headers, constants and code of the program.
     program: (usize, usize),
@@ -38,7 +40,8 @@ pub struct FaultWindows {
     pub libraries: Bytes,
 }
 
-/// On the first call splits the mappings of the program and its libraries into windows. `None` where the system does not allow that.
+/// On the first call splits the mappings of the program and its libraries into windows. `None` where the system does
+/// not allow that.
 pub fn fault_windows() -> Option<&'static FaultWindows> {
     static WINDOWS: OnceLock<Option<FaultWindows>> = OnceLock::new();
     WINDOWS.get_or_init(split_mappings).as_ref()
@@ -68,12 +71,14 @@ fn split_mappings() -> Option<FaultWindows> {
 }
 
 fn give_back((start, end): (usize, usize)) {
-    // SAFETY: code of a library, or headers, constants and code of the program, which the linker puts before its relocated data: private
-    // mappings of files that nothing writes to. Their pages are read again from the file when they are accessed.
+    // SAFETY: code of a library, or headers, constants and code of the program, which the linker puts before its
+    // relocated data: private mappings of files that nothing writes to. Their pages are read again from the file when
+    // they are accessed.
     unsafe { advise(start, end - start, DONT_NEED) };
 }
 
-/// Mappings with the same flags would be merged again: every second window is left out of core dumps, which have no use for code.
+/// Mappings with the same flags would be merged again: every second window is left out of core dumps, which have no use
+/// for code.
 fn split((start, end): (usize, usize), size: usize) -> bool {
     let odd = (start..end).step_by(size).skip(1).step_by(2);
     // SAFETY: the flag is about core dumps only.
@@ -118,7 +123,8 @@ fn library_code() -> Vec<(usize, usize)> {
             const EXECUTABLE: u32 = 1;
             const WRITABLE: u32 = 2;
             const PAGE: usize = 4096;
-            // SAFETY: the loader passes an object that lives during the call, with a name and `count` segments, and the pointer it was given.
+            // SAFETY: the loader passes an object that lives during the call, with a name and `count` segments, and the
+            // pointer it was given.
             let (object, found) = unsafe { (&*object, &mut *found.cast::<Vec<(usize, usize)>>()) };
             // The program has no name, and the kernel's own object has no path.
             // SAFETY: a C string, empty at least.

@@ -65,8 +65,8 @@ impl Expr {
 }
 
 impl Expr {
-    /// For the inner bound of a clamp, such as `max(x, 0)` in `min(max(x, 0), 6)`, the term of the clamp. The clamped value
-    /// tells as well whether the inner bound was selected, so that it need not be recomputed from the input.
+    /// For the inner bound of a clamp, such as `max(x, 0)` in `min(max(x, 0), 6)`, the term of the clamp. The clamped
+    /// value tells as well whether the inner bound was selected, so that it need not be recomputed from the input.
     fn clamped(&self) -> Vec<Option<TermId>> {
         let number = |id: TermId| match self.terms[id as usize] {
             Term::Const(bits) => Some(f32::from_bits(bits)),

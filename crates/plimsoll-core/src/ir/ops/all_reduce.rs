@@ -18,8 +18,9 @@ use std::num::NonZeroU32;
 ///
 /// A collective is run once per step, never recomputed. Devices read all inputs before they write an output.
 ///
-/// With `order`, it adds in the order of a [`PairwiseTree`](crate::pairwise::PairwiseTree), of which each rank has one node. Its input
-/// behind the tensors is the number of micro-batches that the batch has, and ranks that have none of them are left out.
+/// With `order`, it adds in the order of a [`PairwiseTree`](crate::pairwise::PairwiseTree), of which each rank has one
+/// node. Its input behind the tensors is the number of micro-batches that the batch has, and ranks that have none of
+/// them are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AllReduce {
     /// The number of ranks.

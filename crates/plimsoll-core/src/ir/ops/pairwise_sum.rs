@@ -10,10 +10,10 @@ use crate::ir::rules::{Precision, RowContext, RowRule};
 
 /// Adds a micro-batch's tensor to the partial sums of its batch, in the order of a [`PairwiseTree`].
 ///
-/// Its inputs are the tensor, the partial sums `[levels, …]` as a stack, how many of them are held, and to how many of these,
-/// the latest first, the tensor is added: two scalars from the host, see
-/// [`PairwisePlace`](crate::pairwise::PairwisePlace). The sum is held behind those that are left. With `last`, the result is
-/// the sum alone.
+/// Its inputs are the tensor, the partial sums `[levels, …]` as a stack, how many of them are held, and to how many of
+/// these, the latest first, the tensor is added: two scalars from the host, see
+/// [`PairwisePlace`](crate::pairwise::PairwisePlace). The sum is held behind those that are left. With `last`, the
+/// result is the sum alone.
 ///
 /// Numbers beyond the stack are taken as its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,7 +29,8 @@ impl PairwiseSum {
         TensorType::f32(Shape::new([levels].into_iter().chain(tensor.dims().iter().copied())))
     }
 
-    /// The first partial sum that is added to the tensor, and the number of those that are held, for scalars from the host.
+    /// The first partial sum that is added to the tensor, and the number of those that are held, for scalars from the
+    /// host.
     pub fn range(levels: usize, before: f32, merged: f32) -> (usize, usize) {
         // NaN and negative numbers become zero.
         let before = (before as usize).min(levels);

@@ -6,9 +6,9 @@
 //! second branch is as informative as the first: it raises the block above the lowest top among the overlapping blocks,
 //! which raises the floor of nearly full sections.
 //!
-//! Bounds are propagated per section until a fixed point is reached ([`PackingSearch::settle`]). The open blocks may then
-//! split into time ranges without common blocks. These subproblems are solved independently; an infeasible one refutes
-//! the decision that separated it, regardless of decisions in other subproblems.
+//! Bounds are propagated per section until a fixed point is reached ([`PackingSearch::settle`]). The open blocks may
+//! then split into time ranges without common blocks. These subproblems are solved independently; an infeasible one
+//! refutes the decision that separated it, regardless of decisions in other subproblems.
 
 use super::sections::{Interval, Partition};
 use std::collections::VecDeque;

@@ -28,7 +28,8 @@ use problem::Problem;
 pub struct Effort(pub u64);
 
 impl Effort {
-    /// Whether it is a fraction of the default: few targets are tried then, and layouts are not searched for thoroughly.
+    /// Whether it is a fraction of the default: few targets are tried then, and layouts are not searched for
+    /// thoroughly.
     fn is_short(self) -> bool {
         self.0 < Effort::default().0 / 4
     }
@@ -269,8 +270,8 @@ pub fn refit(
     Ok(plan)
 }
 
-/// A lower bound on the arena of a plan under any recomputation: the largest node with its inputs, outputs and workspace. Programs without a
-/// backward pass have nothing to recompute.
+/// A lower bound on the arena of a plan under any recomputation: the largest node with its inputs, outputs and
+/// workspace. Programs without a backward pass have nothing to recompute.
 pub fn floor(plan: &Plan, device: &dyn Target) -> Bytes {
     let alignment = device.capabilities().alignment;
     let of = |program: &Program| {
@@ -284,8 +285,9 @@ pub fn floor(plan: &Plan, device: &dyn Target) -> Bytes {
     plan.programs.iter().map(of).max().unwrap_or_default()
 }
 
-/// A plan of the same graphs with the smallest sum of its arena and `per_node` bytes for every recomputed node that the search finds, at any cost
-/// in time. It depends only on the graphs, the rows, the device and the effort: the minimum budget derived from it is reproducible.
+/// A plan of the same graphs with the smallest sum of its arena and `per_node` bytes for every recomputed node that the
+/// search finds, at any cost in time. It depends only on the graphs, the rows, the device and the effort: the minimum
+/// budget derived from it is reproducible.
 pub fn smallest(
     plan: &Plan,
     graphs: &[(Role, Graph)],
@@ -345,7 +347,8 @@ fn recomputes(role: Role) -> bool {
     !matches!(role, Role::Evaluate | Role::Predict)
 }
 
-/// The same cost for every node: the search for the smallest arena prefers fewer recomputed nodes, and does not depend on the machine.
+/// The same cost for every node: the search for the smallest arena prefers fewer recomputed nodes, and does not depend
+/// on the machine.
 struct PerNode;
 
 impl CostModel for PerNode {

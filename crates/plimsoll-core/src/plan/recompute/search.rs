@@ -38,7 +38,8 @@ enum Move {
 /// Number of top-ranked moves that are simulated exactly before one is chosen.
 const PLAYED: usize = 24;
 
-/// Rounds of refinement without a faster sequence after which the search ends. In large graphs the effort is spent before.
+/// Rounds of refinement without a faster sequence after which the search ends. In large graphs the effort is spent
+/// before.
 const MAX_STALE: u32 = 600;
 
 /// Number of cheapest sequences to return.
@@ -87,8 +88,8 @@ fn keep(pool: &mut Vec<Candidate>, found: &Candidate) {
     }
 }
 
-/// The sequence with the smallest sum of its peak and `per_step` bytes for every step, or the first with a peak of at most
-/// `enough`. It depends only on its arguments, so the minimum budget derived from it is reproducible.
+/// The sequence with the smallest sum of its peak and `per_step` bytes for every step, or the first with a peak of at
+/// most `enough`. It depends only on its arguments, so the minimum budget derived from it is reproducible.
 pub(super) fn squeeze(problem: &Problem, enough: u64, per_step: u64, effort: u64) -> Candidate {
     let mut search = RecomputeSearch::new(problem, u64::MAX, effort);
     let mut smallest: Option<Candidate> = None;
@@ -323,8 +324,8 @@ impl RecomputeSearch<'_> {
         repeated
     }
 
-    /// Large-neighborhood search: removes a few recomputations and repairs the sequence, until the effort is spent or nothing
-    /// faster is found for a long time.
+    /// Large-neighborhood search: removes a few recomputations and repairs the sequence, until the effort is spent or
+    /// nothing faster is found for a long time.
     fn refine(&mut self, mut best: Candidate) -> Vec<Candidate> {
         let mut current = best.clone();
         let mut pool = vec![best.clone()];

@@ -44,8 +44,8 @@ impl Simulation {
         self.play_within(problem, sequence, limit, f64::INFINITY).expect("no excess is infinite")
     }
 
-    /// The same for a sequence that is of no use with more excess than `most`: none as soon as that is certain. The work counts as
-    /// for a whole sequence, so that the result of a search does not depend on it.
+    /// The same for a sequence that is of no use with more excess than `most`: none as soon as that is certain. The
+    /// work counts as for a whole sequence, so that the result of a search does not depend on it.
     pub fn play_within(&mut self, problem: &Problem, sequence: &[u32], limit: u64, most: f64) -> Option<SequenceCost> {
         self.work += sequence.len() as u64;
         self.used.copy_from_slice(&problem.wanted);

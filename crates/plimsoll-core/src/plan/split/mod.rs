@@ -45,10 +45,10 @@ pub fn split(graph: &Graph, rows: usize, device: &dyn Target, pieces: usize) -> 
     seeds(graph, rows).find_map(|seed| Cut::around(graph, seed, rows, Some(device), pieces)).map(|cut| cut.write(graph))
 }
 
-/// The graph with its logits and their gradient in blocks of rows of about `most` bytes for `rows` rows, if they are the largest
-/// tensors and larger than two blocks: a loss over a large vocabulary. Sums over rows are those of the blocks in order, so that
-/// results depend on the size of the blocks up to the order of sums. It is a property of the graph, not a strategy of the planner:
-/// it does not depend on budgets.
+/// The graph with its logits and their gradient in blocks of rows of about `most` bytes for `rows` rows, if they are
+/// the largest tensors and larger than two blocks: a loss over a large vocabulary. Sums over rows are those of the
+/// blocks in order, so that results depend on the size of the blocks up to the order of sums. It is a property of the
+/// graph, not a strategy of the planner: it does not depend on budgets.
 pub fn logits_in_blocks(graph: &Graph, rows: usize, most: Bytes) -> Option<Graph> {
     let seed = seeds(graph, rows).next()?;
     let (bytes, count) = (graph.ty(seed).bytes(rows), row_count(graph, seed));

@@ -1,5 +1,5 @@
-//! Logits of a vocabulary whose size is no multiple of a vector: tensor cores need rows of whole vectors, so the product
-//! gets columns of −∞ appended. Their probabilities and gradients are zero, and no result changes.
+//! Logits of a vocabulary whose size is no multiple of a vector: tensor cores need rows of whole vectors, so the
+//! product gets columns of −∞ appended. Their probabilities and gradients are zero, and no result changes.
 
 use super::rewrite::{Rewrite, rewrite};
 use crate::DType;
@@ -16,8 +16,8 @@ const MANY: usize = 4096;
 /// Elements of a vector: 16 bytes of a 16-bit type.
 const VECTOR: usize = 8;
 
-/// Pads 16-bit logits to whole vectors of classes, if all of their consumers ignore the additional ones: the reductions of a
-/// softmax cross-entropy and of an accuracy, and a gradient that only products read.
+/// Pads 16-bit logits to whole vectors of classes, if all of their consumers ignore the additional ones: the reductions
+/// of a softmax cross-entropy and of an accuracy, and a gradient that only products read.
 pub fn pad_classes(old: &Graph) -> Graph {
     let Some(logits) = old.nodes().find_map(|(_, node)| Logits::of(old, node)) else { return old.clone() };
     let mut weights = None;

@@ -1,8 +1,8 @@
 //! Masks of gradients are recomputed by their consumers instead of stored.
 //!
 //! The gradient of an activation is masked (ReLU's) and then read by the sums and by the expression of the preceding
-//! normalization's gradient. Those read the normalization's input anyway, from which the mask follows: the masked gradient
-//! need not be written and read again.
+//! normalization's gradient. Those read the normalization's input anyway, from which the mask follows: the masked
+//! gradient need not be written and read again.
 
 use super::fuse::{MAX_INPUTS, MAX_TERMS, merge};
 use super::rewrite::{Rewrite, rewrite};

@@ -1,10 +1,11 @@
 //! Single-precision matrix products, with a hook that finishes each block of the result while it is in cache.
 //!
-//! The structure is that of BLIS. A product is split into blocks of C by its shape alone (`blocking`). A task packs its panels of A and B into its worker's
-//! part of the workspace (`pack`) and runs the micro-kernel (`micro_kernel`) over the packed panels (`panel`, `macro_kernel`). Where many tasks read the same
-//! panel of B, they pack it together and share it (`shared_panel`). Matrix-vector products (`gemv`) and products of a transposed A with few columns
-//! (`tall_skinny`) read their matrix in place. Operands in half precision are widened as they are packed; results in half precision are handed to a consumer
-//! block by block (`block_output`).
+//! The structure is that of BLIS. A product is split into blocks of C by its shape alone (`blocking`). A task packs its
+//! panels of A and B into its worker's part of the workspace (`pack`) and runs the micro-kernel (`micro_kernel`) over
+//! the packed panels (`panel`, `macro_kernel`). Where many tasks read the same panel of B, they pack it together and
+//! share it (`shared_panel`). Matrix-vector products (`gemv`) and products of a transposed A with few columns
+//! (`tall_skinny`) read their matrix in place. Operands in half precision are widened as they are packed; results in
+//! half precision are handed to a consumer block by block (`block_output`).
 //!
 //! Every element is one chain of fused multiply-adds in the order of k, so its bits depend neither on blocks and
 //! threads nor on the number of rows beside it, and a product over the rows of a batch may stop and resume at any row.

@@ -25,7 +25,8 @@ pub(super) unsafe fn copy(from: *const f32, to: *mut f32, len: usize) {
 /// Copies rows `row..row + rows` of A, from `k` on, to contiguous rows with stride `stride`.
 ///
 /// # Safety
-/// `a` is readable over the block and has unit column stride, `to` is writable for `rows · stride` floats and `depth <= stride`.
+/// `a` is readable over the block and has unit column stride, `to` is writable for `rows · stride` floats and
+/// `depth <= stride`.
 #[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn rows_of_a(isa: Isa, a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32, stride: usize) {
     for i in 0..rows {
@@ -56,7 +57,8 @@ pub(super) unsafe fn panel_of_a(a: &Matrix, row: usize, rows: usize, k: usize, d
 /// visited once.
 ///
 /// # Safety
-/// `a` is readable over the block, `rows` is a multiple of eight, and `to` is writable for `stride · rows` floats, where `depth <= stride`.
+/// `a` is readable over the block, `rows` is a multiple of eight, and `to` is writable for `stride · rows` floats,
+/// where `depth <= stride`.
 #[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn panels_of_eight(isa: Isa, a: &Matrix, row: usize, rows: usize, k: usize, depth: usize, to: *mut f32, stride: usize) {
     if a.dtype.is_half() {

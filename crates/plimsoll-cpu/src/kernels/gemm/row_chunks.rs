@@ -1,5 +1,5 @@
-//! Products over the rows of a batch that are summed row by row: small weight gradients of 1 × 1 convolutions over large
-//! images.
+//! Products over the rows of a batch that are summed row by row: small weight gradients of 1 × 1 convolutions over
+//! large images.
 //!
 //! Such an output has too few blocks for several threads, and reading its operands dominates. The k of a batch row are
 //! split into chunks by their number alone; chunks are computed in parallel, in waves, and their sums are added in the

@@ -38,8 +38,8 @@ pub(super) fn fits(a: &Matrix, b: &Matrix) -> bool {
 /// `C[rows] (=|+=) A[rows, ks] · B[ks]`, where `c` points to element `(0, 0)` of the whole.
 ///
 /// # Safety
-/// The processor supports `isa`, [`fits`] holds, the ranges lie inside the operands, `c` may be written over the rows and overlaps neither, and
-/// `sums` has [`SLIVERS`] floats.
+/// The processor supports `isa`, [`fits`] holds, the ranges lie inside the operands, `c` may be written over the rows
+/// and overlaps neither, and `sums` has [`SLIVERS`] floats.
 #[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn multiply(
     isa: Isa,

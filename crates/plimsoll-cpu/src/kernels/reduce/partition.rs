@@ -110,8 +110,8 @@ impl Partition {
     }
 }
 
-/// The rows of a batch row that are summed on their own, given the rows per index of the first dimension; none if all rows
-/// form one chain.
+/// The rows of a batch row that are summed on their own, given the rows per index of the first dimension; none if all
+/// rows form one chain.
 fn batch_row(inner: usize, columns: usize) -> Option<usize> {
     let elements = inner.saturating_mul(columns);
     let alone = if columns >= WIDE { inner >= LEAST_ROWS && elements >= LEAST } else { elements >= LEAST_NARROW };

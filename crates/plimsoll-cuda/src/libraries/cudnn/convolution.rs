@@ -63,8 +63,8 @@ pub(crate) struct Convolution {
     way: ExecutionPlan,
     /// The engine and its knobs, as they are recorded.
     pub engine: String,
-    /// The query that the plan refers to. Shared only with other plans of one search, which stay on the thread that loads
-    /// a program.
+    /// The query that the plan refers to. Shared only with other plans of one search, which stay on the thread that
+    /// loads a program.
     _asked: Rc<EngineQuery>,
 }
 

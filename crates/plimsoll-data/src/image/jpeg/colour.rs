@@ -105,7 +105,8 @@ const PLACES: [[[i8; 16]; 3]; 3] = {
 fn rgb_avx2<const HALF: bool>(lines: [&[u8]; 3], out: &mut [u8]) {
     let lines = Lines::<HALF>::new(lines, out);
     in_steps(out, |x, out| {
-        // SAFETY: this function is compiled for AVX2, so its callers checked for it; `x` is the start of a step of `out`.
+        // SAFETY: this function is compiled for AVX2, so its callers checked for it; `x` is the start of a step of
+        // `out`.
         let channels = unsafe { lines.channels(x) };
         let in_order = |channel: usize| _mm256_permute4x64_epi64::<0b11_01_10_00>(channels[channel]);
         let (red, green, blue) = (in_order(0), in_order(1), in_order(2));
@@ -149,8 +150,8 @@ fn rgb_avx512<const HALF: bool>(lines: [&[u8]; 3], out: &mut [u8]) {
     let (front, back) = unsafe { (_mm512_loadu_si512(ORDER.as_ptr().cast()), _mm512_loadu_si512(ORDER[64..].as_ptr().cast())) };
     let lines = Lines::<HALF>::new(lines, out);
     in_steps(out, |x, out| {
-        // SAFETY: this function is compiled for AVX2 and more, so its callers checked for it; `x` is the start of a step
-        // of `out`.
+        // SAFETY: this function is compiled for AVX2 and more, so its callers checked for it; `x` is the start of a
+        // step of `out`.
         let [red, green, blue] = unsafe { lines.channels(x) };
         let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(red), green);
         let blue = _mm512_castsi256_si512(blue);
@@ -290,7 +291,8 @@ mod tests {
     use super::*;
     use std::panic::catch_unwind;
 
-    /// Vector loads read whole steps, so lines that end before the last step are refused, also if it has no whole pixel.
+    /// Vector loads read whole steps, so lines that end before the last step are refused, also if it has no whole
+    /// pixel.
     #[test]
     fn no_level_reads_beyond_its_lines() {
         for level in Level::all().into_iter().filter(|level| level.simd() != Simd::Plain) {

@@ -125,8 +125,8 @@ impl ArrowReader {
         reader
     }
 
-    /// Returns the cells of some columns with integers that are not rounded, for categories. Slices of their numbers are then
-    /// not available.
+    /// Returns the cells of some columns with integers that are not rounded, for categories. Slices of their numbers
+    /// are then not available.
     pub fn keeping_integers(mut self, of: impl Fn(usize) -> bool) -> ArrowReader {
         let columns = self.files.first().map_or(0, |file| file.columns.len());
         self.exact = (0..columns).map(of).collect();

@@ -18,8 +18,8 @@ pub(in crate::source) trait BlockReader: Send {
     /// Moves before the first row.
     fn begin(&mut self);
 
-    /// Writes up to [`BLOCK`] rows and returns how many; 0 after the last. Where a column is damaged, the rows before it
-    /// count, and [`Block::damage`] has the error.
+    /// Writes up to [`BLOCK`] rows and returns how many; 0 after the last. Where a column is damaged, the rows before
+    /// it count, and [`Block::damage`] has the error.
     fn fill(&mut self, block: &mut Block) -> Result<usize, DataError>;
 
     /// Moves behind the group of rows that cannot be read on.
@@ -74,8 +74,8 @@ impl Block {
         }
     }
 
-    /// Encodes the numbers of a dictionary of a column that is [direct](Self::is_direct), unless it is the last one, and
-    /// returns their words; `None` if one of them is invalid, so that its rows have to be found.
+    /// Encodes the numbers of a dictionary of a column that is [direct](Self::is_direct), unless it is the last one,
+    /// and returns their words; `None` if one of them is invalid, so that its rows have to be found.
     pub fn list_numbers(&mut self, column: usize, dictionary: u64, numbers: &[f64]) -> Option<&[[u8; WORD]]> {
         let (direct, listed) = (self.direct[column]?, self.listed[column].as_mut()?);
         if listed.dictionary != dictionary {
@@ -99,8 +99,8 @@ impl Block {
         self.direct[column].is_none() && self.listed[column].is_some()
     }
 
-    /// Encodes the texts of a dictionary, unless it is the last one, and returns their words; `None` if one of them could not be
-    /// encoded, so that its rows have to be found.
+    /// Encodes the texts of a dictionary, unless it is the last one, and returns their words; `None` if one of them
+    /// could not be encoded, so that its rows have to be found.
     pub fn list_words<'t>(
         &mut self,
         column: usize,

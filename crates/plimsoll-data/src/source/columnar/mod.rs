@@ -32,8 +32,8 @@ pub(super) struct ColumnInfo {
 
 /// One pass over the rows of files.
 pub(super) trait CellReader {
-    /// Adds the cells of the wanted columns of the next row, and of all columns by default; `false` after the last. Every
-    /// row wants the same columns.
+    /// Adds the cells of the wanted columns of the next row, and of all columns by default; `false` after the last.
+    /// Every row wants the same columns.
     fn row(&mut self, wanted: Option<&[bool]>, cells: &mut RowBuffer) -> Result<bool, DataError>;
 }
 
@@ -68,7 +68,8 @@ pub(super) struct TableOpening<'s> {
     columns: Vec<ColumnInfo>,
     names: ColumnNames,
     seen: Vec<Option<Inference>>,
-    /// The columns whose type does not say all: texts may be categories, lists have lengths, and numbers may be missing.
+    /// The columns whose type does not say all: texts may be categories, lists have lengths, and numbers may be
+    /// missing.
     pub inspected: Vec<usize>,
     /// Bytes of the longest text.
     pub longest_text: usize,
@@ -120,7 +121,8 @@ impl<'s> TableOpening<'s> {
         self.each_cell(reader, path, rows, |_, _, _, _| {})
     }
 
-    /// Reads all rows, with progress, and finds the longest text. `add` receives the row, counted from 1, the column and the cell.
+    /// Reads all rows, with progress, and finds the longest text. `add` receives the row, counted from 1, the column
+    /// and the cell.
     fn each_cell(
         &mut self,
         reader: &mut dyn CellReader,

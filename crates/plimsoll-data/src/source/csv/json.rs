@@ -2,8 +2,8 @@
 
 use crate::table::{Cell, LargeInteger};
 
-/// Reads one object and calls `sink` with each key and its cell. Texts are unescaped in place; `lists` has space for the
-/// numbers of the longest list.
+/// Reads one object and calls `sink` with each key and its cell. Texts are unescaped in place; `lists` has space for
+/// the numbers of the longest list.
 pub(super) fn object(line: &mut [u8], lists: &mut [[u8; 8]], sink: &mut dyn FnMut(&[u8], Cell<'_>)) -> Result<(), String> {
     let mut json = Json { line, at: 0 };
     if json.peek() == Some(b'[') {

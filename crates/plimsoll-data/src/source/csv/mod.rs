@@ -28,9 +28,9 @@ use table::TextTable;
 
 pub use spec::{CsvSpec, CsvType};
 
-/// Columns of a text table. Opening reads the files once, infers what columns hold, checks every used value, indexes the
-/// rows and fits what has to be fitted. Rows are then loaded into memory if the plan has space for them, and read from the
-/// files otherwise.
+/// Columns of a text table. Opening reads the files once, infers what columns hold, checks every used value, indexes
+/// the rows and fits what has to be fitted. Rows are then loaded into memory if the plan has space for them, and read
+/// from the files otherwise.
 #[derive(Clone)]
 pub struct Csv {
     table: Arc<TextTable>,

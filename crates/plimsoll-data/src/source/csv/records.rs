@@ -48,7 +48,8 @@ pub(super) struct RecordScanner<S, M> {
     delimiter: u8,
     /// The line of the next byte.
     line: u64,
-    /// The read buffer and the space for a field; the unread range of the former, which ends at byte `read` of the file.
+    /// The read buffer and the space for a field; the unread range of the former, which ends at byte `read` of the
+    /// file.
     memory: M,
     from: usize,
     to: usize,

@@ -55,8 +55,8 @@ impl CsvSpec {
         CsvSpec::default()
     }
 
-    /// Sets the columns of `x`. Default: all columns of numbers, Booleans, dates and categories; without a window, targets
-    /// are excluded.
+    /// Sets the columns of `x`. Default: all columns of numbers, Booleans, dates and categories; without a window,
+    /// targets are excluded.
     pub fn features<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> CsvSpec {
         self.table = self.table.features(names);
         self

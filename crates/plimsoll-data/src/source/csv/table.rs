@@ -148,7 +148,8 @@ impl TextTable {
         Ok(table)
     }
 
-    /// Calls `sink` with the wanted cells of the kept rows of all files. With `lenient`, rows that cannot be read are skipped.
+    /// Calls `sink` with the wanted cells of the kept rows of all files. With `lenient`, rows that cannot be read are
+    /// skipped.
     fn each_row(
         &self,
         keep: &dyn Fn(u64) -> bool,
@@ -183,8 +184,8 @@ impl TextTable {
         Ok(())
     }
 
-    /// Calls `visit` with the index of every row of JSON lines and the text of a key, which is empty where the key is missing;
-    /// returns whether a row has it.
+    /// Calls `visit` with the index of every row of JSON lines and the text of a key, which is empty where the key is
+    /// missing; returns whether a row has it.
     pub fn visit_key(&self, name: &str, mut visit: impl FnMut(u64, &[u8])) -> Result<bool, DataError> {
         let (mut memory, mut lists) = (vec![0; PIECE + self.field], vec![[0; 8]; self.lists]);
         let (mut found, mut text) = (false, Vec::new());
@@ -289,8 +290,8 @@ impl TextTable {
         Ok(records.next_record()?.map_or(0, |place| place.line))
     }
 
-    /// Encodes some rows and calls `sink` with each, relative to the first, as words or with its error. The words are the
-    /// first `seen` rows of `words`, in which a row is at its index modulo `seen`.
+    /// Encodes some rows and calls `sink` with each, relative to the first, as words or with its error. The words are
+    /// the first `seen` rows of `words`, in which a row is at its index modulo `seen`.
     pub fn walk(
         &self,
         rows: Range<u64>,

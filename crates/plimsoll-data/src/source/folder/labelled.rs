@@ -37,8 +37,8 @@ pub enum LabelKind {
     Number,
 }
 
-/// Images of one folder with labels from a CSV file: `x` is the file, `y` its label. Rows are those of the CSV file, in its
-/// order.
+/// Images of one folder with labels from a CSV file: `x` is the file, `y` its label. Rows are those of the CSV file, in
+/// its order.
 pub struct LabelledImages {
     root: PathBuf,
     file: PathBuf,

@@ -24,8 +24,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 /// One or more `.npy` files whose first dimension is the row. Floats are converted to f32, integers to i32 (checked),
-/// booleans to u8; u8 is unchanged. Elements of either byte order are read. Rows of an array in Fortran order are spread
-/// over the file: they are loaded into memory if the plan has space for them, and collected from the file otherwise.
+/// booleans to u8; u8 is unchanged. Elements of either byte order are read. Rows of an array in Fortran order are
+/// spread over the file: they are loaded into memory if the plan has space for them, and collected from the file
+/// otherwise.
 pub struct Npy {
     schema: Schema,
     rows: u64,

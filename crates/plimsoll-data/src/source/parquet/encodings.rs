@@ -128,8 +128,8 @@ fn unpack(packed: &[u8], width: usize, groups: usize, out: &mut [u32; CHUNK]) {
     fn of<const WIDTH: usize>(packed: &[u8], groups: usize, out: &mut [u32; CHUNK]) {
         for (at, out) in out.as_chunks_mut::<8>().0.iter_mut().take(groups).enumerate() {
             let start = at * WIDTH;
-            // Eight bytes are loaded for each integer, which begins at most seven bits into them; near the end of the page,
-            // from a copy.
+            // Eight bytes are loaded for each integer, which begins at most seven bits into them; near the end of the
+            // page, from a copy.
             match packed.get(start..start + WIDTH + 8) {
                 Some(bytes) => eight::<WIDTH>(bytes, out),
                 None => {

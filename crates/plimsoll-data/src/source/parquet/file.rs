@@ -97,8 +97,8 @@ impl PageLimits {
     /// Memory of reading a column.
     fn bytes(&self, column: &ProjectedColumn) -> u64 {
         let values = match column.value {
-            // Indices or lengths, the dictionary with its words, those of the values ahead, and the current text where texts share
-            // prefixes.
+            // Indices or lengths, the dictionary with its words, those of the values ahead, and the current text where
+            // texts share prefixes.
             ValueType::Text => 8 * self.values + 8 * self.dictionary + self.dictionary_bytes + self.unpacked + 4 * self.ahead,
             ValueType::Decimal(..) | ValueType::Boolean => 12 * self.dictionary + 24 * self.values,
             // Numbers, and the words of the dictionary and of the values ahead.

@@ -65,8 +65,8 @@ impl ParquetSpec {
         self
     }
 
-    /// Time-series windows over consecutive rows: `x` is f32 `[length, features]`, `y` f32 `[horizon × targets]`. Without
-    /// `features`, the targets are features too.
+    /// Time-series windows over consecutive rows: `x` is f32 `[length, features]`, `y` f32 `[horizon × targets]`.
+    /// Without `features`, the targets are features too.
     pub fn window(mut self, window: Window) -> ParquetSpec {
         self.rows.window = Some(window);
         self

@@ -7,8 +7,8 @@ use super::numbers::{UNLISTED, ValueType, look_up, numbers, plain, unsupported};
 use crate::source::columnar::resize_to;
 use crate::table::{Cell, WORD};
 
-/// Values of a dictionary that are looked up at a time. Columns are read in turn, so the dictionary of each has left the
-/// processor's cache when it is used again; with more values at a time, that happens less often.
+/// Values of a dictionary that are looked up at a time. Columns are read in turn, so the dictionary of each has left
+/// the processor's cache when it is used again; with more values at a time, that happens less often.
 pub(super) const AHEAD: usize = 20 * CHUNK;
 
 /// Entries of a dictionary of which the processor's nearest cache has several.
@@ -113,7 +113,8 @@ impl Pages {
         (self.entries, self.entry, self.next) = (0, 0, 0);
     }
 
-    /// Returns cells with integers that are not rounded from here on. Lists and slices of numbers are then not available.
+    /// Returns cells with integers that are not rounded from here on. Lists and slices of numbers are then not
+    /// available.
     pub fn keep_integers(&mut self) {
         if !self.repeated {
             self.value = self.value.exact();
@@ -134,8 +135,8 @@ impl Pages {
         Some(numbers)
     }
 
-    /// The numbers of the dictionary, and which dictionary it is, counted from the first, if a page without missing values
-    /// or repetition has indices of numbers.
+    /// The numbers of the dictionary, and which dictionary it is, counted from the first, if a page without missing
+    /// values or repetition has indices of numbers.
     pub fn listed_numbers(&self) -> Option<(u64, &[f64])> {
         let is_plain = !self.repeated && self.definitions.is_empty() && self.value != ValueType::Text;
         (is_plain && matches!(self.later, Later::Indices(_))).then_some((self.dictionaries, &self.dictionary))
@@ -452,8 +453,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Pages with a dictionary of integers as f64, and a data page of indices of 12 bits, in one bit-packed run after a run of
-    /// one value.
+    /// Pages with a dictionary of integers as f64, and a data page of indices of 12 bits, in one bit-packed run after a
+    /// run of one value.
     fn pages(indices: &[u32], repeated: usize) -> Pages {
         let leaf = Leaf { name: "n".into(), kind: 5, length: 0, defined: 0, element: 0, repeated: 0, logical: None };
         let mut pages = Pages::new(&leaf, ValueType::F64);

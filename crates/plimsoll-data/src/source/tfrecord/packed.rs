@@ -1,5 +1,5 @@
-//! Records of compressed files, and samples of compressed tar files: a sequential source, because compressed data has no
-//! random access. A record is buffered whole while it is parsed, so its length is limited.
+//! Records of compressed files, and samples of compressed tar files: a sequential source, because compressed data has
+//! no random access. A record is buffered whole while it is parsed, so its length is limited.
 
 use super::frame::{self, FRAME, HEAD, RecordHeader};
 use super::{Feature, FeatureKind, LONGEST_PACKED, broken, columns, cut, encoded_image, example};

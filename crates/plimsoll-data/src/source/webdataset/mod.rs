@@ -17,7 +17,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tar::{BLOCK, MOST_TEXT, TarEntry, class_number, pax_path, safe, split};
 
-/// Samples of tar files, with random access: `x` is the image, by its extension, `y` the class in `.cls` as i32. Opening reads all headers; each sample takes 24 bytes in the index.
+/// Samples of tar files, with random access: `x` is the image, by its extension, `y` the class in `.cls` as i32.
+/// Opening reads all headers; each sample takes 24 bytes in the index.
 pub struct WebDataset {
     schema: Schema,
     shards: Vec<Shard>,

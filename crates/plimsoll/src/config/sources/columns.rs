@@ -33,7 +33,8 @@ pub(super) fn table_spec(args: &SourceArgs<'_>) -> Result<TableSpec> {
     // Rows can be inspected without labels; training requires them.
     let mut spec = TableSpec::new().targets(table.texts("target")?.unwrap_or_default());
     if let Some(host) = args.host {
-        // Sets grow to twice their size, and dropping rare tokens takes that twice for a moment: half of the budget at most.
+        // Sets grow to twice their size, and dropping rare tokens takes that twice for a moment: half of the budget at
+        // most.
         spec = spec.fitting_memory(MOST_FITTING.min(Bytes(host.0 / 8)));
     }
     spec = spec.drop(table.texts("drop")?.unwrap_or_default());

@@ -1,5 +1,5 @@
-//! The sources that `data.source` may name. A source is one [`SourceKind`]: configurations, the command's `--source` and the table in
-//! `docs/data.md` follow from it.
+//! The sources that `data.source` may name. A source is one [`SourceKind`]: configurations, the command's `--source`
+//! and the table in `docs/data.md` follow from it.
 
 mod arrays;
 mod columns;
@@ -39,7 +39,8 @@ pub(super) struct SourceKind {
     /// What a model that is trained on it is given to predict.
     pub inputs: InputKind,
     pub open: fn(&SourceArgs<'_>) -> Result<Opened>,
-    /// The keys of `[data]` that read a path without a configuration, for `--source`; `None` where a path is not enough.
+    /// The keys of `[data]` that read a path without a configuration, for `--source`; `None` where a path is not
+    /// enough.
     pub from_path: Option<fn(&Path) -> Result<Table>>,
 }
 

@@ -69,7 +69,8 @@ fn feature(data: &Reader<'_>, key: &'static str) -> Result<Feature> {
     }
 }
 
-/// The features that the first record suggests: an image, or else the feature with the most values; and a single integer as the label.
+/// The features that the first record suggests: an image, or else the feature with the most values; and a single
+/// integer as the label.
 fn first_features(path: &Path) -> Result<Table> {
     let found = TfRecord::features(path)?;
     let label = |feature: &&RecordFeature| feature.values == RecordValues::Ints && feature.count == 1;

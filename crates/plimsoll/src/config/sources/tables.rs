@@ -66,7 +66,8 @@ pub(super) const ARROW: SourceKind = SourceKind {
 };
 
 impl SourceKind {
-    /// The kind of a file with a table, by its first bytes; of a compressed text, by its name. Where they do not say, this kind.
+    /// The kind of a file with a table, by its first bytes; of a compressed text, by its name. Where they do not say,
+    /// this kind.
     pub(in crate::config) fn of_table_file(&'static self, path: &Path) -> Result<&'static SourceKind> {
         let mut head = Vec::new();
         let read = File::open(path).and_then(|file| file.take(1 << 10).read_to_end(&mut head));

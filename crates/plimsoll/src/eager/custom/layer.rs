@@ -8,8 +8,8 @@ use plimsoll_core::{GraphError, Shape, ValueId};
 use std::fmt;
 use std::sync::Arc;
 
-/// A layer from a closure over eager tensors. The closure computes the output from inputs and weights; it is traced into
-/// the graph of the model and differentiated there.
+/// A layer from a closure over eager tensors. The closure computes the output from inputs and weights; it is traced
+/// into the graph of the model and differentiated there.
 ///
 /// ```
 /// use plimsoll::eager::{CustomLayer, LayerCall, Result, Tensor};

@@ -8,8 +8,8 @@ use plimsoll_core::graph::{Graph, GraphError, Init, StateId, StateKind};
 use plimsoll_core::{TensorType, ValueId};
 use std::fmt;
 
-/// An optimizer from a closure over eager tensors: it maps a parameter, its gradient and its slot variables to their new
-/// values. It is traced once per parameter into the training step.
+/// An optimizer from a closure over eager tensors: it maps a parameter, its gradient and its slot variables to their
+/// new values. It is traced once per parameter into the training step.
 ///
 /// ```
 /// use plimsoll::eager::{CustomOptimizer, Result, Tensor, UpdateCall};

@@ -33,8 +33,8 @@ impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> RowFunction for Fr
 
 impl Loss {
     /// A loss from a closure over eager tensors: it maps the model's output, after its final activation, and the labels
-    /// to one number per row, of shape `[batch]`. The loss of a batch is the mean over its rows, with any micro-batches.
-    /// Its gradient is derived.
+    /// to one number per row, of shape `[batch]`. The loss of a batch is the mean over its rows, with any
+    /// micro-batches. Its gradient is derived.
     ///
     /// The same closure computes with eager tensors, of which it is written and tested:
     ///

@@ -8,7 +8,8 @@ use plimsoll_core::{DType, Shape};
 use plimsoll_formats::onnx::Attribute;
 use plimsoll_formats::tensor::DType as Stored;
 
-/// The score of a key that a query does not see: its weight is zero in single precision, and not NaN where a query sees no key.
+/// The score of a key that a query does not see: its weight is zero in single precision, and not NaN where a query sees
+/// no key.
 const HIDDEN: f32 = -1e30;
 
 impl Exporter<'_> {

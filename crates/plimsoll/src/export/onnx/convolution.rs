@@ -68,7 +68,8 @@ impl<'a> Exporter<'a> {
         Ok(())
     }
 
-    /// Max pooling; where something reads the position of the maximum in its window, that follows from its index in the image.
+    /// Max pooling; where something reads the position of the maximum in its window, that follows from its index in the
+    /// image.
     pub(super) fn max_pool(&mut self, node: &Node, w: &Window) -> Result<(), ExportProblem> {
         let graph = self.builder.graph;
         let input = self.builder.read(node.inputs[0], ImageLayout::First);

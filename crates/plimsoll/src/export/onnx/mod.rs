@@ -1,5 +1,5 @@
-//! The prediction graph of a network as an ONNX model: one rule per op. Batch normalization is folded, dropout is gone, the batch is
-//! symbolic, and images have their channels first between the convolutions.
+//! The prediction graph of a network as an ONNX model: one rule per op. Batch normalization is folded, dropout is gone,
+//! the batch is symbolic, and images have their channels first between the convolutions.
 
 mod attention;
 mod builder;

@@ -1,4 +1,5 @@
-//! Recurrent layers: as `LSTM`, `GRU` and `RNN` of ONNX with their input projection; those with masks or given states, step by step.
+//! Recurrent layers: as `LSTM`, `GRU` and `RNN` of ONNX with their input projection; those with masks or given states,
+//! step by step.
 
 use super::builder::ImageLayout;
 use super::{ExportProblem, Exporter, Recipe};

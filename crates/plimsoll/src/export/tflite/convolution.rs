@@ -101,7 +101,8 @@ impl<'a> TfliteExporter<'a> {
         Ok(self.builder.op(BuiltinOp::AveragePool2d, &[input], &pooling(w, padding), self.builder.graph.shape(node.outputs[0]).clone()))
     }
 
-    /// An input whose padding the operator can express: where it cannot, the image is padded before. `outside` is what pads a pooling.
+    /// An input whose padding the operator can express: where it cannot, the image is padded before. `outside` is what
+    /// pads a pooling.
     fn padded(&mut self, input: TensorIndex, w: &Window, outside: Option<Option<f32>>) -> (TensorIndex, WindowPadding) {
         let shape = self.builder.shape(input).clone();
         let image = shape.bind(1);

@@ -1,5 +1,6 @@
-//! The prediction graph of a network as a TFLite model: one rule per op, with the operators that TensorFlow's converter writes. Batch
-//! normalization is folded, activations are fused, and images have their channels last, as in the network.
+//! The prediction graph of a network as a TFLite model: one rule per op, with the operators that TensorFlow's converter
+//! writes. Batch normalization is folded, activations are fused, and images have their channels last, as in the
+//! network.
 
 mod attention;
 mod builder;

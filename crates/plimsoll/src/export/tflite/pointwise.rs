@@ -9,7 +9,8 @@ use plimsoll_core::{DType, Dim, Op, Shape};
 use plimsoll_formats::tensor::DType as Stored;
 use plimsoll_formats::tflite::{BuiltinOp, OptionValue};
 
-/// Expressions of one tensor that are one operator, as they are printed; the flag is the option `approximate` of `GELU`.
+/// Expressions of one tensor that are one operator, as they are printed; the flag is the option `approximate` of
+/// `GELU`.
 const FUNCTIONS: [(&str, BuiltinOp, Option<u8>); 9] = [
     ("max(a, 0)", BuiltinOp::Relu, None),
     ("min(max(a, 0), 6)", BuiltinOp::Relu6, None),
@@ -70,7 +71,8 @@ impl<'a> TfliteExporter<'a> {
         Ok(())
     }
 
-    /// Nearest-neighbour upsampling: an image with new axes behind its rows and columns, broadcast along them and reshaped back.
+    /// Nearest-neighbour upsampling: an image with new axes behind its rows and columns, broadcast along them and
+    /// reshaped back.
     fn upsampled(&mut self, node: &'a Node, op: &Pointwise) -> Option<Result<(), ExportProblem>> {
         let graph = self.builder.graph;
         let (from, to) = (graph.shape(node.inputs[0]).dims(), op.shape.dims());

@@ -1,5 +1,5 @@
-//! What TensorFlow's converter also does to a graph: activations become part of the operator before them, the bias part of a transposed
-//! convolution, and products keep the dimensions of their input; what nothing reads is removed.
+//! What TensorFlow's converter also does to a graph: activations become part of the operator before them, the bias part
+//! of a transposed convolution, and products keep the dimensions of their input; what nothing reads is removed.
 
 use crate::tflite::remove_dead;
 use plimsoll_formats::tflite::{BuiltinOp, Contents, FusedActivation, OptionValue, TfliteModel};

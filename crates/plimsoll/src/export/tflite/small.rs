@@ -54,7 +54,8 @@ pub struct TensorReport {
     pub cosine: Option<f64>,
 }
 
-/// Writes a network with the numbers that the options name; `single` is where the same model in single precision goes first.
+/// Writes a network with the numbers that the options name; `single` is where the same model in single precision goes
+/// first.
 pub(crate) fn write_small(
     network: &TrainedNetwork,
     converted: &ConvertedTflite,

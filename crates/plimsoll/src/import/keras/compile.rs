@@ -1,5 +1,5 @@
-//! The compile configuration: optimizer, losses and metrics. What has no counterpart is noted, not refused: it does not change the
-//! model.
+//! The compile configuration: optimizer, losses and metrics. What has no counterpart is noted, not refused: it does not
+//! change the model.
 
 use crate::loss::{Loss, Objective};
 use crate::metrics::Metric;

@@ -184,7 +184,8 @@ impl Importer {
         Ok(Symbol { tensor, mask: None })
     }
 
-    /// A model inside another, or the outermost one: calls its layers. Gives its outputs and the names of the layers they come from.
+    /// A model inside another, or the outermost one: calls its layers. Gives its outputs and the names of the layers
+    /// they come from.
     fn submodel(&mut self, config: &Value, given: &[Symbol], place: &Place) -> Parsed<(Outputs, Vec<String>)> {
         match config["class_name"].as_str() {
             Some("Sequential") => self.sequential(config, given, place),
@@ -421,7 +422,8 @@ fn layer_name(layer: &Value) -> &str {
     layer["config"]["name"].as_str().or(layer["name"].as_str()).unwrap_or("unnamed")
 }
 
-/// Whether a node of the graph is an operation such as `x + y`, not a layer. Legacy files have no modules; layers have a type there.
+/// Whether a node of the graph is an operation such as `x + y`, not a layer. Legacy files have no modules; layers have
+/// a type there.
 fn is_op(layer: &Value) -> bool {
     match layer["module"].as_str() {
         Some(module) => module.starts_with("keras.src.ops") || module.starts_with("keras.ops"),

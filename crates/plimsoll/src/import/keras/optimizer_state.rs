@@ -1,7 +1,7 @@
 //! The state of a saved optimizer: the moments of every trained weight, and how many steps it has made.
 //!
-//! Keras keeps the variables of an optimizer in one list: iterations, learning rate, then the moments of all trained weights, in the
-//! order of `model.trainable_variables`.
+//! Keras keeps the variables of an optimizer in one list: iterations, learning rate, then the moments of all trained
+//! weights, in the order of `model.trainable_variables`.
 
 use super::Pending;
 use super::json::Parsed;
@@ -10,13 +10,15 @@ use plimsoll_formats::keras::{KerasModel, Weights};
 use plimsoll_formats::tensor::Tensor;
 use serde_json::Value;
 
-/// Moments that Keras keeps one after the other: for each weight, one of each name. Names are those of the states of our optimizers.
+/// Moments that Keras keeps one after the other: for each weight, one of each name. Names are those of the states of
+/// our optimizers.
 type Group = &'static [&'static str];
 
 /// A layer with the tensors of its weights.
 type LayerTensors<'a> = (&'a Pending, Vec<Tensor>);
 
-/// The state that a file has for an optimizer of ours, or a note if it has one that cannot be mapped. Layers are in order.
+/// The state that a file has for an optimizer of ours, or a note if it has one that cannot be mapped. Layers are in
+/// order.
 pub(super) fn read(saved: &KerasModel, layers: &[LayerTensors<'_>]) -> Parsed<Option<OptimizerState>> {
     let variables = variables(&saved.weights);
     let compiled = saved.compile_config.as_ref().unwrap_or(&Value::Null);

@@ -59,7 +59,8 @@ fn recurrent_layer(f: &Fields<'_>, masked: bool) -> Parsed<RecurrentLayer> {
     }
 }
 
-/// The weights of a recurrent layer from Keras' three, under names with a prefix. The biases of a GRU are two rows of one.
+/// The weights of a recurrent layer from Keras' three, under names with a prefix. The biases of a GRU are two rows of
+/// one.
 fn recurrent_weights(prefix: &str, gru: bool, tensors: &[Tensor]) -> Vec<(String, Assembly)> {
     let [kernel, recurrent, bias] = tensors else { return Vec::new() };
     let mut weights = vec![

@@ -1,4 +1,5 @@
-//! Nodes whose inputs are all known at import: their results are computed there, by the same layers in double precision.
+//! Nodes whose inputs are all known at import: their results are computed there, by the same layers in double
+//! precision.
 
 use super::call::NodeCall;
 use super::ops::Mapping;

@@ -1,7 +1,8 @@
 //! ONNX graphs as models of [`nn`](crate::nn): every node becomes a layer, or numbers that are known at import.
 //!
-//! Images are `[batch, channels, height, width]` in the file and have their channels last in memory here. Each tensor carries the order
-//! of its axes in memory, so a transposition in the file only changes that order; elements move where an operator needs another one.
+//! Images are `[batch, channels, height, width]` in the file and have their channels last in memory here. Each tensor
+//! carries the order of its axes in memory, so a transposition in the file only changes that order; elements move where
+//! an operator needs another one.
 
 mod call;
 mod fold;

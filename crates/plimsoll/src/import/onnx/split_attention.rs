@@ -1,4 +1,5 @@
-//! Attention that a file has as a product, a softmax and another product: one fused op computes it without the matrix of scores.
+//! Attention that a file has as a product, a softmax and another product: one fused op computes it without the matrix
+//! of scores.
 //!
 //! Scores that are masked in between keep their three steps.
 

@@ -1,5 +1,5 @@
-//! Weights of torchvision, timm and transformers for the networks of the zoo: found by their names there, transposed from PyTorch's
-//! layouts.
+//! Weights of torchvision, timm and transformers for the networks of the zoo: found by their names there, transposed
+//! from PyTorch's layouts.
 
 mod names;
 #[cfg(test)]
@@ -23,7 +23,8 @@ pub(crate) struct Mapped {
     pub scheme: Option<&'static str>,
 }
 
-/// The weights of a safetensors file for a model with these weights: under the model's own names, or those of another library.
+/// The weights of a safetensors file for a model with these weights: under the model's own names, or those of another
+/// library.
 pub(crate) fn open(path: &Path, wanted: &[(String, Vec<u64>)]) -> Result<Mapped> {
     let failed = |source| Error::Io { action: "read", path: path.to_path_buf(), source };
     let region = Region::file(File::open(path).map_err(failed)?).map_err(failed)?;

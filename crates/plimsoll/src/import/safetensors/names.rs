@@ -1,6 +1,7 @@
 //! What torchvision, timm and transformers call the layers of the zoo's networks.
 //!
-//! A scheme maps the path of a layer here to the name of its module there. A file is read with the scheme that finds most layers in it.
+//! A scheme maps the path of a layer here to the name of its module there. A file is read with the scheme that finds
+//! most layers in it.
 
 /// A library's names for the layers of a network.
 pub(super) struct Scheme {
@@ -278,8 +279,8 @@ fn timm_blocks(layer: &str, stages: &[usize]) -> Option<String> {
     })
 }
 
-/// A library's names for the parts of a vision transformer; `{}` is the number of the block. Attention is the module whose weights are
-/// the projections of queries, keys and values.
+/// A library's names for the parts of a vision transformer; `{}` is the number of the block. Attention is the module
+/// whose weights are the projections of queries, keys and values.
 struct VisionNames {
     patches: &'static str,
     token: &'static str,
@@ -356,8 +357,8 @@ fn vit(layer: &str, names: &VisionNames) -> Option<String> {
     })
 }
 
-/// A part of a transformer block: first normalization, attention, its output, second normalization, and both layers of the MLP; and the
-/// number of the block.
+/// A part of a transformer block: first normalization, attention, its output, second normalization, and both layers of
+/// the MLP; and the number of the block.
 fn in_block(layer: &str) -> Option<(usize, usize)> {
     let (block, part) = layer.split_once('/')?;
     let place = ["norm1", "attention", "attention/output", "norm2", "mlp/expand", "mlp/project"].iter().position(|known| *known == part)?;

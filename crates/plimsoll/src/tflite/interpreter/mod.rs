@@ -1,7 +1,9 @@
-//! Runs TFLite models row by row: predictions of a file, what calibration observes, and the comparison of a file with its network.
+//! Runs TFLite models row by row: predictions of a file, what calibration observes, and the comparison of a file with
+//! its network.
 //!
-//! Real numbers are computed in single precision, int8 in integers: sums in int32, and the multipliers of LiteRT's kernels. Constants are
-//! read when their operator runs, or held from the start; results are dropped behind their last reader.
+//! Real numbers are computed in single precision, int8 in integers: sums in int32, and the multipliers of LiteRT's
+//! kernels. Constants are read when their operator runs, or held from the start; results are dropped behind their last
+//! reader.
 
 mod check;
 mod elements;
@@ -99,7 +101,8 @@ impl<'a> Interpreter<'a> {
         sum + largest
     }
 
-    /// The most bytes that a run holds at once: live results with the scratch of one operator, and its constants unless all are held.
+    /// The most bytes that a run holds at once: live results with the scratch of one operator, and its constants unless
+    /// all are held.
     pub fn bytes(&self, resident: bool) -> u64 {
         let size = |tensor: &i32| held_bytes(&self.model.tensors[*tensor as usize]);
         let mut live: u64 = self.model.inputs.iter().map(size).sum();

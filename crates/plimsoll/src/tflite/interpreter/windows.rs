@@ -41,7 +41,8 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// Windows of a height and width over an image, one per output; images and outputs are `[1, height, width, channels]`.
+    /// Windows of a height and width over an image, one per output; images and outputs are
+    /// `[1, height, width, channels]`.
     pub fn new(operator: &Operator, size: [usize; 2], image: &[usize], output: &[usize]) -> Windows {
         let rows = Axis::new(operator, 'h', size[0], image[1], output[1]);
         let columns = Axis::new(operator, 'w', size[1], image[2], output[2]);
@@ -70,7 +71,8 @@ impl Windows {
 /// Outputs whose patches are gathered before the filters are applied, so that each filter is read once for all of them.
 pub(super) const TILE: usize = 8;
 
-/// Gathers the patches of a convolution in tiles. `visit` gets the first output of a tile, the group of channels, and patch after patch.
+/// Gathers the patches of a convolution in tiles. `visit` gets the first output of a tile, the group of channels, and
+/// patch after patch.
 pub(super) fn patches<X: Copy, T: Copy>(
     operator: &Operator,
     x: &Elements<X>,

@@ -358,7 +358,8 @@ impl<'a> Conversion<'a> {
         Ok(new)
     }
 
-    /// A bias in int32, whose scales are the products of the operands' scales. Behind another input it has other scales.
+    /// A bias in int32, whose scales are the products of the operands' scales. Behind another input it has other
+    /// scales.
     fn bias(&mut self, index: i32, data: i32, weight: i32) -> i32 {
         let scale = |tensor: i32| self.small.model.tensors[tensor as usize].quantization.clone().expect("int8 has scales");
         let (data, weights) = (scale(data).scales[0], scale(weight).scales);
@@ -375,8 +376,8 @@ impl<'a> Conversion<'a> {
     }
 }
 
-/// Tensors that are the same at another step of a layer that is written step by step: inputs and results of operators with the same
-/// weights. With one scale, they also have one bias.
+/// Tensors that are the same at another step of a layer that is written step by step: inputs and results of operators
+/// with the same weights. With one scale, they also have one bias.
 fn steps_of(model: &TfliteModel) -> Vec<(usize, usize)> {
     let mut firsts: HashMap<(i32, i32), (usize, usize)> = HashMap::new();
     let mut found = Vec::new();

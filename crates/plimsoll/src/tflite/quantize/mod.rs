@@ -1,5 +1,5 @@
-//! Models with smaller numbers: from a TFLite model in single precision to one in half precision, with weights in int8, or in int8
-//! throughout. Weights are converted while they are written; one of them is in memory at a time.
+//! Models with smaller numbers: from a TFLite model in single precision to one in half precision, with weights in int8,
+//! or in int8 throughout. Weights are converted while they are written; one of them is in memory at a time.
 
 mod int8;
 mod parameters;
@@ -23,7 +23,8 @@ pub(crate) struct SmallModel {
     pub float: Vec<(String, String)>,
 }
 
-/// Constants below this many elements stay as they are, as in TensorFlow's converter: they save little and lose the same.
+/// Constants below this many elements stay as they are, as in TensorFlow's converter: they save little and lose the
+/// same.
 const SMALLEST: u64 = 1024;
 
 impl SmallModel {

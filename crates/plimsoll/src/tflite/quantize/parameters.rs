@@ -42,7 +42,8 @@ impl Range {
         self.min == 0.0 && self.max == 0.0
     }
 
-    /// Integers from -128 to 127 over the range, which is widened to include zero: zero must be an integer, for it pads.
+    /// Integers from -128 to 127 over the range, which is widened to include zero: zero must be an integer, for it
+    /// pads.
     pub fn asymmetric(&self) -> Quantization {
         let (min, max) = (f64::from(self.min.min(0.0)), f64::from(self.max.max(0.0)));
         let scale = ((max - min) / 255.0).max(f64::from(f32::MIN_POSITIVE));

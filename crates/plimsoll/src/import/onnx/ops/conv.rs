@@ -214,7 +214,8 @@ fn conv_transpose(i: &mut OnnxImporter, c: &NodeCall<'_>) -> Found<Vec<Value>> {
     let filter = i.ordered(&filter, &order)?;
     let (inner, outer) = (filter_dims[1], filter_dims[0]);
     let shape = Shape::fixed([window.size.0, window.size.1, inner, outer]);
-    // The convolution whose gradient this is may have stopped short of the output's end; more padding makes it reach as far.
+    // The convolution whose gradient this is may have stopped short of the output's end; more padding makes it reach as
+    // far.
     let y = i.node("conv2d_transpose", &[&x, &filter], move |g, x| {
         let filter = g.reshape(x[1], shape.clone())?;
         let batch = g.shape(x[0]).dims()[0];

@@ -1,5 +1,5 @@
-//! Operators that look elements up by index. An index that the model computes selects by comparison with coordinates, so that rows
-//! of the batch stay apart; a table that does not depend on the batch is looked up directly.
+//! Operators that look elements up by index. An index that the model computes selects by comparison with coordinates,
+//! so that rows of the batch stay apart; a table that does not depend on the batch is looked up directly.
 
 use super::super::call::NodeCall;
 use super::super::layer::NodeLayer;
@@ -115,7 +115,8 @@ fn constant_indices(i: &mut OnnxImporter, data: &Computed, axis: usize, indices:
     Ok(vec![i.reshaped(&y, Shape::new(dims))?.into()])
 }
 
-/// Elements of an axis of a tensor that depends on the batch, by computed indices: one more axis runs over all elements.
+/// Elements of an axis of a tensor that depends on the batch, by computed indices: one more axis runs over all
+/// elements.
 fn selected(i: &mut OnnxImporter, data: &Computed, axis: usize, extent: usize, indices: &Computed) -> Found<Vec<Value>> {
     if i.graph.shape(indices.value).has_batch() && indices.order.len() > 1 {
         return Err("both its data and its indices depend on the batch; use GatherElements or GatherND".to_string());

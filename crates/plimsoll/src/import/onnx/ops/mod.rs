@@ -92,7 +92,8 @@ pub(super) fn why_not(node: &Node, saved: &OnnxModel) -> String {
     .to_string()
 }
 
-/// Whether results of an operator on constants are computed at import. The others give constants themselves, or are not deterministic.
+/// Whether results of an operator on constants are computed at import. The others give constants themselves, or are not
+/// deterministic.
 pub(super) fn is_folded(op: &str) -> bool {
     !matches!(op, "Shape" | "Size" | "ConstantOfShape" | "Dropout" | "Range" | "EyeLike")
 }

@@ -1,4 +1,5 @@
-//! Operators that write elements by index. Updates are applied one after the other, each where coordinates equal its index.
+//! Operators that write elements by index. Updates are applied one after the other, each where coordinates equal its
+//! index.
 
 use super::super::OnnxImporter;
 use super::super::call::NodeCall;

@@ -1,5 +1,6 @@
-//! The node tests of ONNX: one operator each, with inputs and outputs. A selection is in the repository; `ONNX_NODE_TESTS` names the
-//! folder of all of them (`onnx/backend/test/data/node` of the Python package), `ONNX_NODE_RESULTS` a file for the outcome of each.
+//! The node tests of ONNX: one operator each, with inputs and outputs. A selection is in the repository;
+//! `ONNX_NODE_TESTS` names the folder of all of them (`onnx/backend/test/data/node` of the Python package),
+//! `ONNX_NODE_RESULTS` a file for the outcome of each.
 
 use super::super::{OnnxImporter, Shapes, title, values::ElementKind};
 use super::{difference, folder, run};
@@ -20,7 +21,8 @@ use std::sync::Arc;
 /// The largest relative difference of a result: that of ONNX' own runner.
 const TOLERANCE: f64 = 1e-3;
 
-/// Inputs that say how a node works, by operator and place: shapes, axes, sizes. They are known when a model is imported.
+/// Inputs that say how a node works, by operator and place: shapes, axes, sizes. They are known when a model is
+/// imported.
 const SETTINGS: &[(&str, &[usize])] = &[
     ("Reshape", &[1]),
     ("Expand", &[1]),

@@ -1,4 +1,5 @@
-//! Operators in int8, computed in integers as LiteRT's kernels do: sums in int32, then one multiplication in fixed point.
+//! Operators in int8, computed in integers as LiteRT's kernels do: sums in int32, then one multiplication in fixed
+//! point.
 
 mod fixed_point;
 mod functions;

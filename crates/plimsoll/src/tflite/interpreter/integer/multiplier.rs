@@ -36,7 +36,8 @@ impl Multiplier {
         Multiplier { mantissa: mantissa as i32, exponent }
     }
 
-    /// The product, rounded to the nearest integer: behind the product halves are rounded up, behind the shift away from zero.
+    /// The product, rounded to the nearest integer: behind the product halves are rounded up, behind the shift away
+    /// from zero.
     pub fn times(self, x: i32) -> i32 {
         let shifted = x.wrapping_shl(self.exponent.max(0) as u32);
         shifted_right(high_product(shifted, self.mantissa), (-self.exponent).max(0) as u32)
