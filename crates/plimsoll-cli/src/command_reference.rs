@@ -8,9 +8,9 @@ use std::path::Path;
 const INTRODUCTION: &str = "\
 # Command reference
 
-All commands with their arguments, from the definitions in the code: the same as `plimsoll COMMAND --help` and the manual
-pages that `plimsoll man --out FOLDER` writes. `plimsoll completions bash` (also zsh, fish) prints completions for a
-shell. Exit statuses are in [Troubleshooting](troubleshooting.md#exit-status-of-the-command).
+All commands with their arguments, from the definitions in the code: the same as `plimsoll COMMAND --help` and the
+manual pages that `plimsoll man --out FOLDER` writes. `plimsoll completions bash` (also zsh, fish) prints completions
+for a shell. Exit statuses are in [Troubleshooting](troubleshooting.md#exit-status-of-the-command).
 
 <!-- Written by `UPDATE_DOCS=1 cargo test -p plimsoll-cli --bin plimsoll reference`. -->
 ";
