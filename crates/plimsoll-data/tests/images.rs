@@ -312,7 +312,7 @@ fn stages_that_make_no_sense_say_what_to_do() {
     let large = data().map("x", [decode(), center_crop(100, 100)]).batch(4);
     insta::assert_snapshot!(folder.text(epochs(&large, None, 1).unwrap_err()), @"FOLDER/data/cat/00.png is 20 × 50 pixels, too small to cut 100 × 100 out of it; resize before cropping, or crop less");
     std::fs::create_dir(folder.path().join("bare")).unwrap();
-    insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: it has no folders in it; make one for each class and put its images there");
+    insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: it has no folders in it; make one for each class and put its images there, or name a table of labels as `labels`");
     std::fs::create_dir(folder.path().join("bare/class")).unwrap();
     insta::assert_snapshot!(folder.text(Dataset::image_folder(folder.path().join("bare")).unwrap_err()), @"FOLDER/bare is no folder of classes: its class FOLDER/bare/class holds no .jpg, .jpeg, .png, .webp, .gif, .bmp, .tif or .tiff files; put some there or remove it");
 }
