@@ -581,3 +581,22 @@ fn folds_and_groups_and_labels_of_a_flat_folder() {
     let (_, error) = sandbox.fail(&["evaluate", "run1", "--rows", "training", "--set", "data.labels.label=size"]);
     assert!(error.contains("its columns are id, shade, camera"), "{error}");
 }
+
+#[test]
+fn runs_on_generated_rows_predict_them_and_are_exported() {
+    let sandbox = Sandbox::new("generated-rows");
+    sandbox.write(
+        "run.toml",
+        "[data]\nsource = 'random'\nrows = 32\nx = [4, 4, 3]\nclasses = 3\n\
+         [model]\nlayers = [{ type = 'rescaling', scale = 0.5, offset = -1.0 }, { type = 'flatten' }, { type = 'dense', units = 3 }]\n\
+         [train]\nbatch = 8\n",
+    );
+    sandbox.succeed(&["train", "run.toml", "--quiet", "--out", "run"]);
+    // Read back and compared.
+    sandbox.succeed(&["export", "run", "--to", "run.keras"]);
+    sandbox.succeed(&["train", "run.keras", "--set", "data.rows=16", "--quiet", "--out", "again"]);
+    sandbox.succeed(&["predict", "again", "--out", "p.npy"]);
+    assert_eq!(std::fs::read(sandbox.path("p.npy")).unwrap().len(), 128 + 16 * 3 * 4);
+    let plan = sandbox.succeed(&["plan", "run.keras", "--inference"]);
+    assert!(plan.contains("strategy") && !plan.contains("step time"), "{plan}");
+}

@@ -167,7 +167,12 @@ impl Config {
 
     /// Keeps rows in source order, so that predictions can be matched to rows by position.
     pub(crate) fn set_source_order(&mut self) -> Result<()> {
-        let stages = self.table.get_mut("data").and_then(|data| data.get_mut("stages")).and_then(Value::as_array_mut);
+        let data = self.table.get_mut("data");
+        if data.as_ref().and_then(|data| data.get("source")).and_then(Value::as_str) == Some("synthetic") {
+            // Generated rows have one order, and no keys for another.
+            return Ok(());
+        }
+        let stages = data.and_then(|data| data.get_mut("stages")).and_then(Value::as_array_mut);
         match stages {
             Some(list) => stages::in_source_order(list),
             None => {

@@ -1,9 +1,12 @@
 //! Layers that rescale their input: by constants, by statistics of the data, or by trainable factors.
 
+use super::keras::KerasLayer;
 use super::{Layer, LayerDef, Lowering, single_input};
 use plimsoll_core::expr::{Binary, Expr, Unary};
 use plimsoll_core::graph::Init;
+use plimsoll_core::shape::Shape;
 use plimsoll_core::{GraphError, ValueId};
+use serde_json::json;
 use std::sync::Arc;
 
 /// `x · scale + offset`, with one number for all elements or one per channel.
@@ -49,6 +52,11 @@ pub(super) const RESCALING: LayerDef = LayerDef {
 impl Layer for Rescaling {
     fn kind(&self) -> &'static str {
         RESCALING.name
+    }
+
+    fn to_keras(&self, _: &[Shape]) -> Option<Vec<KerasLayer>> {
+        let number = |list: &[f32]| if let [only] = list { json!(only) } else { json!(list) };
+        Some(vec![KerasLayer::new("Rescaling", json!({ "scale": number(&self.scale), "offset": number(&self.offset) }))])
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>, inputs: &[ValueId]) -> Result<ValueId, GraphError> {

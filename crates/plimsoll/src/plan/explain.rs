@@ -81,7 +81,10 @@ impl fmt::Display for RunPlan {
             let (bytes, time) = first.before;
             format!("; {} with {bytes}, without a strategy", seconds(time))
         });
-        writeln!(f, "  step time      {} predicted{by}{without}", seconds(self.predicted_s))?;
+        // Predictions have no step.
+        if self.predicted_s > 0.0 {
+            writeln!(f, "  step time      {} predicted{by}{without}", seconds(self.predicted_s))?;
+        }
         let sharded = match self.shard {
             Shard::None => "",
             Shard::Optimizer => "optimizer states",
